@@ -1,15 +1,20 @@
 """Run the program as users do: in a separate process, with a separate home."""
 
+import atexit
+import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.forked import Program
 from support.schemas import checked
 from support.tools import open_terminal
 
@@ -19,6 +24,10 @@ COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
 TIMEOUT = 120
 """Seconds; only so that a test that hangs ends."""
+
+
+_AT_THE_START = re.compile("PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|OPENSSL_|COVERAGE_")
+"""The variables that the loader and the interpreter read when a process starts."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +58,58 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}
 
 
+_USUAL = environment(Path(os.devnull))
+"""The environment of the fork server: that of this process before any test changed it."""
+
+
 def run_program(
     *arguments: str,
     env: Mapping[str, str],
     cwd: Path | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Result:
-    """Run it, or the publisher's ``command``, to its end; check its JSON document."""
-    done = subprocess.run(
-        [*command, *arguments],
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    if command == COMMAND and wants_json(arguments) and done.stdout:
-        checked(json.loads(done.stdout))
-    return Result(done.returncode, done.stdout, done.stderr)
+    """Run it, or the publisher's ``command``, to its end; check its JSON document.
+
+    The program is forked from a process that has done its imports: a process of its own, but
+    half a second of processor time cheaper. A test that is about the start itself uses ``COMMAND``.
+    """
+    forked = command == COMMAND and sys.platform == "linux" and _start_of(env) == _start_of(_USUAL)
+    if forked:
+        result = _forked(arguments, env, cwd or Path.cwd())
+    else:
+        done = subprocess.run(
+            [*command, *arguments],
+            env=env,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        result = Result(done.returncode, done.stdout, done.stderr)
+    if command == COMMAND and wants_json(arguments) and result.stdout:
+        checked(result.document)
+    return result
+
+
+def _forked(arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path) -> Result:
+    running = _fork_server().hold(arguments, env, cwd)
+    running.release()
+    ended = running.end(TIMEOUT)
+    if ended.hung:
+        raise subprocess.TimeoutExpired(arguments, TIMEOUT, ended.stdout, ended.stderr)
+    return Result(ended.code, ended.stdout, ended.stderr)
+
+
+@functools.cache
+def _fork_server() -> Program:
+    program = Program(Path(tempfile.gettempdir()), _USUAL)
+    atexit.register(program.close)
+    return program
+
+
+def _start_of(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if _AT_THE_START.match(name)}
 
 
 def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:
