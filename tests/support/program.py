@@ -26,7 +26,7 @@ TIMEOUT = 120
 """Seconds; only so that a test that hangs ends."""
 
 
-_AT_THE_START = re.compile("PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|OPENSSL_|COVERAGE_")
+_AT_THE_START = re.compile("PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|OPENSSL_")
 """The variables that the loader and the interpreter read when a process starts."""
 
 
@@ -61,6 +61,9 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 _USUAL = environment(Path(os.devnull))
 """The environment of the fork server: that of this process before any test changed it."""
 
+_FORKS = sys.platform == "linux" and not any(name.startswith("COVERAGE_") for name in _USUAL)
+"""``ci/coverage`` measures processes that start an interpreter."""
+
 
 def run_program(
     *arguments: str,
@@ -70,11 +73,10 @@ def run_program(
 ) -> Result:
     """Run it, or the publisher's ``command``, to its end; check its JSON document.
 
-    The program is forked from a process that has done its imports: a process of its own, but
-    half a second of processor time cheaper. A test that is about the start itself uses ``COMMAND``.
+    If possible, the program is forked from a process that has done its imports: still one process
+    for each run, but much cheaper. A test about the start of the interpreter uses ``COMMAND``.
     """
-    forked = command == COMMAND and sys.platform == "linux" and _start_of(env) == _start_of(_USUAL)
-    if forked:
+    if command == COMMAND and _FORKS and _start_of(env) == _start_of(_USUAL):
         result = _forked(arguments, env, cwd or Path.cwd())
     else:
         done = subprocess.run(
