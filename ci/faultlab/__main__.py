@@ -16,7 +16,15 @@ from pathlib import Path
 from ci.faultlab.rows import Row, as_list, chosen, load_rows
 from ci.faultlab.suite import run_tests
 from ci.faultlab.trials import run_trials
-from ci.faultlab.verdict import Tally, as_document, as_text, failed, from_documents, judge
+from ci.faultlab.verdict import (
+    Finished,
+    Tally,
+    as_document,
+    as_text,
+    failed,
+    from_documents,
+    judge,
+)
 
 _QUICK = 120
 """With ``--quick``, one in this many points of a sweep is taken."""
@@ -43,7 +51,8 @@ def main() -> int:
     if options.show:
         verdicts = from_documents(rows, [json.loads(path.read_bytes()) for path in options.show])
     else:
-        tallies = _run(rows, _one_in(options), _QUICK_TESTS if options.quick else 0)
+        most = _QUICK_TESTS if options.quick else 0
+        tallies = _run(rows, _one_in(options), most, Finished(options.resume))
         verdicts = [judge(row, tallies[row.id]) for row in rows]
     sys.stdout.write(as_text(verdicts) + "\n")
     if options.json:
@@ -67,6 +76,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--one-in", type=int, default=1, metavar="N", help="run every Nth point of the sweeps; 1"
     )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="keep the ended parts of the sweeps C01 to C06 there, and do not repeat them",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
     parser.add_argument(
         "--show",
@@ -82,11 +97,12 @@ def _one_in(options: argparse.Namespace) -> int:
     return _QUICK if options.quick else int(options.one_in)
 
 
-def _run(rows: Iterable[Row], one_in: int, most: int) -> dict[str, list[Tally]]:
+def _run(rows: Iterable[Row], one_in: int, most: int, finished: Finished) -> dict[str, list[Tally]]:
     ids = [row.id for row in rows if not row.elsewhere]
     tallies: dict[str, list[Tally]] = {row.id: [] for row in rows}
     examples = max(100, _EXAMPLES // one_in)
-    for row, tally in (*run_tests(ids, examples, most).items(), *run_trials(ids, one_in)):
+    by_tests = run_tests(ids, examples, most).items()
+    for row, tally in (*by_tests, *run_trials(ids, one_in, finished)):
         tallies[row].append(tally)
     return tallies
 

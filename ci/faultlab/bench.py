@@ -28,6 +28,7 @@ from support.release_server import ReleaseServer, release_server
 from support.repository import RepositorySimulator, release_document
 from support.waiting import Standstill
 
+from ci.faultlab.verdict import Finished
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
@@ -173,10 +174,13 @@ class Bench:
     Trials use it from several threads: the lock guards the counters of names and releases.
     """
 
-    def __init__(self, folder: Path, shop: ReleaseServer, program: Program) -> None:
+    def __init__(
+        self, folder: Path, shop: ReleaseServer, program: Program, finished: Finished
+    ) -> None:
         self.folder = folder
         self.shop = shop
         self.program = program
+        self.finished = finished
         self._numbers = itertools.count()
         self._releases = itertools.count(1)
         self._lock = threading.Lock()
@@ -324,7 +328,7 @@ def _copy_file(source: Path, target: Path, seen: dict[int, Path]) -> None:
 
 
 @contextlib.contextmanager
-def open_bench() -> Iterator[Bench]:
+def open_bench(finished: Finished) -> Iterator[Bench]:
     """Yield a bench on a memory disk if there is one: thousands of installs flush their files."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # a unique folder
     with tempfile.TemporaryDirectory(prefix="faults-", dir=memory) as name:
@@ -333,7 +337,7 @@ def open_bench() -> Iterator[Bench]:
         with release_server(folder / "shop", _SLOW) as shop:
             program = Program(folder)
             try:
-                yield Bench(folder, shop, program)
+                yield Bench(folder, shop, program, finished)
             finally:
                 program.close()
 

@@ -73,10 +73,15 @@ def sweep(bench: Bench, ids: Collection[str], one_in: int) -> dict[str, Tally]:
     faults = {row: names for row, names in {**SIGNALS, **ERRORS}.items() if row in ids}
     tallies = {row: Tally(_WHAT.get(row, "injected errors")) for row in faults}
     for operation in chain(operations(bench), other_sources(bench)):
-        points = _recorded(bench, operation)
-        for row, names in faults.items():
-            for fault in names:
-                _inject(_Sweep(bench, operation, fault), points, one_in, tallies[row])
+        points: list[Point] = []
+        for row, fault in ((row, fault) for row, names in faults.items() for fault in names):
+            part = f"{operation.name}, {fault}"
+            if not bench.finished.into(tallies[row], row, part):
+                points = points or _recorded(bench, operation)
+                tally = Tally(tallies[row].what)
+                _inject(_Sweep(bench, operation, fault), points, one_in, tally)
+                bench.finished.keep(tally, row, part)
+                bench.finished.into(tallies[row], row, part)
     return tallies
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ci.faultlab import archives, crowds, devices, power, resuming, servers, system_calls
 from ci.faultlab.bench import Bench, open_bench
-from ci.faultlab.verdict import Tally
+from ci.faultlab.verdict import Finished, Tally
 
 Show = Callable[[Bench, Collection[str], int], Mapping[str, Tally]]
 
@@ -50,14 +50,16 @@ TRIALS = (
 )
 
 
-def run_trials(ids: Collection[str], one_in: int) -> Iterator[tuple[str, Tally]]:
+def run_trials(
+    ids: Collection[str], one_in: int, finished: Finished
+) -> Iterator[tuple[str, Tally]]:
     """Run every trial that shows one of these rows; a row may have several tallies."""
     wanted = [(trial, trial.rows.intersection(ids)) for trial in TRIALS]
     wanted = [(trial, rows) for trial, rows in wanted if rows]
     if not wanted:
         return
     try:
-        with open_bench() as bench:
+        with open_bench(finished) as bench:
             for trial, rows in wanted:
                 yield from run_trial(trial, bench, rows, one_in)
     # The tests' helpers skip if a tool or a right is missing; here that means "not run".

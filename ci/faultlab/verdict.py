@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from ci.faultlab.rows import Row
@@ -45,6 +47,36 @@ class Tally:
     def __str__(self) -> str:
         """Return a text such as ``12 kills`` or ``1 cuts (at 95 %)``."""
         return f"{self.count:,} {self.what}{f' ({self.figures})' if self.figures else ''}"
+
+
+class Finished:
+    """The parts of sweeps that have ended, in a file: a sweep of hours can be interrupted.
+
+    Without a file nothing is kept. The file is only for one state of the code.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        lines = path.read_text("utf-8").splitlines() if path and path.exists() else []
+        self._parts = {(part["row"], part["part"]): part for part in map(json.loads, lines)}
+
+    def into(self, tally: Tally, row: str, part: str) -> bool:
+        """Add a part that has ended to the tally of its row; return False if it has not."""
+        kept = self._parts.get((row, part))
+        if kept is None:
+            return False
+        tally.count += kept["count"]
+        tally.wrong += kept["wrong"]
+        return True
+
+    def keep(self, tally: Tally, row: str, part: str) -> None:
+        """Record a part that has ended, and say so."""
+        found = {"row": row, "part": part, "count": tally.count, "wrong": tally.wrong}
+        self._parts[row, part] = found
+        sys.stderr.write(f"{row}, {part}: {tally}, {len(tally.wrong)} wrong\n")
+        if self._path:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,25 +18,34 @@ import msgspec
 
 from tsuku_llm import manifest
 from tsuku_llm.cli.answer import FORMAT, ReportedError
-from tsuku_llm.cli.documents.answers import ANSWERS
+from tsuku_llm.cli.documents import answers as client
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.documents.running import HelpAnswer
 from tsuku_llm.requirements import Requirements
+from tsuku_publish.cli import documents as publisher
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
+CLIENT, PUBLISHER = "tsuku-llm", "tsuku-publish"
+ANSWERS = {CLIENT: client.ANSWERS, PUBLISHER: publisher.ANSWERS}
+"""The documents of each program's commands; "" is the program without one."""
 
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by the name of its file."""
-    found = {file_of(command): answer_schema(command) for command in ANSWERS}
+    found = {
+        file_of(command, program): answer_schema(command, program)
+        for program, commands in ANSWERS.items()
+        for command in commands
+    }
     return {**found, "release-file.json": release_file_schema()}
 
 
-def file_of(command: str) -> str:
-    """Return the name of the file with a command's schema; "" is the program without one."""
-    return f"{command.replace(' ', '-') or 'tsuku-llm'}.json"
+def file_of(command: str, program: str = CLIENT) -> str:
+    """Return the name of the file with a command's schema; the client's have no prefix."""
+    words = command.split() if program == CLIENT and command else [program, *command.split()]
+    return f"{'-'.join(words)}.json"
 
 
 def text_of(schema: Mapping[str, Any]) -> str:
@@ -44,15 +53,14 @@ def text_of(schema: Mapping[str, Any]) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def answer_schema(command: str) -> dict[str, Any]:
+def answer_schema(command: str, program: str = CLIENT) -> dict[str, Any]:
     """Return the schema of a command's whole document, with the envelope."""
-    kinds = [as_written(kind) for kind in (*ANSWERS[command], HelpAnswer, ReportedError)]
+    kinds = [as_written(kind) for kind in (*ANSWERS[program][command], HelpAnswer, ReportedError)]
     (*answers, error), shared = msgspec.json.schema_components(kinds, ref_template=_REF)
     nothing = {"description": "Nothing, after an error.", "type": "object", "maxProperties": 0}
-    name = f"tsuku-llm {command}".rstrip()
     return {
         "$schema": DIALECT,
-        "title": f"{name} --json",
+        "title": " ".join((program, *command.split(), "--json")),
         "type": "object",
         "properties": {
             "format": {"const": FORMAT},

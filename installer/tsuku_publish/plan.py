@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import msgspec
 import tomli
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.revocations import Revocation
 from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.keys import PublicKeyTable, read_public_keys
 from tsuku_publish.revoked import load_revoked
 
 SIGNED = "signed"
@@ -33,13 +35,13 @@ class Plan:
     """The content of ``repository.toml``.
 
     ``signed`` is the folder of the signed repository. ``channels`` name releases, newest first.
-    ``keys`` are the signers' public keys in hexadecimal digits. ``warn`` are the days left at which
-    ``check`` fails. ``revoked`` is the list that is signed with the targets.
+    ``keys`` are the signers' public keys. ``warn`` are the days left at which ``check`` fails.
+    ``revoked`` is the list that is signed with the targets.
     """
 
     signed: Path
     channels: Mapping[str, tuple[str, ...]]
-    keys: Mapping[str, str]
+    keys: Mapping[str, SSlibKey]
     roles: Mapping[str, RolePlan]
     warn: Mapping[str, int]
     revoked: tuple[Revocation, ...] = ()
@@ -72,7 +74,7 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
 
     signed: str = SIGNED
     channels: dict[str, list[str]]
-    keys: dict[str, str]
+    keys: dict[str, str | PublicKeyTable]
     roles: _Roles
     warn: _Warn = msgspec.field(default_factory=_Warn)
 
@@ -85,7 +87,7 @@ def load_plan(data: Path) -> Plan:
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
-            keys=raw.keys,
+            keys=read_public_keys(raw.keys),
             roles={name: _role(role) for name, role in msgspec.structs.asdict(raw.roles).items()},
             warn=msgspec.structs.asdict(raw.warn),
             revoked=load_revoked(data),

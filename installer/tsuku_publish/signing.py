@@ -1,4 +1,4 @@
-"""TUF metadata from a plan, its release files and signers; Ed25519 signs deterministically.
+"""TUF metadata from a plan, its release files and signers.
 
 A file's content comes from the plan alone, and its signatures from the signers at hand. So the
 holders of signers can sign the same bytes one after another, each on another machine. They pass on
@@ -8,9 +8,8 @@ the files in which the signatures are collected.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
-    CryptoSigner,
+    Signer,
     SSlibKey,
 )
 from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
@@ -21,6 +20,7 @@ from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-expor
     TargetFile,
     Targets,
     Timestamp,
+    UnsignedMetadataError,
 )
 from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
@@ -32,7 +32,7 @@ from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.plan import Plan, RolePlan
 
-Signers = Mapping[str, CryptoSigner]
+Signers = Mapping[str, Signer]
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 _READABLE = JSONSerializer(compact=False)
@@ -162,11 +162,9 @@ def _parsed(data: bytes) -> Metadata[Any]:
 
 
 def _public_key(name: str, plan: Plan) -> SSlibKey:
-    try:
-        public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(plan.keys[name]))
-    except (KeyError, ValueError):
-        raise PublishError(f"[keys] has no public key of {name}") from None
-    return SSlibKey.from_crypto(public)
+    if name not in plan.keys:
+        raise PublishError(f"[keys] has no public key of {name}")
+    return plan.keys[name]
 
 
 def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, bytes]:
@@ -201,7 +199,11 @@ def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes
     before = _same(signed, begun)
     for keyid in dict.fromkeys(entitled):
         if keyid in at_hand:
-            metadata.sign(at_hand[keyid], append=True)
+            try:
+                metadata.sign(at_hand[keyid], append=True)
+            except UnsignedMetadataError as error:
+                # Only its cause says which token or file failed, and why.
+                raise PublishError(str(error.__cause__ or error)) from None
         # The signatures of other holders, over exactly the same content.
         elif before and keyid in before.signatures:
             metadata.signatures[keyid] = before.signatures[keyid]

@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 from support.program import Result
-from support.schemas import checked
+from support.schemas import check_output
 
 from tsuku_llm.cli.entry import run
-from tsuku_llm.cli.program import wants_json
 
 Run = Callable[..., Result]
 
@@ -25,8 +24,7 @@ def program(capfd: pytest.CaptureFixture[str]) -> Run:
 
     def start(*arguments: str) -> Result:
         result = Result(run(arguments), *capfd.readouterr())
-        if wants_json(arguments) and result.stdout:
-            checked(result.document)
+        check_output(arguments, result.stdout)
         return result
 
     return start

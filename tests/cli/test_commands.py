@@ -1,6 +1,5 @@
 """The commands in processes of their own, with the embedded manifest and good and bad input."""
 
-import json
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import schemas
 from support.program import COMMAND, Result, environment, run_program
 
 from tsuku_llm.backends import REQUESTS
@@ -268,7 +268,7 @@ def test_a_dry_run_shows_everything_and_uses_no_network(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stderr == ""
-    data = json.loads(done.stdout)["data"]
+    data = schemas.read(done.stdout)["data"]
     assert data["outcome"] == "planned"
     assert data["selected"] == data["variant"]
     for artifact in data["artifacts"]:
@@ -352,7 +352,7 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
     assert child.returncode == code
     assert err.splitlines()[-1] == "error[interrupted]: stopped on request"
     assert "Traceback" not in err
-    assert (json.loads(out)["error"]["code"] == "interrupted") if extra else (out == "")
+    assert (schemas.read(out)["error"]["code"] == "interrupted") if extra else (out == "")
     data = tmp_path / "llm"
     assert not list(data.glob("versions/*"))
     assert not list(data.glob("staging/*"))

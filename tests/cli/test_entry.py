@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from support import schemas
 from support.program import Result, environment, run_program
 
 from tsuku_llm import __version__
@@ -362,7 +363,7 @@ def test_a_signal_unwinds_the_program_and_is_reported(
         out, err = child.communicate(timeout=120)
     assert child.returncode == code
     assert err == "cleaned up\nerror[interrupted]: stopped on request\n"
-    assert (json.loads(out)["exit_code"] == code) if extra else (out == "")
+    assert (schemas.read(out)["exit_code"] == code) if extra else (out == "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")

@@ -1,6 +1,5 @@
 """The calls of this program in hints work as they are printed, wherever the program lies."""
 
-import json
 import os
 import shlex
 import shutil
@@ -10,6 +9,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from support import schemas
 from support.program import environment
 
 from tsuku_llm.cli.own_name import as_typed, name_of, own_name
@@ -100,7 +100,7 @@ def test_the_json_document_has_the_same_hint(tmp_path: Path) -> None:
     done = subprocess.run(
         [script, "which", "--json"], env=env, capture_output=True, text=True, check=False
     )
-    assert json.loads(done.stdout)["error"]["hint"] == f"run: {script} install"
+    assert schemas.read(done.stdout)["error"]["hint"] == f"run: {script} install"
 
 
 def test_the_help_shows_calls_that_work(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from support.program import Result
 from support.repository import release_document
+from support.schemas import check_output
 
+from ci.schemas import PUBLISHER
 from tsuku_llm.errors import ManifestError
 from tsuku_llm.manifest import require_release
 from tsuku_publish.cli.main import run
@@ -27,7 +29,9 @@ def program(capfd: pytest.CaptureFixture[str]) -> Program:
     """Run the publisher's command line in this process, as the client's is run here."""
 
     def start(*arguments: str) -> Result:
-        return Result(run(arguments), *capfd.readouterr())
+        done = Result(run(arguments), *capfd.readouterr())
+        check_output(arguments, done.stdout, PUBLISHER)
+        return done
 
     return start
 
@@ -85,7 +89,7 @@ def test_the_json_says_what_was_written(
     first, again = (as_json(*words(build, release))["data"] for _ in range(2))
     (entry,) = artifacts(release)
     assert (first["platform"], first["variant"]) == ("linux-amd64", "cpu")
-    assert first["release"] == str(release)
+    assert first["release_file"] == str(release)
     (archive,) = first["archives"]
     assert archive == {
         "file": str(release.parent / "archives" / entry["url"].rpartition("/")[2]),

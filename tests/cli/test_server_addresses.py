@@ -1,18 +1,18 @@
 """The addresses of servers as ``serve``, ``status`` and ``open`` tell them; each one is tried."""
 
 import http.client
-import json
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from support import python_server
+from support import python_server, schemas
 from support.certificates import Authority
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
@@ -147,16 +147,32 @@ def test_tls_makes_https_and_needs_both_files(home: Home, tmp_path: Path) -> Non
     require_both(server, trusting)
 
 
-@pytest.mark.skip(reason="the path of a socket is too long below some temporary folders")
-def test_a_unix_socket_is_told_as_a_curl_command(home: Home) -> None:
-    server = home.start("--host", "my models.sock", "--api-prefix", "/v")
-    path = home.path / "my models.sock"
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder in which a socket's path is short enough wherever the tests' folder is."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_a_unix_socket_is_told_as_a_curl_command(home: Home, short_folder: Path) -> None:
+    path = short_folder / "my models.sock"
+    server = home.start("--host", str(path), "--api-prefix", "/v")
     assert (server["page_url"], server["base_url"], server["port"]) == (None, None, None)
     assert server["curl"] == f"curl --unix-socket '{path}' http://localhost/v/v1/models"
     assert home.facts()["OpenAI API"] == server["curl"]
     assert "web page" not in home.facts()
     refused = home.run("open")
     assert (refused.code, f"it listens at {path}" in refused.stderr) == (7, True)
+
+
+@pytest.mark.parametrize("words", [("--detach",), (), ("--exec",), ("--dry-run",)])
+def test_a_socket_with_too_long_a_path_is_refused_before_the_start(
+    home: Home, words: tuple[str, ...]
+) -> None:
+    refused = home.run("serve", *words, "--", "--host", f"{'long/' * 20}s.sock")
+    assert refused.code == 2, refused.stderr
+    assert "the path of the socket is too long" in refused.stderr
+    assert "the system takes 107" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -212,7 +228,7 @@ def test_serve_in_the_foreground_tells_its_urls(home: Home) -> None:
         assert fetched(told["web page"])[0] == 200
         serving.terminate()
         output = serving.communicate()[0]
-    start = json.loads(output)["data"]["start"]
+    start = schemas.read(output)["data"]["start"]
     assert (start["page_url"], start["base_url"]) == (told["web page"], told["OpenAI API"])
 
 

@@ -88,7 +88,6 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-@pytest.mark.skip(reason="the status line has a new form")
 def test_the_unit_is_started_once_the_server_answers_and_stops_in_order(machine: Machine) -> None:
     machine.install(("loading 3", "listen"))
     machine.units()
@@ -100,7 +99,9 @@ found["stop"] = systemctl("stop", "tsuku-llm").returncode
 found["result"] = show("tsuku-llm", "Result"), show("tsuku-llm", "ExecMainStatus")
 """)
     assert (found["start"], found["answer"], found["stop"]) == (0, 200, 0)
-    assert found["status"].startswith(f"cpu (on cpu); at 127.0.0.1:{machine.port}; requested=auto")
+    assert found["status"].startswith(
+        f"cpu (on cpu); at http://127.0.0.1:{machine.port}/; requested=auto"
+    )
     assert found["result"] == ["success", "0"]
 
 

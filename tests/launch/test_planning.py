@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.planning import Build, environment, plan_server
+from tsuku_llm.errors import UsageError
+from tsuku_llm.launch.planning import SOCKET_PATH_BYTES, Build, environment, plan_server
 from tsuku_llm.launch.report import Placement
 
 TREE = Path("/opt/llm/versions/b11429-vulkan")
@@ -63,6 +64,16 @@ def test_X06_a_relative_path_means_the_users_folder(option: str) -> None:
 )
 def test_paths_in_special_forms(words: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert arguments_for(*words) == expected
+
+
+def test_a_sockets_path_is_as_long_as_the_system_takes_it() -> None:
+    longest = f"/{'é' * 10}{'x' * (SOCKET_PATH_BYTES - 26)}.sock"
+    assert len(longest.encode()) == SOCKET_PATH_BYTES
+    assert arguments_for("--host", longest) == ("--host", longest)
+    for environ in {}, {"LLAMA_ARG_HOST": f"/x{longest}"}:
+        words = () if environ else ("--host", f"/x{longest}")
+        with pytest.raises(UsageError, match="too long"):
+            plan_server(BUILD, words, cwd=CWD, environ=environ)
 
 
 def test_a_folder_with_a_comma_is_quoted_in_a_list() -> None:

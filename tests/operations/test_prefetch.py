@@ -1,6 +1,5 @@
 """The drivers are asked before the rest of the program is loaded."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import schemas
 from support.program import environment
 from support.stub_drivers import StubDrivers
 
@@ -130,9 +130,8 @@ def probed(stubs: StubDrivers, home: Path, **environ: str) -> Any:
         text=True,
         check=True,
     )
-    (api,) = [
-        api for api in json.loads(done.stdout)["data"]["hardware"]["apis"] if api["name"] == "cuda"
-    ]
+    apis = schemas.read(done.stdout)["data"]["hardware"]["apis"]
+    (api,) = [api for api in apis if api["name"] == "cuda"]
     return api
 
 

@@ -10,7 +10,16 @@ from ci.faultlab.journal import Disk, Journal
 from ci.faultlab.points import calls_in, can_fail, points_in
 from ci.faultlab.recorder import ids_in, shown_by
 from ci.faultlab.rows import Row, as_list, chosen, load_rows
-from ci.faultlab.verdict import Status, Tally, as_document, as_text, failed, from_documents, judge
+from ci.faultlab.verdict import (
+    Finished,
+    Status,
+    Tally,
+    as_document,
+    as_text,
+    failed,
+    from_documents,
+    judge,
+)
 
 ROWS = {"M": 30, "A": 26, "H": 35, "C": 12, "L": 8, "X": 18, "R": 10}
 
@@ -183,3 +192,23 @@ def test_bytes_are_at_their_written_offsets() -> None:
 1 ftruncate(3</d/part>, 3) = 0
 """
     assert Journal(Disk(), log, Path("/d")).after.view() == {"part": b"a\0c"}
+
+
+def test_a_part_of_a_sweep_that_has_ended_is_not_repeated(tmp_path: Path) -> None:
+    file = tmp_path / "parts"
+    Finished(file).keep(tally(3, "it is damaged"), "C02", "install, TERM")
+    Finished(file).keep(tally(4), "C02", "update, TERM")
+    again, whole = Finished(file), tally(0)
+    assert again.into(whole, "C02", "install, TERM")
+    assert again.into(whole, "C02", "update, TERM")
+    assert (whole.count, whole.wrong) == (7, ["it is damaged"])
+    for row_id, part in ("C02", "install, INT"), ("C01", "install, TERM"):
+        assert not again.into(whole, row_id, part)
+    assert whole.count == 7
+
+
+def test_parts_are_kept_for_one_run_without_a_file() -> None:
+    finished, whole = Finished(), tally(0)
+    finished.keep(tally(2), "C04", "prune, EIO")
+    assert finished.into(whole, "C04", "prune, EIO")
+    assert not Finished().into(whole, "C04", "prune, EIO")

@@ -119,7 +119,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
-    "refresh": frozenset({"choice", "revocation", "session"}),
+    "places": frozenset({"session"}),
+    "refresh": frozenset({"choice", "places", "revocation", "session"}),
     "recovery": frozenset(
         {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
     ),
@@ -344,7 +345,6 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
-        "remedy": {"judging", "links"},
     },
     "model_caches": {
         # Pure: the names, and what belongs together.
@@ -403,13 +403,14 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset({"tsuku_llm.errors"}),
     # What others published, and what it holds.
     "fatbin": frozenset({"errors"}),
-    "binaries": frozenset({"errors", "fatbin"}),
+    "offload": frozenset({"errors"}),
+    "binaries": frozenset({"errors", "fatbin", "offload"}),
     "facts": frozenset({"errors"}),
     "classify": frozenset({"errors", "facts"}),
     "contents": frozenset({"binaries", "errors"})
     | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
     "hosting": frozenset({"errors", "facts", "tsuku_llm.errors", "tsuku_llm.fetch"}),
-    "attestations": frozenset({"classify", "errors", "facts", "hosting"}),
+    "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"}),
     "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
     | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Release files, and the plan that names them.
@@ -417,7 +418,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "packages": frozenset({"contents", "documents", "errors", "facts"}),
     "revoked": frozenset({"checking", "documents", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "plan": frozenset({"errors", "revoked", "tsuku_llm.revocations"}),
+    "keys": frozenset({"errors", "tsuku_llm.trust"}),
+    "plan": frozenset({"errors", "keys", "revoked", "tsuku_llm.revocations"}),
     "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
     | {"packages", "plan", "revoked", "tsuku_llm.errors", "tsuku_llm.manifest"},
     # Signatures, and the repository that they make.
@@ -429,6 +431,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
+    "wheel": frozenset({"checking", "copies", "errors"})
+    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
     "ceremony": frozenset({"copies", "documents", "errors", "folder", "plan", "signing"})
     | {"tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
@@ -439,16 +443,17 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
     | {"packing", "plan", "refresh", "releases", "revoked", "secrets", "signers", "signing"}
-    | {"tsuku_llm.cli", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
+    | {"wheel"}
+    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
 
 PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
-    "cryptography": frozenset({"attestations", "signers", "signing"}),
+    "cryptography": frozenset({"attestations", "keys", "signers"}),
     "elftools": frozenset({"binaries"}),
-    "msgspec": frozenset({"errors", "plan", "refresh"}),
-    "securesystemslib": frozenset({"signers", "signing"}),
+    "msgspec": frozenset({"errors", "keys", "plan", "refresh"}),
+    "securesystemslib": frozenset({"keys", "plan", "signers", "signing"}),
     "sigstore": frozenset({"attestations"}),
     "tomli": frozenset({"attestations", "classify", "packages", "plan"}),
     "tomlkit": frozenset({"plan"}),

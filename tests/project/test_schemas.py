@@ -12,11 +12,20 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from support.schemas import checked, validator
 
-from ci.schemas import FOLDER, answer_schema, properties, schemas, text_of
+from ci.schemas import (
+    ANSWERS,
+    CLIENT,
+    FOLDER,
+    PUBLISHER,
+    answer_schema,
+    properties,
+    schemas,
+    text_of,
+)
 from ci.schemas.reference import PAGE, with_reference
-from tsuku_llm.cli.documents.answers import ANSWERS
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.program import program
+from tsuku_publish.cli.main import group as publisher
 
 RELEASES = FOLDER.parents[1] / "manifests/targets/releases"
 
@@ -43,17 +52,21 @@ def commands(group: click.Group, above: str = "") -> list[str]:
     return found
 
 
-def test_every_command_has_a_schema_and_every_schema_a_command() -> None:
+@pytest.mark.parametrize(("name", "group"), [(CLIENT, program), (PUBLISHER, publisher)])
+def test_every_command_has_a_schema_and_every_schema_a_command(
+    name: str, group: click.Group
+) -> None:
     hidden = {"repository pack"}
-    assert set(ANSWERS) - {""} - hidden == set(commands(program)) - hidden
+    assert set(ANSWERS[name]) - {""} - hidden == set(commands(group)) - hidden
 
 
 def test_a_key_means_the_same_in_every_document() -> None:
     meanings: dict[str, set[str]] = {}
-    for command in ANSWERS:
-        for name, schema in properties(answer_schema(command)):
-            if name in KEYS:
-                meanings.setdefault(name, set()).add(meaning(schema))
+    for program_name, of_program in ANSWERS.items():
+        for command in of_program:
+            for name, schema in properties(answer_schema(command, program_name)):
+                if name in KEYS:
+                    meanings.setdefault(name, set()).add(meaning(schema))
     assert meanings == {name: {KEYS[name].__metadata__[0]} for name in KEYS}
 
 

@@ -4,7 +4,6 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -16,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support import schemas
 from support.program import Result, environment
 from support.tools import open_terminal, require_tool
 
@@ -111,6 +111,7 @@ def run(program: Path, env: Mapping[str, str], *words: str) -> Result:
         text=True,
         check=False,
     )
+    schemas.check_output(words, done.stdout)
     return Result(done.returncode, done.stdout, done.stderr)
 
 
@@ -157,7 +158,6 @@ def test_a_wheel_from_a_file_has_no_newer_one(tmp_path: Path, shop: Path) -> Non
     assert version_of(program, env) == __version__
 
 
-@pytest.mark.skip(reason="needs uv, which CI does not install yet")
 def test_uv_updates_its_tool(tmp_path: Path, shop: Path) -> None:
     env = settings(tmp_path, shop)
     install = [require_tool("uv"), "tool", "install", "--quiet", "tsuku-llm"]
@@ -271,6 +271,6 @@ def test_a_copy_without_metadata_runs_from_a_folder(tmp_path: Path, shop: Path) 
         text=True,
         check=False,
     )
-    error = json.loads(done.stdout)["error"]
+    error = schemas.read(done.stdout)["error"]
     assert error["code"] == "no-updater"
     assert error["facts"][0] == f"not installed: it runs from {site / 'tsuku_llm'}"

@@ -58,12 +58,12 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
     assert built == {"files": [{"path": "releases/b1.json", "channels": ["stable"]}]}
     signed = told(data, "sign", **environ)["data"]
     assert signed == {
-        "repository": "signed",
+        "folder": "signed",
         "versions": ones,
         "notes": ["signed: 5 files, signed and checked"],
     }
     served = told(data, "publish", "served")["data"]
-    assert served == {"target": "served", "versions": ones}
+    assert served == {"target": "served", "versions": ones, "wheel": None}
     revoked = told(data, "revoke", "b1", "--reason", "it leaks", "--on", "2026-11-22")["data"]
     assert revoked == {"release": "b1", "date": "2026-11-22", "reason": "it leaks"}
     assert told(data, "sign", "--raise", **environ)["data"]["versions"] == {
@@ -75,7 +75,7 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
     assert (checked["status"], checked["error"]["code"]) == ("error", "publish")
     assert "is embedded, and only 1 is published" in checked["error"]["message"]
     checked = told(data, "check", "--on", "2026-11-22")["data"]
-    assert checked["roles"]["timestamp"]["version"] == 3
+    assert checked["roles"]["timestamp"]["number"] == 3
     assert (checked["root"], checked["late"]) == (1, [])
     assert [each["release"] for each in checked["revoked"]] == ["b1"]
     withdrawn = told(data, "withdraw", "b1", "--on", "2026-11-23")["data"]

@@ -40,6 +40,7 @@ from tsuku_publish import (
 from tsuku_publish import plan as plans
 from tsuku_publish.cli.main import group
 from tsuku_publish.errors import PublishError
+from tsuku_publish.keys import read_public_keys
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
@@ -492,7 +493,7 @@ def test_an_undefined_requirement_stops_the_tool(tmp_path: Path) -> None:
 # --- signing ------------------------------------------------------------------------------
 
 
-THROWAWAY = replace(PLAN, keys=keys_of(*PLAN.keys))
+THROWAWAY = replace(PLAN, keys=read_public_keys(keys_of(*PLAN.keys)))
 
 
 def signed(plan: plans.Plan = THROWAWAY) -> dict[str, bytes]:
@@ -538,9 +539,8 @@ def test_without_the_online_signer_nothing_is_signed() -> None:
 
 
 def test_a_signer_without_a_public_key_in_the_plan_stops_the_tool() -> None:
-    for keys in ({}, THROWAWAY.keys | {"root-2": "5e5e"}, THROWAWAY.keys | {"root-2": "zz"}):
-        with pytest.raises(PublishError, match=r"\[keys\] has no public key of root-[12]"):
-            signed(replace(THROWAWAY, keys=keys))
+    with pytest.raises(PublishError, match=r"\[keys\] has no public key of root-1"):
+        signed(replace(THROWAWAY, keys={}))
 
 
 def test_a_written_repository_is_the_same_when_written_again(tmp_path: Path) -> None:
@@ -587,7 +587,7 @@ def test_a_root_without_a_chain_from_the_old_one_is_not_written(tmp_path: Path) 
     folder.write(tmp_path, signed())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     strangers = {name: signer(f"stranger {name}") for name in throwaway()}
-    keys = {name: each.public_key.keyval["public"] for name, each in strangers.items()}
+    keys = {name: each.public_key for name, each in strangers.items()}
     plan = raised(PLAN, "root", "targets", "snapshot", "timestamp", keys=keys)
     files = signing.sign(plan, releases.release_files(plan, DATA), strangers)
     with pytest.raises(PublishError, match="old keys"):

@@ -1,10 +1,11 @@
 """A real browser without a screen: Chromium, driven through its DevTools pipe."""
 
+import io
 import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ _SWITCHES = (
 class Page:
     """One tab, which goes to URLs, runs scripts and types."""
 
-    def __init__(self, commands: int, answers: int) -> None:
+    def __init__(self, commands: int, answers: io.BufferedReader) -> None:
         self._commands = commands
-        self._answers = os.fdopen(answers, "rb")
+        self._answers = answers
         self._rest = b""
         self._number = 0
         self._session: str | None = None
@@ -61,21 +62,30 @@ class Page:
         result = self.send("Runtime.evaluate", expression=script, returnByValue=True)
         return result["result"].get("value")
 
-    def until(self, script: str) -> Any:
-        """Return the first true value of an expression in the page."""
+    def until(self, script: str, reactions: Mapping[str, Callable[[], None]] | None = None) -> Any:
+        """Return the first true value of an expression in the page.
+
+        A value that has a reaction is not returned: the reaction is called, then it is asked again.
+        """
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
-            if value := self.evaluate(script):
+            value = self.evaluate(script)
+            if reaction := (reactions or {}).get(value):
+                reaction()
+            elif value:
                 return value
             # The page's own clock paces the questions.
-            wait = "new Promise(done => setTimeout(done, 100))"
+            wait = "new Promise(done => setTimeout(done, 200))"
             self.send("Runtime.evaluate", expression=wait, awaitPromise=True)
         shown = self.evaluate("document.body.innerText")
         raise AssertionError(f"{script} did not come true: {shown}")
 
     def type(self, text: str) -> None:
-        """Type a text where the cursor is, and press Enter."""
+        """Type a text where the cursor is."""
         self.send("Input.insertText", text=text)
+
+    def press_enter(self) -> None:
+        """Press Enter."""
         key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
         self.send("Input.dispatchKeyEvent", type="keyDown", **key)
         self.send("Input.dispatchKeyEvent", type="keyUp", **key)
@@ -107,9 +117,11 @@ def browser(profile: Path) -> Iterator[Page]:
         )
     os.close(for_browser)
     os.close(from_browser)
+    reader = os.fdopen(answers, "rb")
     try:
-        yield Page(commands, answers)
+        yield Page(commands, reader)
     finally:
+        reader.close()
         with suppress(OSError):
             os.close(commands)  # Chromium ends when its pipe is closed
         try:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from support.forked import Program
-from support.schemas import checked
+from support.schemas import check_output
 from support.tools import open_terminal
 
-from tsuku_llm.cli.program import wants_json
+from ci import schemas
 
 COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
@@ -71,7 +71,7 @@ def run_program(
     cwd: Path | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Result:
-    """Run it, or the publisher's ``command``, to its end; check its JSON document.
+    """Run it, or another command of ours, to its end; check its JSON document.
 
     If possible, the program is forked from a process that has done its imports: still one process
     for each run, but much cheaper. A test about the start of the interpreter uses ``COMMAND``.
@@ -89,8 +89,9 @@ def run_program(
             check=False,
         )
         result = Result(done.returncode, done.stdout, done.stderr)
-    if command == COMMAND and wants_json(arguments) and result.stdout:
-        checked(result.document)
+    is_publisher = any("tsuku_publish" in word for word in command)
+    program = schemas.PUBLISHER if is_publisher else schemas.CLIENT
+    check_output(arguments, result.stdout, program)
     return result
 
 

@@ -16,7 +16,9 @@ import tomlkit
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.builds import Packed
 from support.repository import signer
+from support.schemas import check_output
 
+from ci.schemas import PUBLISHER
 from tsuku_publish.cli.main import run
 from tsuku_publish.facts import UpstreamRelease
 from tsuku_publish.plan import load_plan
@@ -129,12 +131,13 @@ def release_tool(*arguments: str | Path, **environ: str) -> subprocess.Completed
         mock.patch.dict(os.environ, environ),
     ):
         code = run(words)
+    check_output(words, out.getvalue(), PUBLISHER)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def release_process(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run ``tsuku-publish`` in a process of its own."""
-    return subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "tsuku_publish", *map(str, arguments)],
         cwd=ROOT,
         env=os.environ | {"TSUKU_PUBLISH_DATA": str(DATA)} | environ,
@@ -142,3 +145,5 @@ def release_process(*arguments: str | Path, **environ: str) -> subprocess.Comple
         text=True,
         check=False,
     )
+    check_output([*map(str, arguments)], done.stdout, PUBLISHER)
+    return done

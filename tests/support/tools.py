@@ -8,6 +8,7 @@ tool is a failure, so that no test is lost without a word.
 import ctypes.util
 import os
 import shutil
+import sysconfig
 
 import pytest
 
@@ -15,8 +16,13 @@ REQUIRED = "TSUKU_LLM_REQUIRE_TOOLS"
 
 
 def require_tool(name: str) -> str:
-    """The path of a program ("nginx", "gcc"); administrators' folders are looked at too."""
-    places = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+    """The path of a program ("nginx", "gcc"), or of one that is a test's package ("uv").
+
+    Administrators' folders are looked at too.
+    """
+    own = sysconfig.get_path("scripts")
+    path = os.environ.get("PATH", "")
+    places = os.pathsep.join([own, path, "/usr/local/sbin", "/usr/sbin", "/sbin"])
     return shutil.which(name, path=places) or missing(f"the program {name}")
 
 

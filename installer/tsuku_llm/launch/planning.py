@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import UnsafeLocation
+from tsuku_llm.errors import UnsafeLocation, UsageError
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import Placement
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
 """The folder in which WSL provides the libraries of Windows' drivers."""
+
+SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+"""Bytes that a Unix socket's path may have: ``sun_path`` ends with a zero byte."""
 
 _KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 
@@ -246,5 +249,18 @@ def _absolute_list(value: str, cwd: Path) -> str:
 
 
 def _host(value: str, cwd: Path) -> str:
-    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
-    return _absolute(value, cwd) if value.endswith(".sock") else value
+    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path.
+
+    Raises UsageError for a path that is too long for a socket.
+    """
+    if not value.endswith(".sock"):
+        return value
+    path = _absolute(value, cwd)
+    # llama-server would only say that it could not listen.
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+        raise UsageError(
+            f"the path of the socket is too long: {path}",
+            facts=(f"it has {len(os.fsencode(path))} bytes; the system takes {SOCKET_PATH_BYTES}",),
+            hint="choose a shorter one with --host, such as one in /tmp or $XDG_RUNTIME_DIR",
+        )
+    return path

@@ -1,8 +1,11 @@
 """Commands that record facts and revocations, and show the release files made of them."""
 
+from __future__ import annotations
+
 import os
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +18,9 @@ from tsuku_publish.cli.options import DAY, FILE, FOLDER, TODAY, data_option, roo
 from tsuku_publish.plan import load_plan
 from tsuku_publish.refresh import Refresh
 from tsuku_publish.releases import known_document, release_files
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
 
 day_option = click.option(
     "--on", "day", type=DAY, metavar="DAY", default=TODAY, help="Since when; today."
@@ -57,7 +63,8 @@ def refresh(  # noqa: PLR0913 - each is an option
     work.record(tag, answer.read_bytes() if answer else None, unlisted)
     if download or folder:
         work.read_archives(tag, folder)
-    return CommandResult({"release": tag, "notes": notes})
+    found: documents.RefreshAnswer = {"release": tag, "notes": notes}
+    return CommandResult(found)
 
 
 @click.command(cls=Command)
@@ -88,12 +95,19 @@ def attest(
     work = Attest(data, os.environ)
     if unattested is not None:
         work.excuse(tag, unattested)
+        number, source = 0, None
         line = f"{tag}: not attested, and its release file says so"
-        return CommandResult({"release": tag, "unattested": unattested}, (line,))
-    number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
-    source = work.origin.repository
-    line = f"{tag}: {number} archives come from {source}"
-    return CommandResult({"release": tag, "archives": number, "repository": source}, (line,))
+    else:
+        number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
+        source = work.origin.repository
+        line = f"{tag}: {number} archives come from {source}"
+    found: documents.AttestAnswer = {
+        "release": tag,
+        "archives": number,
+        "source": source,
+        "unattested": unattested,
+    }
+    return CommandResult(found, (line,))
 
 
 @click.command(cls=Command)
@@ -110,9 +124,11 @@ def build(*, data: Path, trusted_root: Path | None, into: Path) -> CommandResult
         path = into / release.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(release.data)
-    files = [{"path": each.path, "channels": each.custom["channels"]} for each in releases]
+    found: documents.BuildAnswer = {
+        "files": [{"path": each.path, "channels": each.custom["channels"]} for each in releases]
+    }
     lines = (f"{each.path}  {', '.join(each.custom['channels'])}" for each in releases)
-    return CommandResult({"files": files}, tuple(lines))
+    return CommandResult(found, tuple(lines))
 
 
 @click.command(cls=Command)
@@ -129,7 +145,12 @@ def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -
     document = None if by_name else known_document(tag, data)
     revoked.revoke(data, tag, reason, day.date(), document)
     line = f"{tag} is revoked from {day:%Y-%m-%d} on: sign --raise, then publish"
-    return CommandResult({"release": tag, "date": f"{day:%Y-%m-%d}", "reason": reason}, (line,))
+    found: documents.RevokeAnswer = {
+        "release": tag,
+        "date": f"{day:%Y-%m-%d}",
+        "reason": reason,
+    }
+    return CommandResult(found, (line,))
 
 
 @click.command(cls=Command)
@@ -143,4 +164,5 @@ def withdraw(*, data: Path, day: datetime, tag: str) -> CommandResult:
     """
     revoked.withdraw(data, tag, day.date())
     line = f"{tag}: its revocation is withdrawn: sign --raise, then publish"
-    return CommandResult({"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}, (line,))
+    found: documents.WithdrawAnswer = {"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}
+    return CommandResult(found, (line,))

@@ -1,7 +1,9 @@
 """The command ``pack``: a build of one's own becomes archives of a release file."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +12,9 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.render.text import size, table
 from tsuku_publish.packing.pack import PackedArchive, PackReport, Place
 from tsuku_publish.packing.pack import pack as pack_build
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
 
 ANY = click.Path(path_type=Path)
 
@@ -37,18 +42,18 @@ def pack(  # noqa: PLR0913 - each is an option
     return CommandResult(_data(report), _lines(report))
 
 
-def _data(report: PackReport) -> dict[str, Any]:
+def _data(report: PackReport) -> documents.PackAnswer:
     """Return the variant and its archives for programs."""
     return {
-        "release": report.release,
+        "release_file": report.release,
         "platform": report.platform,
         "variant": report.variant,
         "archives": [_archive(each) for each in report.archives],
-        "not_packed": list(report.not_packed),
+        "not_packed": report.not_packed,
     }
 
 
-def _archive(packed: PackedArchive) -> dict[str, Any]:
+def _archive(packed: PackedArchive) -> documents.ArchiveDocument:
     artifact = packed.artifact
     return {
         "file": packed.path,

@@ -1,16 +1,20 @@
 """Commands that publish a signed repository, and that check it."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
+from tsuku_llm.errors import UsageError
 from tsuku_llm.revocations import parse
 from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
 from tsuku_publish.cli.options import DAY, FOLDER, TODAY, data_option, tell
@@ -20,6 +24,10 @@ from tsuku_publish.folder import publish as publish_folder
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import built, files_below, history, search
 from tsuku_publish.signers import VARIABLE, load_seeds
+from tsuku_publish.wheel import write_wheel
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
 
 
 @click.command(cls=Command)
@@ -32,15 +40,38 @@ from tsuku_publish.signers import VARIABLE, load_seeds
     metavar="FOLDER",
     help="The signed repository; without it, the one that repository.toml names.",
 )
-def publish(*, data: Path, target: Path, source: Path | None) -> CommandResult:
+@click.option(
+    "--wheel",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Also write a wheel of it there, to upload to a package index.",
+)
+@click.option(
+    "--package",
+    metavar="NAME",
+    help="The name of the wheel's package; clients name it as pkg:pypi/NAME.",
+)
+def publish(
+    *, data: Path, target: Path, source: Path | None, wheel: Path | None, package: str | None
+) -> CommandResult:
     """Copy the signed repository to a web server's folder.
 
     Clients see the old state or the new one, and never a mix.
     """
+    if (wheel is None) != (package is None):
+        raise UsageError(
+            "--wheel and --package belong together",
+            hint="choose a name that is yours on the package index: --package NAME",
+        )
     repository = publish_folder(source or load_plan(data).signed, target)
     versions = {role: state.version for role, state in repository.roles.items()}
-    line = f"{target}: timestamp {versions['timestamp']} is served"
-    return CommandResult({"target": target, "versions": versions}, (line,))
+    lines = [f"{target}: timestamp {versions['timestamp']} is served"]
+    written = None
+    if wheel is not None and package is not None:
+        written = write_wheel(target, package, wheel)
+        lines.append(f"{written}: upload it to the package index")
+    found: documents.PublishAnswer = {"target": target, "versions": versions, "wheel": written}
+    return CommandResult(found, tuple(lines))
 
 
 @click.command(cls=Command)
@@ -72,14 +103,23 @@ def check(
         tell(console, f"revoked: {each.release} on {each.date}{withdrawn}: {each.reason}")
     newest = walk(copy)
     tell(console, f"every root leads to root {newest}")
-    found: dict[str, Any] = {
+    found: documents.CheckAnswer = {
         "roles": {
-            role: {"version": state.version, "expires": f"{state.expires:%Y-%m-%d}", "days": days}
+            role: {"number": state.version, "expires": f"{state.expires:%Y-%m-%d}", "days": days}
             for (role, state), days in zip(roles.items(), left.values(), strict=True)
         },
-        "revoked": revoked,
+        "revoked": [
+            {
+                "release": each.release,
+                "reason": each.reason,
+                "date": each.date,
+                "withdrawn": each.withdrawn,
+            }
+            for each in revoked
+        ],
         "root": newest,
         "late": late_roles(copy, repository, plan.warn, now),
+        "published": None,
     }
     if published:
         other = copy_at(published)
@@ -116,13 +156,14 @@ def secrets(
     """
     if not os.environ.get(VARIABLE):
         line = f"skipped: {VARIABLE} names no file of signers, so no seed is known"
-        return CommandResult({"found": (), "searched": 0}, (line,))
+        nothing: documents.SecretsAnswer = {"found": (), "searched": 0}
+        return CommandResult(nothing, (line,))
     seeds = load_seeds()
     contents = [files_below(place) for place in (repository, *places)]
     contents += [history(repository)] if (repository / ".git").exists() else []
     contents += [built(repository)] if build_it else []
     found, number = search(chain.from_iterable(contents), seeds)
-    answer = {"found": found, "searched": number}
+    answer: documents.SecretsAnswer = {"found": found, "searched": number}
     for finding in found:
         tell(console, f"{finding.signer}: {finding.place}")
     if found:
@@ -130,7 +171,7 @@ def secrets(
     return CommandResult(answer, (f"none of {len(seeds)} seeds is in {number} files and objects",))
 
 
-def _failed(data: dict[str, Any], message: str) -> CommandResult:
+def _failed(data: Mapping[str, object], message: str) -> CommandResult:
     """Return an answer that has what was found, and ends as an error does."""
     error = PublishError(message)
     return CommandResult(data, exit_code=error.exit_code, failure=ReportedError.of(error))

@@ -1,7 +1,11 @@
 """Commands that sign, and that make signers."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,6 +30,9 @@ from tsuku_publish.releases import release_files
 from tsuku_publish.revoked import require_kept
 from tsuku_publish.signers import load_signers, make_signer
 from tsuku_publish.signing import sign_again
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
 
 ONLINE = ("snapshot", "timestamp")
 
@@ -78,7 +85,7 @@ def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     write(into, sign_again(plan, repository, copy, load_signers()))
     save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
-    return CommandResult({"repository": into, "versions": _versions(plan)}, (line,))
+    return CommandResult(_signed(into, plan), (line,))
 
 
 @click.command(cls=Command)
@@ -124,7 +131,8 @@ def new_signer(*, name: str, file: Path) -> CommandResult:
     Only its holder can read FILE. The public key goes into [keys] of repository.toml.
     """
     public = make_signer(name, file)
-    return CommandResult({"name": name, "public": public}, (f'{name} = "{public}"',))
+    found: documents.NewSignerAnswer = {"name": name, "public": public}
+    return CommandResult(found, (f'{name} = "{public}"',))
 
 
 def _caught_up(plan: Plan, into: Path) -> Plan:
@@ -160,8 +168,10 @@ def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
         ceremony.alone(into)
     if plan != load_plan(data):
         save_roles(plan, data)
-    return CommandResult({"repository": into, "versions": _versions(plan), "notes": notes})
+    return CommandResult(_signed(into, plan, notes))
 
 
-def _versions(plan: Plan) -> dict[str, int]:
-    return {name: role.version for name, role in plan.roles.items()}
+def _signed(into: Path, plan: Plan, notes: Sequence[str] = ()) -> documents.SignedAnswer:
+    """Return what was signed for programs."""
+    versions = {name: role.version for name, role in plan.roles.items()}
+    return {"folder": into, "versions": versions, "notes": notes}

@@ -1,0 +1,182 @@
+"""The types of the ``--json`` documents of ``tsuku-publish``, and the table of its commands.
+
+``ci.schemas`` makes the published schemas from them. No command loads this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from tsuku_llm.cli.documents.keys import (
+    Bytes,
+    Number,
+    Sha256,
+    Tag,
+    Unattested,
+    VariantName,
+)
+from tsuku_publish.secrets import Finding
+
+
+class PublisherVersionAnswer(TypedDict):
+    """The answer of ``--version``: the version of tsuku-publish."""
+
+    version: Number
+
+
+class RefreshAnswer(TypedDict):
+    """The answer of ``refresh``; ``notes`` are the lines that it prints without ``--json``."""
+
+    release: Tag
+    notes: list[str]
+
+
+class AttestAnswer(TypedDict):
+    """The answer of ``attest``: how many archives come from which source repository.
+
+    With ``--unattested`` there are none, and ``source`` is null.
+    """
+
+    release: Tag
+    archives: int
+    source: str | None
+    unattested: Unattested | None
+
+
+class BuiltFile(TypedDict):
+    """An unsigned release file, relative to the folder that was asked for."""
+
+    path: str
+    channels: list[str]
+
+
+class BuildAnswer(TypedDict):
+    """The answer of ``build``."""
+
+    files: list[BuiltFile]
+
+
+class RevokeAnswer(TypedDict):
+    """The answer of ``revoke``; ``date`` is the first day, in UTC, such as 2026-11-22."""
+
+    release: Tag
+    date: str
+    reason: str
+
+
+class WithdrawAnswer(TypedDict):
+    """The answer of ``withdraw``; ``withdrawn`` is the day, in UTC, such as 2026-11-22."""
+
+    release: Tag
+    withdrawn: str
+
+
+class ArchiveDocument(TypedDict):
+    """A packed archive; ``written`` is false if it was there already."""
+
+    file: Path
+    url: str
+    sha256: Sha256
+    size: Bytes | None
+    written: bool
+
+
+class PackAnswer(TypedDict):
+    """The answer of ``pack``; ``not_packed`` are the variants that still have no archives."""
+
+    release_file: Path
+    platform: str
+    variant: VariantName
+    archives: list[ArchiveDocument]
+    not_packed: Sequence[str]
+
+
+class SignedAnswer(TypedDict):
+    """The answer of ``sign``, ``resign`` and ``rotate``: the folder, and each role's version.
+
+    ``notes`` are the lines that are printed without ``--json``.
+    """
+
+    folder: Path
+    versions: dict[str, int]
+    notes: Sequence[str]
+
+
+class NewSignerAnswer(TypedDict):
+    """The answer of ``new-signer``; ``public`` is the public key in hexadecimal digits."""
+
+    name: str
+    public: str
+
+
+class PublishAnswer(TypedDict):
+    """The answer of ``publish``: the web server's folder, and each role's version there."""
+
+    target: Path
+    versions: dict[str, int]
+    wheel: Path | None
+
+
+class CheckedRole(TypedDict):
+    """The newest metadata of a role: its version's number, its last day, and the days left."""
+
+    number: int
+    expires: str
+    days: int
+
+
+class RevokedRelease(TypedDict):
+    """An entry of the signed list; ``withdrawn`` is empty if the revocation is in force."""
+
+    release: Tag
+    reason: str
+    date: str
+    withdrawn: str
+
+
+class PublishedState(TypedDict):
+    """What ``check --published`` found there: each role's version, and the newest root's."""
+
+    versions: dict[str, int]
+    root: int
+
+
+class CheckAnswer(TypedDict):
+    """The answer of ``check``; ``late`` has the roles that must be signed again.
+
+    ``root`` is the version of the newest root. ``published`` is null without ``--published``.
+    """
+
+    roles: dict[str, CheckedRole]
+    revoked: list[RevokedRelease]
+    root: int
+    late: list[str]
+    published: PublishedState | None
+
+
+class SecretsAnswer(TypedDict):
+    """The answer of ``secrets``: what was found, and how many files and objects were searched."""
+
+    found: Sequence[Finding]
+    searched: int
+
+
+ANSWERS: dict[str, tuple[type, ...]] = {
+    "": (PublisherVersionAnswer,),
+    "refresh": (RefreshAnswer,),
+    "attest": (AttestAnswer,),
+    "build": (BuildAnswer,),
+    "revoke": (RevokeAnswer,),
+    "withdraw": (WithdrawAnswer,),
+    "pack": (PackAnswer,),
+    "sign": (SignedAnswer,),
+    "resign": (SignedAnswer,),
+    "rotate": (SignedAnswer,),
+    "new-signer": (NewSignerAnswer,),
+    "publish": (PublishAnswer,),
+    "check": (CheckAnswer,),
+    "secrets": (SecretsAnswer,),
+}
+"""The documents that each command may have in ``data``, next to that of ``--help`` and none."""

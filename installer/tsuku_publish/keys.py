@@ -1,0 +1,74 @@
+"""The public keys in ``[keys]`` of ``repository.toml``.
+
+An Ed25519 key is written as 64 hexadecimal digits. Every other key is a table: ``scheme``, as TUF
+names it, and ``public``, the key in PEM.
+"""
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
+
+from tsuku_llm.trust.keys import key_objections
+from tsuku_publish.errors import PublishError
+
+ED25519 = "ed25519"
+_FORMS = "write 64 hexadecimal digits (Ed25519), or a table with its scheme and its public PEM"
+
+
+class PublicKeyTable(msgspec.Struct, forbid_unknown_fields=True):
+    """A public key of any scheme: its PEM, and the scheme that it signs with."""
+
+    scheme: str
+    public: str
+
+
+def read_public_keys(raw: Mapping[str, str | PublicKeyTable]) -> dict[str, SSlibKey]:
+    """Return the public key of each signer.
+
+    Raises ``PublishError`` for a text that is no key, for a key that clients refuse, and for one
+    key under two names: one person would then sign as two.
+    """
+    found: dict[str, SSlibKey] = {}
+    names: dict[str, str] = {}
+    for name, text in raw.items():
+        found[name] = key = read_public_key(name, text)
+        first = names.setdefault(key.keyval["public"], name)
+        if first != name:
+            raise PublishError(f"[keys] has the same public key twice: {first} and {name}")
+    return found
+
+
+def read_public_key(name: str, raw: str | PublicKeyTable) -> SSlibKey:
+    """Return the public key of one signer. Raises ``PublishError``."""
+    try:
+        if isinstance(raw, str):
+            key = SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(bytes.fromhex(raw)))
+        else:
+            # The form of the text is lost here, so equal keys have equal texts.
+            public = load_pem_public_key(raw.public.encode())
+            key = SSlibKey.from_crypto(public, scheme=raw.scheme)
+        reason = next(key_objections({key.keyid: key}), None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise PublishError(f"[keys] has no public key of {name}: {_FORMS}") from None
+    if reason is not None:
+        raise PublishError(f"clients refuse the public key of {name}: {reason}")
+    return key
+
+
+def key_line(name: str, key: SSlibKey) -> str:
+    """Return the line for a key in ``[keys]``."""
+    public = key.keyval["public"]
+    if key.scheme == ED25519:
+        return f'{_toml_key(name)} = "{public}"'
+    # JSON's strings are TOML's strings, too: one line, with the line feeds of the PEM escaped.
+    return f'{_toml_key(name)} = {{ scheme = "{key.scheme}", public = {json.dumps(public)} }}'
+
+
+def _toml_key(name: str) -> str:
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else json.dumps(name)
