@@ -26,7 +26,7 @@ from ci.faultlab.verdict import (
     judge,
 )
 
-_QUICK = 120
+_QUICK = 400
 """With ``--quick``, one in this many points of a sweep is taken."""
 
 _QUICK_TESTS = 2
