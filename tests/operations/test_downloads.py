@@ -10,7 +10,7 @@ from support.program import Result, environment, run_program
 from support.servers import install_stand_in
 from support.stored import install
 
-from tsuku_llm.operations.downloads import lacks_https
+from tsuku_llm.operations.which import lacks_https
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")

@@ -101,8 +101,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
-    "models": frozenset({"explain", "session"}),
-    "downloads": frozenset({"models", "session"}),
+    "models": frozenset({"explain", "session", "which"}),
+    "downloads": frozenset({"models", "session", "which"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
     "copy_facts": frozenset(),

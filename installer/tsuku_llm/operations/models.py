@@ -27,6 +27,7 @@ from tsuku_llm.model_caches.finding import FoundModels, find_models
 from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.model_caches.places import places_of
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.which import lacks_https
 
 _SMALL_FILE = 1 << 20
 _MOST_LISTED = 20
@@ -184,8 +185,6 @@ _ELSEWHERE = "download a GGUF file with another program"
 
 
 def _can_download(session: Session) -> bool:
-    from tsuku_llm.operations.downloads import lacks_https  # noqa: PLC0415 - it imports this module
-
     # A start tells what is wrong with a build; this is advice only.
     with suppress(StoreError, OSError):
         installed = session.reader.active()
