@@ -422,7 +422,9 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
     | {"packages", "plan", "revoked", "tsuku_llm.errors", "tsuku_llm.manifest"},
     # Signatures, and the repository that they make.
-    "signers": frozenset({"errors"}),
+    "passphrases": frozenset({"errors"}),
+    "tokens": frozenset({"errors"}),
+    "signers": frozenset({"errors", "keys", "passphrases", "tokens"}),
     "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
     "checking": frozenset({"copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
@@ -439,7 +441,18 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {"packing", "plan", "refresh", "releases", "revoked", "secrets", "signers", "signing"}
+    | {
+        "keys",
+        "packing",
+        "passphrases",
+        "plan",
+        "refresh",
+        "releases",
+        "revoked",
+        "secrets",
+        "signers",
+        "signing",
+    }
     | {"tsuku_llm.cli", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
@@ -449,7 +462,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "cryptography": frozenset({"attestations", "keys", "signers"}),
     "elftools": frozenset({"binaries"}),
     "msgspec": frozenset({"errors", "keys", "plan", "refresh"}),
-    "securesystemslib": frozenset({"keys", "plan", "signers", "signing"}),
+    "securesystemslib": frozenset({"keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
     "tomli": frozenset({"attestations", "classify", "packages", "plan"}),
     "tomlkit": frozenset({"plan"}),

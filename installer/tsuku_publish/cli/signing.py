@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_publish.ceremony import Ceremony
 from tsuku_publish.checking import FIRST_ROOT, first_root, verify
 from tsuku_publish.cli.options import (
+    asking,
     data_option,
     drop_option,
     gather_option,
@@ -25,10 +27,12 @@ from tsuku_publish.cli.options import (
 )
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.folder import write
+from tsuku_publish.keys import key_line
+from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import Plan, caught_up, load_plan, raised, save_roles, with_signers
 from tsuku_publish.releases import release_files
 from tsuku_publish.revoked import require_kept
-from tsuku_publish.signers import load_signers, make_signer
+from tsuku_publish.signers import load_signers, make_signer, register_token
 from tsuku_publish.signing import sign_again
 
 if TYPE_CHECKING:
@@ -72,7 +76,8 @@ def sign(  # noqa: PLR0913 - each is an option
 @data_option
 @into_option
 @issued_option
-def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
+@click.pass_obj
+def resign(console: Console, *, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """Sign snapshot and timestamp again, every week.
 
     Only the online signer is needed.
@@ -82,7 +87,7 @@ def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     copy = RepositoryFolder(into)
     repository = verify(copy, first_root(copy))
     plan = raised(_caught_up(plan, into), issued.date(), ONLINE)
-    write(into, sign_again(plan, repository, copy, load_signers()))
+    write(into, sign_again(plan, repository, copy, load_signers(ask=asking(console))))
     save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
     return CommandResult(_signed(into, plan), (line,))
@@ -125,14 +130,26 @@ def rotate(  # noqa: PLR0913 - each is an option
 @click.command("new-signer", cls=Command)
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=False, path_type=Path))
-def new_signer(*, name: str, file: Path) -> CommandResult:
+@click.option("--pkcs11", "uri", metavar="URI", help="Register a key that is in a PKCS#11 token.")
+@click.option("--unencrypted", is_flag=True, help="Without a passphrase, for a machine's signer.")
+@click.pass_obj
+def new_signer(
+    console: Console, *, name: str, file: Path, uri: str | None, unencrypted: bool
+) -> CommandResult:
     """Make a signer, and print its public key.
 
-    Only its holder can read FILE. The public key goes into [keys] of repository.toml.
+    The key is encrypted if a passphrase can be asked for, or if TSUKU_LLM_PASSPHRASE_FILE or
+    TSUKU_LLM_PASSPHRASE gives one. Only its holder can read FILE. The public key goes into [keys]
+    of repository.toml.
     """
-    public = make_signer(name, file)
-    found: documents.NewSignerAnswer = {"name": name, "public": public}
-    return CommandResult(found, (f'{name} = "{public}"',))
+    secrets = Passphrases(os.environ, asking(console))
+    if uri is not None:
+        public = register_token(name, file, uri, secrets)
+    else:
+        public = make_signer(name, file, None if unencrypted else secrets.new(name))
+    line = key_line(name, public)
+    answer = {"name": name, "scheme": public.scheme, "public": public.keyval["public"]}
+    return CommandResult({**answer, "line": line}, (line,))
 
 
 def _caught_up(plan: Plan, into: Path) -> Plan:
@@ -161,7 +178,7 @@ def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
     releases = release_files(plan, data, trusted_root)
     for tag in require_kept(plan.revoked, releases, RepositoryFolder(into), dropping):
         say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-    ceremony = Ceremony(plan, releases, load_signers(), say)
+    ceremony = Ceremony(plan, releases, load_signers(ask=asking(console)), say)
     if gather:
         ceremony.in_turn(into, gather)
     else:
