@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Protocol
 
 from tsuku_llm import system_limits
@@ -249,12 +249,7 @@ class Server:
     def __enter__(self) -> Server:  # noqa: PYI034 - Self is in no library of Python 3.10
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.started:
             self.stop()
 
@@ -354,9 +349,10 @@ def ensure_server(  # noqa: PLR0913
 ) -> Server:
     """Return a server in the background that is ready; install a build and start it if needed.
 
-    ``model`` is a GGUF file, ``arguments`` are those of llama-server. Without a port among them
-    the system chooses a free one. A server is found by its ``name``, whatever it serves; without a
-    name, by its model, arguments and settings. ``require_gpu`` is an error if the GPU is not used.
+    ``model`` is a GGUF file, ``arguments`` are those of llama-server. If they name no port, the
+    system chooses a free one. A running server is used if it has this ``name``. Without a name, it
+    must have the same model, arguments and settings. With ``require_gpu``, a server that does not
+    use the GPU is an ``Error``, and so is an address that the server would misread.
     """
     # Absolute: the same file has the same server, whatever the working folder is.
     given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100

@@ -92,7 +92,7 @@ class Selection:
         """
         if self.compatible:
             return self.compatible[0]
-        # ``chain.remedy`` knows what helps; it imports this module.
+        # ``chain.judging`` knows what helps; it imports this module.
         raise SelectionError(
             f"no variant fits this machine and the request {self.requested!r}",
             facts=tuple(f"{r.variant.name}: {r.reason.text}" for r in self.rejected),

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import tomli
 
-from tsuku_publish import hosting
+from tsuku_llm.fetch import Network
 from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.facts import Facts, UpstreamRelease, release_of
+from tsuku_publish.hosting import HostingService
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, UnrecognizedExtension
@@ -68,11 +69,13 @@ class Attest:
         """
         release = release_of(self._facts.releases(), tag)
         with reading(self._data / "rules.toml"):
-            digests = _digests(release, load_rules(self._data))
-        files = [*files] or [
-            hosting.download_attestations(digest, self._environ) for digest in digests.values()
-        ]
+            rules = load_rules(self._data)
+            digests = _digests(release, rules)
         bundles = [bundle for data in files for bundle in bundles_in(data)]
+        if not bundles:
+            with Network(self._environ) as network:
+                service = HostingService(rules.api, self._environ, network)
+                bundles = published_bundles(service, digests.values())
         root = load_root(trusted_root)
         used = verified(tag, digests, bundles, self.origin, root)
         # Only now: everything is verified.
@@ -101,6 +104,20 @@ def check_origin(
     root = load_root(trusted_root)
     origin = load_origin(data)
     verified(release.tag, _digests(release, rules), bundles, origin, root)
+
+
+def published_bundles(service: HostingService, digests: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the bundles that the hosting service has of these files, each once.
+
+    Raises ``PublishError``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for sha256 in digests:
+        answer = service.attestations(sha256)
+        # One bundle names all files of a job: the service repeats it for each of them.
+        for bundle in bundles_in(answer) if answer else ():
+            found.setdefault(json.dumps(bundle, sort_keys=True), bundle)
+    return [*found.values()]
 
 
 def _digests(release: UpstreamRelease, rules: Rules) -> dict[str, str]:
@@ -164,6 +181,7 @@ def verified(
 
     verifier = Verifier(trusted_root=root)
     missing, used, commits, objections = set(digests.items()), [], set(), []
+    valid: list[tuple[set[tuple[str, str]], str, Mapping[str, Any]]] = []
     for bundle in bundles:
         # A new policy for each bundle: it stores the commit of the certificate that it accepted.
         policy = _Policy(origin, tag)
@@ -172,9 +190,13 @@ def verified(
         except PublishError as error:
             objections.append(str(error))
             continue
+        valid.append((subjects & missing, policy.commit, bundle))
+    # The bundle that proves the most comes first: a companion without a tag in its name may be in
+    # the bundles of other releases, too.
+    for subjects, commit, bundle in sorted(valid, key=lambda each: -len(each[0])):
         if subjects & missing:
             missing -= subjects
-            commits.add(policy.commit)
+            commits.add(commit)
             used.append(bundle)
     if missing:
         first, *others = sorted(name for name, _ in missing)

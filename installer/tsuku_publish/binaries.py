@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from tsuku_publish.errors import PublishError
 from tsuku_publish.fatbin import SECTION, DeviceCode, device_code
+from tsuku_publish.offload import SECTIONS, gfx_targets
 
 Version = tuple[int, ...]
 
@@ -28,13 +29,15 @@ class Needs:
     """What one file needs of the system.
 
     ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
-    GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs.
+    GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs. ``gfx`` are
+    the AMD GPUs that it has code for, None if it has none that can be read.
     """
 
     glibc: Version | None
     libstdcxx: Version | None
     libraries: frozenset[str]
     device_code: DeviceCode | None
+    gfx: tuple[str, ...] | None = None
 
 
 def needs_of(path: Path) -> Needs | None:
@@ -70,6 +73,7 @@ def _needs(elf: Any, file: BinaryIO) -> Needs:
         libstdcxx=max((number for kind, number in versions if kind == "GLIBCXX"), default=None),
         libraries=frozenset(_libraries(elf)),
         device_code=_cuda_code_of_elf(elf, file),
+        gfx=_gfx_of_elf(elf, file),
     )
 
 
@@ -110,6 +114,13 @@ def _cuda_code_of_elf(elf: Any, file: BinaryIO) -> DeviceCode | None:
     return device_code(file, section["sh_offset"], section["sh_size"])
 
 
+def _gfx_of_elf(elf: Any, file: BinaryIO) -> tuple[str, ...] | None:
+    section = elf.get_section_by_name(SECTIONS[0])
+    if section is None:
+        return None
+    return gfx_targets(file, section["sh_offset"], section["sh_size"])
+
+
 # Windows: the layout is that of Microsoft's PE/COFF specification. An offset at byte 60 leads to
 # the signature; the file header (20 bytes), the optional header and the sections follow it.
 _PE = b"MZ"
@@ -120,6 +131,7 @@ _SECTION = struct.Struct("<8sI4xII16x")
 """Name, size in memory, ..., size in the file, place in the file, ..."""
 _CUDA = b".nv_fatb"
 """``.nv_fatbin``, cut to eight bytes."""
+_HIP = SECTIONS[1].encode()
 
 
 def _needs_of_pe(path: Path) -> Needs | None:
@@ -131,14 +143,23 @@ def _needs_of_pe(path: Path) -> Needs | None:
         if file.read(len(_PE)) != _PE:
             return None
         try:
-            return Needs(None, None, frozenset(), _cuda_code_of_pe(file))
+            sections = {name: place for name, *place in _sections_of_pe(file)}
+            cuda, hip = sections.get(_CUDA), sections.get(_HIP)
+            return Needs(
+                None,
+                None,
+                frozenset(),
+                device_code(file, *cuda) if cuda else None,
+                gfx_targets(file, *hip) if hip else None,
+            )
         except struct.error as error:
             raise PublishError(f"{path.name} is a damaged Windows program") from error
         except PublishError as error:
             raise PublishError(f"{path.name}: {error}") from error
 
 
-def _cuda_code_of_pe(file: BinaryIO) -> DeviceCode | None:
+def _sections_of_pe(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, the place and the size of each section."""
     file.seek(_SIGNATURE_AT)
     (headers,) = struct.unpack("<I", file.read(4))
     file.seek(headers)
@@ -150,8 +171,6 @@ def _cuda_code_of_pe(file: BinaryIO) -> DeviceCode | None:
     if len(table) != sections * _SECTION.size:
         raise PublishError("its table of sections is cut off")
     for name, in_memory, in_file, place in _SECTION.iter_unpack(table):
-        if name == _CUDA:
-            # In the file a section is padded to its alignment; in memory it may be longer than in
-            # the file.
-            return device_code(file, place, min(in_memory, in_file))
-    return None
+        # In the file a section is padded to its alignment; in memory it may be longer than in the
+        # file.
+        yield name.rstrip(b"\0"), place, min(in_memory, in_file)

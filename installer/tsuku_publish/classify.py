@@ -46,12 +46,16 @@ class PlatformRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide."""
+    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide.
+
+    ``api`` is the URL of upstream's repository in the hosting service's API.
+    """
 
     platforms: Mapping[str, PlatformRule]
     builds: tuple[Rule, ...]
     skipped: tuple[str, ...]
     libraries: frozenset[str]
+    api: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def load_rules(data: Path) -> Rules:
             builds=tuple(_rule(rule, raw["requires"]) for rule in raw["rule"]),
             skipped=tuple(skip["asset"] for skip in raw["skip"]),
             libraries=frozenset(raw["libraries"]["known"]),
+            api=raw["hosting"]["api"],
         )
 
 

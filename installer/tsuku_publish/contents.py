@@ -5,9 +5,10 @@ so a record lists exactly what an install would write.
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.binaries import Needs, Version, needs_of
 from tsuku_publish.errors import PublishError, in_one_line, reading
 
+_PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")
+
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -25,14 +28,21 @@ class Contents:
 
     ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` as in a release file. ``floors``
     are the measured ``glibc`` and ``libstdcxx``. ``device_code`` has the ``sass`` and ``ptx`` of
-    each file with device code. ``libraries`` are the sonames that its files need and that are not
-    in the archive.
+    each file with device code, ``gfx`` the AMD GPUs of each HIP library. ``libraries`` are the
+    sonames that its files need and that are not in the archive.
     """
 
     listing: Mapping[str, Any]
     floors: Mapping[str, str]
     device_code: Mapping[str, Mapping[str, list[str]]]
     libraries: tuple[str, ...]
+    gfx: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """The kinds of processors that it has a library for: "haswell", "zen4", ..."""
+        found = (_PROCESSOR.fullmatch(name) for name in sorted(self.brings))
+        return tuple(each[1] for each in found if each)
 
     @property
     def brings(self) -> frozenset[str]:
@@ -51,6 +61,7 @@ def save(folder: Path, sha256: str, contents: Contents) -> None:
         "listing": contents.listing,
         "floors": contents.floors,
         "device_code": contents.device_code,
+        **({"gfx": contents.gfx} if contents.gfx else {}),
         "libraries": contents.libraries,
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,13 +97,20 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
         },
         # Libraries in the archive are found next to the program.
         libraries=tuple(sorted(asked - _names(listing))),
+        gfx={name: [*each.gfx] for name, each in needs.items() if each.gfx},
     )
 
 
 def _loaded(path: Path) -> Contents:
     with reading(path):
         raw = json.loads(path.read_text("utf-8"))
-        return Contents(raw["listing"], raw["floors"], raw["device_code"], tuple(raw["libraries"]))
+        return Contents(
+            raw["listing"],
+            raw["floors"],
+            raw["device_code"],
+            tuple(raw["libraries"]),
+            raw.get("gfx", {}),
+        )
 
 
 def _pieces(measured: Measured) -> dict[str, Any]:

@@ -210,7 +210,8 @@ def requirements(
     unknown = _unbundled(archives) - set(known)
     if unknown:
         raise PublishError(f"it needs libraries that no rule knows: {', '.join(sorted(unknown))}")
-    return {**assumed, **_measured_floors(archives), **_measured_cuda(assumed, archives[0])}
+    code = _measured_cuda(assumed, archives[0]) | _measured_rocm(assumed, archives[0])
+    return {**assumed, **_measured_floors(archives), **code}
 
 
 def _unbundled(archives: Sequence[Contents]) -> set[str]:
@@ -235,6 +236,18 @@ def _measured_cuda(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any
     if not codes or any(code != codes[0] for code in codes):
         raise PublishError(f"{len(codes)} of its files have CUDA code; one is expected")
     return {"cuda": {**assumed["cuda"], **codes[0]}}
+
+
+def _measured_rocm(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
+    """Return the GPUs of a HIP build; a compressed list that cannot be read leaves the rule's."""
+    found = [*build.gfx.values()]
+    if not found:
+        return {}
+    if "rocm" not in assumed:
+        raise PublishError(f"{', '.join(build.gfx)}: HIP code that no rule expects")
+    if any(each != found[0] for each in found):
+        raise PublishError(f"{len(found)} of its files have HIP code; one is expected")
+    return {"rocm": {**assumed["rocm"], "gfx": found[0]}}
 
 
 def _number(text: str) -> tuple[int, ...]:

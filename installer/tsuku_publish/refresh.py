@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tsuku_llm.errors import ManifestError, TsukuError
+from tsuku_llm.fetch import Network, fetch
 from tsuku_llm.manifest import Artifact, parse_artifact
 from tsuku_publish import hosting
 from tsuku_publish.classify import Rules, classify, load_rules
@@ -37,7 +38,7 @@ class Refresh:
         """
         if tag in self._packages:
             return
-        data = hosting.download_release(tag, self._environ) if answer is None else answer
+        data = self._asked(tag) if answer is None else answer
         facts = Facts(self._facts)
         if tag.startswith("v"):
             named = hosting.named_tag(data, tag)
@@ -56,14 +57,20 @@ class Refresh:
 
     def read_archives(self, tag: str, folder: Path | None) -> None:
         """Record what every archive of a release holds. Raises ``PublishError``."""
-        for sha256, artifact in _artifacts_of(self._document(tag)).items():
-            contents = _read(artifact, folder, self._environ)
-            save(self._facts / "archives", sha256, contents)
-            self._say(f"{_file_name(artifact)}: {_summary(contents)}")
+        with Network(self._environ) as network:
+            for sha256, artifact in _artifacts_of(self._document(tag)).items():
+                with opened_archive(artifact, folder, network) as path:
+                    contents = read_archive(path, artifact)
+                save(self._facts / "archives", sha256, contents)
+                self._say(f"{_file_name(artifact)}: {summary(contents)}")
         if tag not in self._packages:
             facts = Facts(self._facts)
             facts.excuse(tag, "unlisted", None)
             facts.save()
+
+    def _asked(self, tag: str) -> bytes:
+        with Network(self._environ) as network:
+            return hosting.HostingService(self._rules.api, self._environ, network).release(tag)
 
     def _document(self, tag: str) -> Mapping[str, Any]:
         """Return the release file as it would be without any record."""
@@ -74,13 +81,17 @@ class Refresh:
             return release_document(release, self._rules, {})
 
 
-def _summary(contents: Contents) -> str:
+def summary(contents: Contents) -> str:
+    """Return one line with what an archive holds and needs."""
     parts = [f"{len(contents.listing['files'])} files"]
     parts += [f"{name} {floor}" for name, floor in contents.floors.items()]
     parts += [
         f"{path}: sass {' '.join(code['sass'])}; ptx {' '.join(code['ptx'])}"
         for path, code in contents.device_code.items()
     ]
+    parts += [f"{path}: {' '.join(targets)}" for path, targets in contents.gfx.items()]
+    if contents.processors:
+        parts.append(f"processors: {' '.join(contents.processors)}")
     return ", ".join(parts)
 
 
@@ -108,27 +119,20 @@ def _file_name(artifact: Artifact) -> str:
     return named[0] if named else url.path.rpartition("/")[2]
 
 
-def _read(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]) -> Contents:
-    """Read an archive in ``folder``; without a folder, download it and do not keep it.
+@contextmanager
+def opened_archive(artifact: Artifact, folder: Path | None, network: Network) -> Iterator[Path]:
+    """Yield an archive in ``folder``; without a folder, download it and keep it for the block.
 
     Raises ``PublishError``.
     """
-    with _archive(artifact, folder, environ) as path:
-        return read_archive(path, artifact)
-
-
-@contextmanager
-def _archive(artifact: Artifact, folder: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
     if folder is not None:
         path = folder / _file_name(artifact)
         if not path.is_file():
             raise PublishError(f"{folder} has no {path.name}")
         yield path
         return
-    from tsuku_llm.fetch import Network, fetch  # noqa: PLC0415
-
     # Downloaded and verified by the program's own code, as a user would get it.
-    with tempfile.TemporaryDirectory(prefix="release-") as partials, Network(environ) as network:
+    with tempfile.TemporaryDirectory(prefix="release-") as partials:
         try:
             path = fetch(artifact, Path(partials), network)
         except TsukuError as error:

@@ -13,9 +13,8 @@ import pytest
 from support import machines
 
 from tsuku_llm.backends import NAMES, facts_of
-from tsuku_llm.chain.judging import NOTHING, diagnose
+from tsuku_llm.chain.judging import NOTHING, diagnose, remedy
 from tsuku_llm.chain.links import Chain, subject_of
-from tsuku_llm.chain.remedy import remedy
 from tsuku_llm.errors import NotInstalled
 from tsuku_llm.fitting import system_obstacle
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc

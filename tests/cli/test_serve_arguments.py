@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.program import COMMAND, environment
+from support.program import COMMAND, Result, environment
 from support.stored import FILES, install
 
 from tsuku_llm.cli.commands.serve import serve_command
@@ -78,3 +79,19 @@ def test_a_plain_start_has_the_usual_errors(own: list[str], tmp_path: Path) -> N
     )
     assert done.returncode == 7
     assert done.stderr.startswith("error[not-installed]: nothing is installed yet\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--min-gpu-share", "0"), "--min-gpu-share needs --require-gpu"),
+        (("--output", "units"), "--output needs --systemd-unit"),
+        (("--open", "--windows-task"), "--open and --windows-task cannot be combined"),
+        (("--exec", "--json"), "--exec and --json cannot be combined"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    program: Callable[..., Result], words: tuple[str, ...], told: str
+) -> None:
+    done = program("serve", *words)
+    assert (done.code, told in done.stderr) == (2, True)

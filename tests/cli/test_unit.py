@@ -388,7 +388,7 @@ def test_an_option_of_units_without_a_unit_is_refused(
 ) -> None:
     done = printed(tmp_path, "serve", *words)
     assert done.code == 2
-    assert f"{words[0]} applies to units" in done.stderr
+    assert f"{words[0]} needs --systemd-unit" in done.stderr
 
 
 def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:

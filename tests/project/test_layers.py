@@ -344,7 +344,6 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "links": set(),
         "driver": {"links"},
         "judging": {"driver", "links"},
-        "remedy": {"judging", "links"},
     },
     "model_caches": {
         # Pure: the names, and what belongs together.
@@ -403,13 +402,14 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset({"tsuku_llm.errors"}),
     # What others published, and what it holds.
     "fatbin": frozenset({"errors"}),
-    "binaries": frozenset({"errors", "fatbin"}),
+    "offload": frozenset({"errors"}),
+    "binaries": frozenset({"errors", "fatbin", "offload"}),
     "facts": frozenset({"errors"}),
     "classify": frozenset({"errors", "facts"}),
     "contents": frozenset({"binaries", "errors"})
     | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
     "hosting": frozenset({"errors", "facts", "tsuku_llm.errors", "tsuku_llm.fetch"}),
-    "attestations": frozenset({"classify", "errors", "facts", "hosting"}),
+    "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"}),
     "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
     | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Release files, and the plan that names them.

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 from support.builds import Packed, compile_library, compile_stand_in, pack_tar
-from support.certificates import Authority
 from support.fatbins import ONE_DEVICE, PTX, SASS, container, entry, library
-from support.http_faults import FaultServer, good
 from support.release_data import (
     DATA,
     answer,
@@ -23,7 +21,7 @@ from support.release_data import (
     release_tool,
 )
 
-from tsuku_publish import hosting, plan, releases
+from tsuku_publish import plan, releases
 from tsuku_publish.errors import PublishError
 from tsuku_publish.facts import Facts
 from tsuku_publish.refresh import Refresh
@@ -165,17 +163,6 @@ def test_a_stable_version_has_to_name_one_build(data: Path, body: str | None) ->
 def test_a_stable_version_does_not_move(data: Path) -> None:
     with pytest.raises(PublishError, match="b11429 is recorded"):
         refresh(data, "v0.6.0", answer("v0.6.0", [], body="b11541"))
-
-
-def test_the_answer_is_downloaded_by_the_programs_own_code(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "ca")
-    given = answer_of(FACTS["b11429"])
-    context = authority.issue().server_context()
-    with FaultServer([good(given)], context) as server:
-        url = f"https://localhost:{server.port}/repos/ggml-org/llama.cpp/releases/tags/b11429"
-        assert hosting.download(url, {"SSL_CERT_FILE": str(authority.path)}) == given
-        with pytest.raises(PublishError, match="certificate"):
-            hosting.download(url, {})
 
 
 # --- the archives -------------------------------------------------------------------------

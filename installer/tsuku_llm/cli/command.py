@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -25,14 +25,14 @@ def show(answer: CommandResult) -> NoReturn:
     raise EarlyExit(answer)
 
 
-HELP = click.Option(
-    ["-h", "--help"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_help,
-    help="Show this help and exit.",
-)
+def early_flag(*names: str, callback: Callable[..., None], text: str) -> click.Option:
+    """Return a flag whose callback runs before any other option is checked."""
+    return click.Option(
+        names, is_flag=True, is_eager=True, expose_value=False, callback=callback, help=text
+    )
+
+
+HELP = early_flag("-h", "--help", callback=_show_help, text="Show this help and exit.")
 JSON = click.Option(
     ["--json"],
     is_flag=True,
@@ -59,22 +59,12 @@ def _one_of_both(context: click.Context, wanted: str) -> None:
         raise UsageError("--quiet and --verbose cannot be combined", hint="omit one of them")
 
 
-# Eager: a note may come from the first option that is checked.
-QUIET = click.Option(
-    ["-q", "--quiet"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_be_quiet,
-    help="Print results, questions and errors only.",
+# Early: a note may come from the first option that is checked.
+QUIET = early_flag(
+    "-q", "--quiet", callback=_be_quiet, text="Print results, questions and errors only."
 )
-VERBOSE = click.Option(
-    ["-v", "--verbose"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_be_verbose,
-    help="Print all details of the answer, too.",
+VERBOSE = early_flag(
+    "-v", "--verbose", callback=_be_verbose, text="Print all details of the answer, too."
 )
 COLOR = click.Option(
     ["--color"],

@@ -10,7 +10,7 @@ import click
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.command import Group, show
+from tsuku_llm.cli.command import Group, early_flag, show
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.style import COLORS
 from tsuku_llm.errors import UsageError
@@ -67,9 +67,7 @@ SECTIONS = {
         "help": LazyCommand("about", "Show the help of a command."),
         "version": LazyCommand("about", "Show the version of this program."),
         "completion": LazyCommand("about", "Print a script that completes words in a shell."),
-        "self-update": LazyCommand(
-            "self_update", "Update this program with the tool that installed it."
-        ),
+        "self-update": LazyCommand("about", "Update this program with the tool that installed it."),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.
@@ -120,14 +118,7 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
         show(CommandResult({"version": __version__}, (f"{context.info_name} {__version__}",)))
 
 
-VERSION = click.Option(
-    ["--version"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+VERSION = early_flag("--version", callback=_show_version, text="Show the version and exit.")
 
 
 program = Program(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import DownloadError, Interrupted
@@ -54,12 +53,7 @@ class Network:
     def __enter__(self) -> Network:  # noqa: PYI034 - nobody derives from it
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         with self._changed:
             # Closing a client under a thread that still reads from it would hide its real error.

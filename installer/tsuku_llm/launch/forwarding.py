@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 
 _CHUNK = 64 * 1024
 _SAME_EVENT = 0.2
@@ -68,12 +68,7 @@ class SignalForwarder:
             self._listen("SIGTSTP", self._on_suspend)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # The handlers before the pipe, so that no handler runs without it. None stands for
         # a handler that was not installed by Python; it cannot be put back.
         for number, before in self._before.items():

@@ -10,7 +10,7 @@ from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
-from tsuku_llm.chain.remedy import remedy
+from tsuku_llm.chain.judging import remedy
 from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
 from tsuku_llm.hardware import Hardware, Problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tsuku_llm.errors import UsageError
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import StartReport
     from tsuku_llm.operations.session import Session
+    from tsuku_llm.operations.version_start import Serving
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -149,7 +149,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
 @options.allow_revoked
 @options.arguments
 @click.pass_context
-def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
+def serve_command(  # noqa: PLR0913 - each is an option
     context: click.Context,
     *,
     model: str | None,
@@ -185,20 +185,10 @@ def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
     The exit code is the server's own once it has served: any number, also 1. A server that does
     not start ends with 7.
     """
+    _require_consistent(context)
     console: Console = context.obj
     argv: tuple[str, ...] = context.meta[ARGV]
-    # After exec this program can no longer print a document.
     at_login = launchd_plist or windows_task
-    if replace and console.json and not (dry_run or unit):
-        raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
-    if not unit and (scope or on_demand or (output and not at_login)):
-        given = "--scope" if scope else "--on-demand" if on_demand else "--output"
-        raise UsageError(f"{given} applies to units", hint="add --systemd-unit, or omit it")
-    ways = {"--exec": replace, "--systemd-unit": unit, "--notify": notify}
-    ways |= {"--launchd-plist": launchd_plist, "--windows-task": windows_task}
-    _require_user(ways if opens_page else {})
-    if min_gpu_share is not None and not require_gpu:
-        raise UsageError("--min-gpu-share needs --require-gpu", hint="add --require-gpu")
     with open_session(
         console,
         needs=_STARTING,
@@ -247,7 +237,6 @@ def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
                 on_demand=on_demand,
                 output=output,
             )
-        from tsuku_llm.operations.serve import serve
         from tsuku_llm.operations.version_start import Serving
 
         how = Serving(
@@ -263,9 +252,56 @@ def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
 
             way = background.supervise if supervised else background.notify
             return way(console, session, arguments, how)
-        follower = _Follower(console, opens_page=opens_page)
-        # With --exec nobody follows: this process becomes the server.
-        code = serve(session, arguments, how if replace else how._replace(sink=follower))
+        return _in_foreground(console, session, arguments, how, opens_page=opens_page)
+
+
+_NEEDED = {
+    "scope": ("unit",),
+    "on_demand": ("unit",),
+    "output": ("unit", "launchd_plist", "windows_task"),
+    "min_gpu_share": ("require_gpu",),
+}
+"""Options that mean nothing without one of some others."""
+
+_NOT_WITH_OPEN = ("replace", "unit", "notify", "launchd_plist", "windows_task")
+"""The ways to serve in which no user waits for the page."""
+
+
+def _require_consistent(context: click.Context) -> None:
+    """Refuse options that need another one, or that exclude each other."""
+    spelled = {each.name: each.opts[0] for each in context.command.params}
+    # By identity: a share of 0 equals False, and is given.
+    given = {
+        name for name, value in context.params.items() if value is not None and value is not False
+    }
+    for name, needed in _NEEDED.items():
+        if name in given and given.isdisjoint(needed):
+            first = spelled[needed[0]]
+            raise UsageError(f"{spelled[name]} needs {first}", hint=f"add {first}, or omit it")
+    for name in _NOT_WITH_OPEN:
+        if {"opens_page", name} <= given:
+            raise UsageError(
+                f"--open and {spelled[name]} cannot be combined", hint="omit one of them"
+            )
+    # After exec this program can no longer print a document.
+    if context.obj.json and "replace" in given and given.isdisjoint({"dry_run", "unit"}):
+        raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
+
+
+def _in_foreground(
+    console: Console,
+    session: Session,
+    arguments: tuple[str, ...],
+    how: Serving,
+    *,
+    opens_page: bool,
+) -> CommandResult:
+    """Serve until the server ends; tell its addresses once it is ready."""
+    from tsuku_llm.operations.serve import serve
+
+    follower = _Follower(console, opens_page=opens_page)
+    # With --exec nothing can follow: this process becomes the server.
+    code = serve(session, arguments, how if how.replace else how._replace(sink=follower))
     trouble = follower.report.trouble if follower.report else None
     failure = ReportedError(
         "server-exit",
@@ -275,13 +311,6 @@ def serve_command(  # noqa: C901, PLR0913 - one branch for each way to serve
     # Only a program is told of the start and of a failure: people have read the server's output.
     data = {"server_exit_code": code, "start": follower.report}
     return CommandResult(data, exit_code=code, failure=failure if code and console.json else None)
-
-
-def _require_user(ways: Mapping[str, bool]) -> None:
-    """Refuse --open with a way to serve in which no user waits for the page."""
-    for way, is_given in ways.items():
-        if is_given:
-            raise UsageError(f"--open and {way} cannot be combined", hint="omit one of them")
 
 
 class _Follower:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tsuku_llm.cli.documents import builds, models, running
+from tsuku_llm.cli.documents import builds, running
 
 ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
@@ -22,7 +22,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
         running.PlanAnswer,
         running.UnitsAnswer,
     ),
-    "models": (models.ModelsAnswer,),
+    "models": (running.ModelsAnswer,),
     "status": (running.StatusAnswer, running.MetricsAnswer),
     "logs": (running.LogsAnswer,),
     "open": (running.OpenAnswer,),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.cli.render.text import size, table
 
 if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import models as documents
+    from tsuku_llm.cli.documents import running as documents
     from tsuku_llm.operations.models import ModelList, ModelRow
 
 _NAMES = 30
