@@ -39,7 +39,7 @@ _NAME = re.compile(r"Signer: (.+)")
 """The first line of a PEM file of ``new-signer``; without it, the file's name is the signer's."""
 
 
-class Holder(Signer):
+class LateSigner(Signer):
     """A signer whose private key is opened when it signs: only then a person is asked."""
 
     def __init__(
@@ -200,7 +200,7 @@ def _signer_of_pem(
             return name, opened()
     except (ValueError, UnsupportedAlgorithm):
         raise PublishError(f"{path} has no key of a kind that clients accept") from None
-    return name, Holder(name, public, opened, secrets)
+    return name, LateSigner(name, public, opened, secrets)
 
 
 def _signer_of_uri(
@@ -215,7 +215,7 @@ def _signer_of_uri(
         # securesystemslib opens no encrypted file, and does not look who can read it.
         file = path.parent / rest
         return _signer_of_pem(file, read_closed(file, VARIABLE), name, public, secrets)
-    return name, Holder(
+    return name, LateSigner(
         name,
         public,
         lambda: tokens.open_signer(uri, public, lambda kind: secrets.of(name, kind)),
