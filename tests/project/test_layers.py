@@ -119,7 +119,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
     | {"staying", "temporary", "which"},
     "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
-    "refresh": frozenset({"choice", "revocation", "session"}),
+    "places": frozenset({"session"}),
+    "refresh": frozenset({"choice", "places", "revocation", "session"}),
     "recovery": frozenset(
         {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
     ),
@@ -432,6 +433,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
+    "wheel": frozenset({"checking", "copies", "errors"})
+    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
     "ceremony": frozenset({"copies", "documents", "errors", "folder", "plan", "signing"})
     | {"tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
@@ -441,19 +444,9 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {
-        "keys",
-        "packing",
-        "passphrases",
-        "plan",
-        "refresh",
-        "releases",
-        "revoked",
-        "secrets",
-        "signers",
-        "signing",
-    }
-    | {"tsuku_llm.cli", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
+    | {"packing", "plan", "refresh", "releases", "revoked", "secrets", "signers", "signing"}
+    | {"keys", "passphrases", "wheel"}
+    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
 

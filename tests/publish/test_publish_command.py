@@ -63,7 +63,7 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
         "notes": ["signed: 5 files, signed and checked"],
     }
     served = told(data, "publish", "served")["data"]
-    assert served == {"target": "served", "versions": ones}
+    assert served == {"target": "served", "versions": ones, "wheel": None}
     revoked = told(data, "revoke", "b1", "--reason", "it leaks", "--on", "2026-11-22")["data"]
     assert revoked == {"release": "b1", "date": "2026-11-22", "reason": "it leaks"}
     assert told(data, "sign", "--raise", **environ)["data"]["versions"] == {

@@ -121,6 +121,7 @@ class PublishAnswer(TypedDict):
 
     target: Path
     versions: dict[str, int]
+    wheel: Path | None
 
 
 class CheckedRole(TypedDict):

@@ -276,10 +276,11 @@ class RootDocument(TypedDict):
 
 
 class RepositoryAddAnswer(TypedDict):
-    """The answer of ``repository add``."""
+    """The answer of ``repository add``; ``others`` are further places with the same files."""
 
     name: RepositoryName
     url: str
+    others: list[str]
     fingerprint: Sha256
     root: RootDocument
 
@@ -289,6 +290,7 @@ class RepositoryDocument(TypedDict):
 
     name: RepositoryName
     url: str
+    others: list[str]
     fingerprint: Sha256
     source: str | None
     signed: str | None
