@@ -95,7 +95,9 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "choice": frozenset({"revocation", "session", "staying"}),
     "device_check": frozenset({"session", "state_notes"}),
     "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset({"caches", "choice", "names", "revocation", "session", "staying", "which"}),
+    "doctor": frozenset(
+        {"caches", "choice", "copy_facts", "names", "revocation", "session", "staying", "which"}
+    ),
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
@@ -103,7 +105,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "downloads": frozenset({"models", "session"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
-    "self_update": frozenset(),
+    "copy_facts": frozenset(),
+    "self_update": frozenset({"copy_facts"}),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),

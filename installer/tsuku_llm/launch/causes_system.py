@@ -6,7 +6,8 @@ has at least one text with its source for each row.
 
 from __future__ import annotations
 
-from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, REINSTALL, SMALLER, UPDATE_BUILD, Cause
+from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, SMALLER, UPDATE_BUILD, Cause
+from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND
 
 _POLICY = "see the denial (ausearch -m avc, or dmesg | grep -i apparmor) and allow it"
 _BY_HAND = "download it with another program, then: tsuku-llm serve -m FILE.gguf"
@@ -46,7 +47,7 @@ SYSTEM = (
         rf"(?:{_LOADING})\S+: wrong ELF class|Bad CPU type in executable"
         r"|incompatible architecture|Exec format error",
         "the build is for another processor architecture",
-        "install the build for this machine: tsuku-llm install --force",
+        f"install the build for this machine: {REINSTALL_COMMAND}",
     ),
     Cause(
         "processor-too-old",
@@ -129,7 +130,7 @@ SYSTEM = (
         r"not valid for use in process|library load disallowed by system policy"
         r"|have different Team IDs",
         "macOS refuses a library of the build: it is in quarantine, or its signature is not valid",
-        "install it again (tsuku-llm install --force), or allow it: "
+        f"install it again ({REINSTALL_COMMAND}), or allow it: "
         "xattr -dr com.apple.quarantine FOLDER",
     ),
     # A library of the GPU's: a build for another backend does without it.

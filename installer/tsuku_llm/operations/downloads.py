@@ -65,7 +65,7 @@ def _first_download(
 
 
 def _repositories_here(session: Session) -> set[str]:
-    found = local_models(session).models
+    found = local_models(session.machine.environ, session.settings.model_path).models
     return {each.repository.casefold() for each in found if each.repository}
 
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,16 +46,10 @@ class ModelList:
     problem: str = ""
 
 
-def local_models(session: Session) -> FoundModels:
-    """Find the models in the caches of other programs and in ``llm.model_path``."""
-    places = places_of(
-        session.machine.environ,
-        os.path.expanduser("~"),  # noqa: PTH111 - Path.home raises where there is none
-        sys.platform,
-        session.settings.model_path,
-        _read,
-    )
-    return find_models(places)
+def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
+    """Find the models in the caches of other programs and in the folders of ``llm.model_path``."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises where there is none
+    return find_models(places_of(environ, home, sys.platform, folders, _read))
 
 
 def _read(path: str) -> str | None:
@@ -67,7 +61,7 @@ def _read(path: str) -> str | None:
 
 def list_models(session: Session) -> ModelList:
     """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
-    found = local_models(session)
+    found = local_models(session.machine.environ, session.settings.model_path)
     if not found.models:
         return ModelList(found, ())
     from tsuku_llm.operations.explain import explain, memory_judge  # noqa: PLC0415 - it asks drivers
@@ -130,7 +124,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         )
     # The name may be that of a file in one of its folders.
     session.settings.require({"model_path"})
-    found = local_models(session)
+    found = local_models(session.machine.environ, session.settings.model_path)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
     meant = () if written_as_path else matching(text, found.models)
     if len(meant) == 1:
@@ -175,7 +169,10 @@ def without_a_model(session: Session) -> str:
 
     llama-server is a router then: it offers the models of its own cache.
     """
-    names = [model.name for model in local_models(session).models]
+    names = [
+        model.name
+        for model in local_models(session.machine.environ, session.settings.model_path).models
+    ]
     if not names:
         return f"no model is named, and none was found on this machine: {_NONE}"
     if len(names) == 1:

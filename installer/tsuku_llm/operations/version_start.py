@@ -262,7 +262,10 @@ class VersionStart(NamedTuple):
         again, its exit code stays what it is.
         """
         backend = self.installed.receipt.backend
-        cause, hint = f"{_DIED}: {death.cause}", death.hint(backend)
+        cause, hint = (
+            f"{_DIED}: {death.cause}",
+            death.hint(backend, self.installed.receipt.reinstall),
+        )
         again = self.session.settings.on_gpu_loss in ("restart", "fallback")
         if again and death.fault == "backend" and backend != "cpu":
             if self.how.sink:
@@ -348,13 +351,14 @@ class VersionStart(NamedTuple):
             )
         if check.problem is None or refusal:
             return
-        facts, fix = explain(self.session, check.build.backend)
-        from tsuku_llm.launch.causes import CPU_OVERRIDE  # noqa: PLC0415 - only then
+        from dataclasses import replace  # noqa: PLC0415 - only then
 
+        facts, fix = explain(self.session, check.build.backend)
+        problem = replace(check.problem, fix=fix or check.problem.fix)
         error = SilentCpu(
-            f"the {check.build.backend} build would run on the CPU: {check.problem.cause}",
+            f"the {check.build.backend} build would run on the CPU: {problem.cause}",
             facts=(*facts, *check.facts),
-            hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
+            hint=problem.hint(check.build.backend, check.build.reinstall),
         )
         # A restart waits for the GPU to come back.
         waits = self.how.require_gpu or self.restarts > 0

@@ -124,6 +124,7 @@ def build_of(installed: Installed) -> Build:
         server=receipt.server,
         backend=receipt.backend,
         arguments=receipt.arguments,
+        reinstall=receipt.reinstall,
     )
 
 
