@@ -41,7 +41,7 @@ class Passphrases:
             if found is None:
                 found = self._ask(f"{kind} of {name}")
             if found is None:
-                raise PublishError(f"nobody can be asked for the {kind} of {name}: {_JOBS}")
+                raise PublishError(f"no terminal to ask for the {kind} of {name}: {_JOBS}")
             self._known[name] = found
         return self._known[name]
 

@@ -109,7 +109,7 @@ def test_a_job_gives_the_passphrase(tmp_path: Path, way: str) -> None:
 
 
 def test_a_job_without_a_passphrase_learns_how_to_give_it(tmp_path: Path) -> None:
-    with pytest.raises(PublishError, match=r"nobody can be asked .* anna: TSUKU_LLM_PASS"):
+    with pytest.raises(PublishError, match=r"no terminal to ask .* anna: TSUKU_LLM_PASS"):
         loaded(encrypted(tmp_path / "a.pem"))["anna"].sign(b"x")
 
 
