@@ -422,9 +422,13 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "revoked": frozenset({"checking", "documents", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
     "keys": frozenset({"errors", "tsuku_llm.trust"}),
-    "plan": frozenset({"errors", "keys", "revoked", "tsuku_llm.revocations"}),
+    "sightings": frozenset({"documents", "errors", "tsuku_llm.files"}),
+    "promoted": frozenset({"documents", "errors", "sightings", "tsuku_llm.files"}),
+    "plan": frozenset({"errors", "keys", "promoted", "revoked", "sightings"})
+    | {"tsuku_llm.files", "tsuku_llm.revocations", "tsuku_llm.trust"},
     "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
-    | {"packages", "plan", "revoked", "tsuku_llm.errors", "tsuku_llm.manifest"},
+    | {"packages", "plan", "promoted", "revoked", "sightings", "tsuku_llm.errors"}
+    | {"tsuku_llm.manifest", "tsuku_llm.trust"},
     # Signatures, and the repository that they make.
     "passphrases": frozenset({"errors"}),
     "tokens": frozenset({"errors"}),
@@ -432,14 +436,14 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
     "checking": frozenset({"copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "signing": frozenset({"copies", "documents", "errors", "plan"})
+    "signing": frozenset({"copies", "documents", "errors", "plan", "sightings"})
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
     "wheel": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
-    "ceremony": frozenset({"copies", "documents", "errors", "folder", "plan", "signing"})
-    | {"tsuku_llm.files"},
+    "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "plan"})
+    | {"releases", "sightings", "signing", "tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
     # Builds of one's own.
     "packing": frozenset({"tsuku_llm.archive", "tsuku_llm.disk", "tsuku_llm.files"})
@@ -447,8 +451,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {"packing", "plan", "refresh", "releases", "revoked", "secrets", "signers", "signing"}
-    | {"keys", "passphrases", "wheel"}
+    | {"documents", "keys", "packing", "passphrases", "plan", "refresh", "releases", "revoked"}
+    | {"secrets", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
@@ -457,7 +461,8 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "cryptography": frozenset({"attestations", "keys", "signers"}),
     "elftools": frozenset({"binaries"}),
-    "msgspec": frozenset({"errors", "keys", "plan", "refresh"}),
+    "filelock": frozenset({"folder"}),
+    "msgspec": frozenset({"errors", "keys", "plan", "promoted", "refresh", "sightings"}),
     "securesystemslib": frozenset({"keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
     "tomli": frozenset({"attestations", "classify", "packages", "plan"}),

@@ -16,7 +16,9 @@ from tsuku_publish.errors import PublishError
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 DAY = click.DateTime(["%Y-%m-%d"])
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"])
 TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+NOW = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 data_option = click.option(
     "--data",
@@ -47,10 +49,10 @@ gather_option = click.option(
 )
 issued_option = click.option(
     "--issued",
-    type=DAY,
+    type=TIME,
     metavar="DAY",
-    default=TODAY,
-    help="The day of new versions; today.",
+    default=NOW,
+    help="The day of new versions, or a time in UTC; now.",
 )
 drop_option = click.option(
     "--drop",
