@@ -430,7 +430,9 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"packages", "plan", "promoted", "revoked", "sightings", "tsuku_llm.errors"}
     | {"tsuku_llm.manifest", "tsuku_llm.trust"},
     # Signatures, and the repository that they make.
-    "signers": frozenset({"errors"}),
+    "passphrases": frozenset({"errors"}),
+    "tokens": frozenset({"errors"}),
+    "signers": frozenset({"errors", "keys", "passphrases", "tokens"}),
     "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
     "checking": frozenset({"copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
@@ -449,8 +451,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {"documents", "packing", "plan", "refresh", "releases", "revoked", "secrets", "signers"}
-    | {"signing", "wheel"}
+    | {"documents", "keys", "packing", "passphrases", "plan", "refresh", "releases", "revoked"}
+    | {"secrets", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
@@ -461,7 +463,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "elftools": frozenset({"binaries"}),
     "filelock": frozenset({"folder"}),
     "msgspec": frozenset({"errors", "keys", "plan", "promoted", "refresh", "sightings"}),
-    "securesystemslib": frozenset({"keys", "plan", "signers", "signing"}),
+    "securesystemslib": frozenset({"keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
     "tomli": frozenset({"attestations", "classify", "packages", "plan"}),
     "tomlkit": frozenset({"plan"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -23,6 +24,7 @@ from tsuku_publish.ceremony import (
 )
 from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
+    asking,
     data_option,
     drop_option,
     gather_option,
@@ -35,6 +37,8 @@ from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import locked, write
+from tsuku_publish.keys import key_line
+from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import (
     ONLINE,
     TARGETS,
@@ -47,7 +51,7 @@ from tsuku_publish.plan import (
 )
 from tsuku_publish.releases import release_files
 from tsuku_publish.revoked import require_kept
-from tsuku_publish.signers import load_signers, make_signer
+from tsuku_publish.signers import load_signers, make_signer, register_token
 from tsuku_publish.signing import due_roles
 from tsuku_publish.signing import sign as signed_files
 
@@ -117,7 +121,8 @@ def sign(  # noqa: PLR0913 - each is an option
 @data_option
 @into_option
 @issued_option
-def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
+@click.pass_obj
+def resign(console: Console, *, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """Sign snapshot and timestamp again, every week.
 
     Only the online signer is needed.
@@ -128,7 +133,7 @@ def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
         copy = RepositoryFolder(into)
         first_root(copy)
         plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
-        write(into, signed_files(plan, (), load_signers(), copy, roles=()))
+        write(into, signed_files(plan, (), load_signers(ask=asking(console)), copy, roles=()))
         save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
     return CommandResult(_signed(into, plan), (line,))
@@ -179,14 +184,31 @@ def rotate(  # noqa: PLR0913 - each is an option
 @click.command("new-signer", cls=Command)
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=False, path_type=Path))
-def new_signer(*, name: str, file: Path) -> CommandResult:
+@click.option("--pkcs11", "uri", metavar="URI", help="Register a key that is in a PKCS#11 token.")
+@click.option("--unencrypted", is_flag=True, help="Without a passphrase, for a machine's signer.")
+@click.pass_obj
+def new_signer(
+    console: Console, *, name: str, file: Path, uri: str | None, unencrypted: bool
+) -> CommandResult:
     """Make a signer, and print its public key.
 
-    Only its holder can read FILE. The public key goes into [keys] of repository.toml.
+    The key is encrypted if a passphrase can be asked for, or if TSUKU_LLM_PASSPHRASE_FILE or
+    TSUKU_LLM_PASSPHRASE gives one. Only its holder can read FILE. The public key goes into [keys]
+    of repository.toml.
     """
-    public = make_signer(name, file)
-    found: documents.NewSignerAnswer = {"name": name, "public": public}
-    return CommandResult(found, (f'{name} = "{public}"',))
+    secrets = Passphrases(os.environ, asking(console))
+    if uri is not None:
+        public = register_token(name, file, uri, secrets)
+    else:
+        public = make_signer(name, file, None if unencrypted else secrets.new(name))
+    line = key_line(name, public)
+    found: documents.NewSignerAnswer = {
+        "name": name,
+        "scheme": public.scheme,
+        "public": public.keyval["public"],
+        "line": line,
+    }
+    return CommandResult(found, (line,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +240,7 @@ class _Order:
         if TARGETS in roles:
             for tag in require_kept(plan.revoked, files, published, self.dropping):
                 say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-        ceremony = Ceremony(plan, files, load_signers(), say, roles)
+        ceremony = Ceremony(plan, files, load_signers(ask=asking(self.console)), say, roles)
         if self.gather is None:
             ceremony.alone(self.into)
             if plan != load_plan(self.data):
