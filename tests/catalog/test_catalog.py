@@ -737,7 +737,9 @@ def test_an_added_repository_is_kept_and_can_be_fetched(
 
 def test_the_official_repository_has_a_url_that_can_be_overridden(tmp_path: Path) -> None:
     assert repositories.repository(tmp_path).url == "https://releases.tsuku.dev/tsuku-llm/"
-    mirror = repositories.repository(tmp_path, repositories.OFFICIAL, "https://mirror.example/llm")
+    mirror = repositories.repository(
+        tmp_path, repositories.OFFICIAL, ["https://mirror.example/llm"]
+    )
     assert mirror.url == "https://mirror.example/llm/"
     assert mirror.embedded is not None
 
@@ -747,7 +749,7 @@ def test_the_url_of_an_added_repository_can_be_overridden(
 ) -> None:
     simulator.install(tmp_path, "company")
     assert (
-        repositories.repository(tmp_path, "company", "https://m.example/").url
+        repositories.repository(tmp_path, "company", ["https://m.example/"]).url
         == "https://m.example/"
     )
 

@@ -124,7 +124,7 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
     assert (settings.backend, settings.prefer, settings.repository_url, settings.mirror) == (
         "auto",
         "portable",
-        None,
+        (),
         (),
     )
     assert not settings.chosen
@@ -207,11 +207,21 @@ def test_a_preference_is_a_policy_or_backends_in_order(
     assert load(paths, {}).settings.prefer == value
 
 
-def test_mirrors_are_a_string_or_an_array(paths: Paths) -> None:
-    wanted = ("https://a.example/b", "file:///srv/m")
-    write(paths, f"[llm]\nmirror = {list(wanted)!r}\n")
-    assert load(paths, {}).settings.mirror == wanted
-    assert load(paths, {"TSUKU_LLM_MIRROR": ", ".join(wanted)}).settings.mirror == wanted
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [
+        ("mirror", ("https://a.example/b", "file:///srv/m")),
+        ("repository_url", ("https://a.example/b", "file:///srv/m", "pkg:pypi/Our.metadata_1")),
+        ("repository_url", ("pkg:pypi/x",)),
+    ],
+)
+def test_places_are_a_string_or_an_array(paths: Paths, key: str, wanted: tuple[str, ...]) -> None:
+    write(paths, f"[llm]\n{key} = {list(wanted)!r}\n")
+    assert getattr(load(paths, {}).settings, key) == wanted
+    write(paths, f"[llm]\n{key} = '{','.join(wanted)}'\n")
+    assert getattr(load(paths, {}).settings, key) == wanted
+    environ = {f"TSUKU_LLM_{key.upper()}": ", ".join(wanted)}
+    assert getattr(load(paths, environ).settings, key) == wanted
 
 
 @pytest.mark.parametrize("text", ["90", '" 90 "'])
@@ -295,6 +305,16 @@ def test_a_switch_is_a_toml_boolean_or_a_usual_word(
         ("repository_url", '"http://a.example"'),
         ("repository_url", '"https://"'),
         ("repository_url", '"https://a.example/\\u0007"'),
+        ("repository_url", '"https://a.example/,"'),
+        ("repository_url", '"https://a.example/ https://b.example/"'),
+        ("repository_url", '["https://a.example/", "http://b.example/"]'),
+        ("repository_url", '"pkg:pypi/"'),
+        ("repository_url", '"pkg:pypi/-r"'),
+        ("repository_url", '"pkg:pypi/x@1"'),
+        ("repository_url", '"pkg:pypi/x==1"'),
+        ("repository_url", '"pkg:pypi/x[extra]"'),
+        ("repository_url", '"pkg:npm/x"'),
+        ("mirror", '"pkg:pypi/x"'),
         ("mirror", '"ftp://a.example"'),
         ("mirror", '["https://a.example", "http://b.example"]'),
         ("mirror", "{}"),
@@ -535,7 +555,7 @@ URLS = st.from_regex(
 )
 TEXTS = {
     "llm.prefer": PREFERENCES,
-    "llm.repository_url": URLS,
+    "llm.repository_url": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
     "llm.probe_timeout": st.integers(1, 3600).map(str),

@@ -335,7 +335,7 @@ def test_hints_about_metadata_never_name_an_archive_mirror(
         assert "llm.mirror" not in caught.value.hint
         assert caught.value.hint.endswith("tsuku-llm repository add test URL --root FILE")
     with pytest.raises(DownloadError) as caught:
-        refresh(changed(session, repository=None, repository_url=silent), patience=0.1)
+        refresh(changed(session, repository=None, repository_url=(silent,)), patience=0.1)
     assert caught.value.hint.endswith("tsuku-llm config unset llm.repository_url"), "it is set"
 
 

@@ -11,6 +11,7 @@ from support.repository import release_document
 from support.sessions import changed
 from support.stored import install as put
 
+from tsuku_llm.catalog.repositories import OFFICIAL_PACKAGE, OFFICIAL_URL
 from tsuku_llm.errors import DownloadError, NotInstalled, ProxyError, SelectionError, UnknownRequest
 from tsuku_llm.operations.install import install
 from tsuku_llm.operations.refresh import refresh
@@ -172,7 +173,11 @@ def test_a_backend_that_is_not_installed_leads_to_what_is(
 @pytest.mark.parametrize(
     ("repository", "url", "words"),
     [
-        (None, None, "tsuku-llm config set llm.repository_url URL"),
+        (
+            None,
+            None,
+            f"config set llm.repository_url {OFFICIAL_URL},{OFFICIAL_PACKAGE}",
+        ),
         (None, "https://a.invalid/", "tsuku-llm config unset llm.repository_url"),
         (NAME, None, f"tsuku-llm repository add {NAME} URL --root FILE"),
     ],
@@ -184,7 +189,9 @@ def test_a_proxy_in_the_way_names_what_moves_the_repository(
     session = folder_shop.session(tmp_path / "home")
     # Nothing listens at port 1; the name is never resolved, as a proxy would do that.
     proxy = {"HTTPS_PROXY": "http://127.0.0.1:1"}
-    moved = changed(session, now=NOW, environ=proxy, repository=repository, repository_url=url)
+    moved = changed(
+        session, now=NOW, environ=proxy, repository=repository, repository_url=(url,) if url else ()
+    )
     if repository:
         file = session.paths.data / "metadata" / NAME / "repository.json"
         document = json.loads(file.read_text()) | {"url": "https://a.invalid/"}
@@ -206,7 +213,7 @@ def test_a_repository_that_does_not_answer_never_names_what_is_set_already(
         now=NOW,
         environ=environ,
         repository=None,
-        repository_url=url,
+        repository_url=(url,) if url else (),
         mirror=mirror,
     )
     with pytest.raises(DownloadError) as caught:

@@ -63,7 +63,7 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
         "notes": ["signed: 5 files, signed and checked"],
     }
     served = told(data, "publish", "served")["data"]
-    assert served == {"target": "served", "versions": ones}
+    assert served == {"target": "served", "versions": ones, "wheel": None}
     revoked = told(data, "revoke", "b1", "--reason", "it leaks", "--on", "2026-11-22")["data"]
     assert revoked == {"release": "b1", "date": "2026-11-22", "reason": "it leaks"}
     assert told(data, "sign", "--raise", **environ)["data"]["versions"] == {
@@ -83,6 +83,15 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
     made = told(data, "new-signer", "dana", "dana.json")["data"]
     assert made["name"] == "dana"
     assert len(made["public"]) == 64
+
+
+def test_a_revocation_of_a_day_to_come_is_recorded_with_a_warning(data: Path) -> None:
+    done = typed(data, "revoke", "b1", "--reason", "it leaks", "--on", "2199-01-01")
+    assert done.code == 0
+    assert done.stderr.startswith("warning: 2199-01-01 has not come yet")
+    assert not typed(data, "withdraw", "b1", "--on", "2199-01-01").stderr
+    again = typed(data, "revoke", "b1", "--reason", "it leaks", "--on", "2000-01-01")
+    assert "a new one needs a later day" in again.stderr
 
 
 def test_a_late_role_is_an_error_with_what_was_found(data: Path) -> None:

@@ -190,10 +190,15 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
 
 
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
+    now = datetime.now(timezone.utc)
+    signed = [role.issued for role in roles.values() if role.issued and role.expires <= now]
+    since = f" since {max(signed):%Y-%m-%d}" if signed else ""
     return StaleMetadata(
         f"the metadata that {repository.name} serves has expired",
         facts=(fact, *_expired(roles), "installed versions still run"),
-        hint="check this machine's clock; if it is right, someone withholds newer metadata",
+        hint=f"most often its publisher has stopped signing{since}: ask them, or see whether a "
+        "newer tsuku-llm names another place; else this machine's clock is wrong, or someone "
+        "withholds newer metadata",
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
+OFFICIAL_PACKAGE = "pkg:pypi/tsuku-llm-manifests"
+"""The package that carries the official repository to wherever pip works."""
 
 FILES = (
     *(r"repository\.json", r"root\.json", "current", r"standing\.json"),
@@ -49,6 +52,7 @@ _OURS = re.compile(
 """The paths that are removed with a repository; the revocations seen are kept for ever."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?/?")
 _SPACE = re.compile(r"[\s\\]")
 """Characters that ``urlsplit`` drops, or that a terminal or another parser reads differently."""
 
@@ -57,6 +61,7 @@ _SPACE = re.compile(r"[\s\\]")
 class Repository:
     """A signed repository: ``root`` is the pinned root, ``embedded`` a copy in the package.
 
+    ``url`` is where it is published, and ``others`` are further places with the same files.
     ``sought`` is the pattern of targets to read and keep, as ``trust.load`` takes it.
     """
 
@@ -65,15 +70,25 @@ class Repository:
     root: bytes
     embedded: Copy | None = None
     sought: str = trust.RELEASES
+    others: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """All places, in the order in which they are asked."""
+        return (self.url, *self.others)
+
+    def at(self, place: str) -> Repository:
+        """Return this repository as it is published at one of its places."""
+        return replace(self, url=place, others=())
 
 
-def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repository:
-    """Find a repository by its name; ``url`` overrides its address.
+def repository(data: Path, name: str = OFFICIAL, places: Sequence[str] = ()) -> Repository:
+    """Find a repository by its name; ``places`` override its own.
 
     Raises ``UnknownRequest``, which lists the existing ones.
     """
     if name == OFFICIAL:
-        return _official(url or OFFICIAL_URL)
+        return _official(places or (OFFICIAL_URL,))
     found = _added(data, name)
     if found is None:
         names = tuple(each.name for each in repositories(data))
@@ -82,7 +97,7 @@ def repository(data: Path, name: str = OFFICIAL, url: str | None = None) -> Repo
             facts=(f"repositories: {', '.join(names)}",),
             hint=did_you_mean(name, names, "add it: tsuku-llm repository add NAME URL --root FILE"),
         )
-    return Repository(found.name, _folder_url(url), found.root) if url else found
+    return _published(found, places) if places else found
 
 
 def repositories(data: Path) -> tuple[Repository, ...]:
@@ -90,14 +105,16 @@ def repositories(data: Path) -> tuple[Repository, ...]:
     with disk_errors("listing the repositories", data):
         folders = sorted(data.glob(f"metadata/*/{ADDED}"))
     added = (_added(data, path.parent.name) for path in folders)
-    return (_official(OFFICIAL_URL), *(each for each in added if each))
+    return (_official((OFFICIAL_URL,)), *(each for each in added if each))
 
 
-def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
+def add_repository(
+    data: Path, name: str, url: str, root: bytes, others: Sequence[str] = ()
+) -> Repository:
     """Store a repository with its own root of trust; nothing is downloaded yet.
 
-    Raises ``UsageError`` for a bad name or URL, ``MetadataError`` if the root does not verify
-    against itself or has weak keys.
+    ``others`` are further places with the same files. Raises ``UsageError`` for a bad name or URL,
+    ``MetadataError`` if the root does not verify against itself or has weak keys.
     """
     if name == OFFICIAL or not _NAME.fullmatch(name):
         raise UsageError(
@@ -108,7 +125,7 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
         raise UsageError(
             f"repository {name!r} exists already", hint=f"tsuku-llm repository remove {name}"
         )
-    address = check_url(url)
+    places = [check_url(each) for each in (url, *others)]
     trust.check_root(root)
     folder = folder_of(data, name)
     with disk_errors("adding a repository", folder):
@@ -117,8 +134,9 @@ def add_repository(data: Path, name: str, url: str, root: bytes) -> Repository:
         # The settings file comes last: without it, the repository does not exist. So a crash leaves
         # no repository without a root.
         replace_file(folder / "root.json", root)
-        replace_file(folder / ADDED, json.dumps({"format": 1, "url": address}).encode())
-    return Repository(name, address, root)
+        document = {"format": 1, "url": places[0]} | ({"others": places[1:]} if others else {})
+        replace_file(folder / ADDED, json.dumps(document).encode())
+    return _published(Repository(name, places[0], root), places)
 
 
 def remove_repository(data: Path, name: str) -> None:
@@ -151,6 +169,8 @@ def check_url(url: str) -> str:
     """Check a repository's URL; return it with a final slash. Raises ``UsageError``."""
     if not url.isprintable() or _SPACE.search(url):
         raise _bad_url()
+    if _PACKAGE.fullmatch(url):
+        return _folder_url(url)
     try:
         parts = urlsplit(url)
         remote = parts.scheme == "https" and parts.hostname and parts.port != 0
@@ -164,17 +184,23 @@ def check_url(url: str) -> str:
 
 def _bad_url() -> UsageError:
     return UsageError(
-        "the URL of a repository must be https://HOST/FOLDER/ or file:///FOLDER/",
+        "the URL of a repository must be https://HOST/FOLDER/, file:///FOLDER/ or pkg:pypi/NAME",
         facts=("without a user, a query, a fragment, blanks, backslashes or control characters",),
         hint="such as https://host.example/llm/repository/",
     )
 
 
-def _official(url: str) -> Repository:
+def _published(repository: Repository, places: Sequence[str]) -> Repository:
+    """Return a repository with these places, each once."""
+    url, *others = dict.fromkeys(map(_folder_url, places))
+    return replace(repository, url=url, others=tuple(others))
+
+
+def _official(places: Sequence[str]) -> Repository:
     root = EMBEDDED.read("metadata/1.root.json")
     if root is None:
         raise MetadataError("this package has no embedded root", hint="reinstall tsuku-llm")
-    return Repository(OFFICIAL, _folder_url(url), root, EMBEDDED)
+    return _published(Repository(OFFICIAL, OFFICIAL_URL, root, EMBEDDED), places)
 
 
 def _added(data: Path, name: str) -> Repository | None:
@@ -186,8 +212,14 @@ def _added(data: Path, name: str) -> Repository | None:
     if about is None or root is None:
         return None
     try:
-        return Repository(name, check_url(str(trust.decode_json(about)["url"])), root)
-    except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
+        document = trust.decode_json(about)
+        # Programs from before there were several places read the first one only.
+        places = [str(each) for each in (document["url"], *document.get("others", ()))]
+        return _published(Repository(name, "", root), [check_url(each) for each in places])
+    except (
+        *(ValueError, KeyError, TypeError, AttributeError),
+        *(RecursionError, UsageError),
+    ) as error:
         raise CorruptStore(
             f"the settings of repository {name!r} cannot be understood",
             facts=(f"file: {folder / 'repository.json'}",),

@@ -33,6 +33,8 @@ _LONGEST_PROBE = 3600
 _SIZE = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?P<unit>[kmgt]?i?b)?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
+_PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+"""A package that pip fetches from the user's package index, by its name alone."""
 
 
 def _same(value: Value) -> Any:
@@ -120,12 +122,16 @@ def parse_preference(value: object) -> Value:
     return tuple(chain.from_iterable(named))
 
 
-def parse_repository_url(value: object) -> str:
-    """Parse the URL at which a repository is published."""
-    text = _text(value)
-    if not ((_HTTPS.fullmatch(text) or _FILE.fullmatch(text)) and text.isprintable()):
-        raise ValueError("must be an https: or file: URL")
-    return text
+def parse_places(value: object) -> tuple[str, ...]:
+    """Parse the places at which a repository is published, in the order of asking."""
+    places = _items(value)
+    for place in places:
+        kinds = (_HTTPS, _FILE, _PACKAGE)
+        if not (any(kind.fullmatch(place) for kind in kinds) and place.isprintable()):
+            raise ValueError(
+                "must be https: or file: URLs or pkg:pypi/NAME, with commas between them"
+            )
+    return places
 
 
 def parse_mirrors(value: object) -> tuple[str, ...]:
@@ -314,9 +320,10 @@ KEYS: tuple[Key, ...] = (
     Key("llm.repository", "official", parse_name, "the signed repository to use"),
     Key(
         "llm.repository_url",
-        None,
-        parse_repository_url,
-        "another URL for the metadata of the official repository",
+        (),
+        parse_places,
+        "other places for the metadata of the official repository, asked in this order: https: or "
+        "file: URLs, or pkg:pypi/NAME for a package that pip fetches",
     ),
     Key(
         "llm.mirror",

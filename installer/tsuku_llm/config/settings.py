@@ -90,7 +90,7 @@ class Settings(NamedTuple):
     hold: bool
     min_age: int
     repository: str | None
-    repository_url: str | None
+    repository_url: tuple[str, ...]
     mirror: tuple[str, ...]
     ask_above: int
     max_download: int | None

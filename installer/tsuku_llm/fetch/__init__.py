@@ -32,6 +32,7 @@ __all__ = [
     "delivered",
     "fetch",
     "get",
+    "package",
     "present",
 ]
 
@@ -103,6 +104,18 @@ def get(url: str, limit: int, network: Network, deadline: float | None = None) -
         if deadline is None:
             deadline = network.clock() + network.limits.metadata
         return download_small(url, limit, network, deadline)
+
+
+def package(url: str, scratch: Path, network: Network, deadline: float) -> bytes:
+    """Let pip download the newest wheel of ``pkg:pypi/NAME``; return its bytes, not verified.
+
+    pip runs in the folder ``scratch``, which the caller locks, until ``deadline`` at most. Raises
+    ``PackageIndexError``, and ``BodyError`` for a wheel that is too large.
+    """
+    from tsuku_llm.fetch.pip_index import newest_package  # noqa: PLC0415
+
+    with network.used():
+        return newest_package(url, scratch, network, deadline)
 
 
 def beginning(url: str, length: int, network: Network) -> Beginning:

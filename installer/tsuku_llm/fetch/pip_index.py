@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import DigestMismatch, PackageIndexError
+from tsuku_llm.errors import BodyError, DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.files import drop_tree
 from tsuku_llm.manifest import Artifact
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from packaging.tags import Tag
 
 _CHUNK = 1 << 20
+LARGEST_PACKAGE = 32 << 20
+"""Bytes of a package of metadata; the official repository packs into less than 100 kB."""
+
 _POLL = 0.2
 """Seconds between two checks of pip's progress."""
 
@@ -59,16 +62,25 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 """The program that runs pip in a child process. Its input closes when we end; then it exits."""
 
 _SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
+_UNHASHED = {"PIP_REQUIRE_HASHES": "0"}
+"""For a package of signed metadata: its signatures are checked, and its digest is not known."""
+
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
 
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """The wheel that a package URL names; ``options`` tell pip its tags."""
+    """The wheel that a package URL names; ``options`` tell pip its tags.
+
+    Without a ``version`` it is the newest one that the index has.
+    """
 
     project: str
     version: str
-    options: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.version}".rstrip()
 
 
 def parse_package_url(url: str) -> Wheel:
@@ -127,20 +139,61 @@ def download_package(
     wheel = parse_package_url(url)
     # The caller's lock on the artifact keeps other processes of ours out of this folder.
     scratch = folder / f"{artifact.sha256}.index"
-    with disk_errors("making a scratch folder", folder):
+    requirement = f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}"
+    with _scratch_folder(scratch, requirement):
+        deadline = network.clock() + network.limits.total
+        _run_pip(wheel, scratch, network, tell, deadline)
+        yield _chunks(scratch / "wheel", wheel)
+
+
+def package_folder(name: str) -> str:
+    """Return the folder that the files have in a package of metadata with this name."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    return canonicalize_name(name).replace("-", "_")
+
+
+def newest_package(url: str, scratch: Path, network: Network, deadline: float) -> bytes:
+    """Let pip download the newest wheel of ``pkg:pypi/NAME``; return its bytes, not verified.
+
+    pip runs in the folder ``scratch``, which the caller locks, until ``deadline`` at most (on the
+    network's clock). Raises ``PackageIndexError`` with pip's last lines, ``BodyError`` for more
+    than ``LARGEST_PACKAGE`` bytes.
+    """
+    wheel = Wheel(url.removeprefix("pkg:pypi/").rstrip("/"), "")
+
+    def check(size: int) -> None:
+        if size > LARGEST_PACKAGE:
+            raise BodyError(
+                f"the package {wheel} is refused",
+                facts=(f"it has more than {LARGEST_PACKAGE:,} bytes",),
+                hint="check that the package index has the right package",
+            )
+
+    with _scratch_folder(scratch, wheel.project):
+        # During the download too: an endless file must not fill the disk.
+        _run_pip(wheel, scratch, network, check, deadline)
+        data = bytearray()
+        for chunk in _chunks(scratch / "wheel", wheel):
+            data += chunk
+            check(len(data))
+        return bytes(data)
+
+
+@contextlib.contextmanager
+def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
+    """Make the folder in which pip runs; remove it at the end of the block."""
+    with disk_errors("making a scratch folder", scratch.parent):
         # An earlier run that was killed may have left one. Removing it follows no link.
         drop_tree(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
+        scratch.parent.mkdir(parents=True, exist_ok=True)
         # mkdir fails if a link has that name. Only this user may write there: pip runs in this
         # folder, and Python imports modules from it.
         scratch.mkdir(0o700)
         (scratch / "wheel").mkdir(0o700)
-        (scratch / "requirements.txt").write_text(
-            f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}\n", encoding="utf-8"
-        )
+        (scratch / "requirements.txt").write_text(f"{requirement}\n", encoding="utf-8")
     try:
-        _run_pip(wheel, scratch, network, tell)
-        yield _chunks(scratch / "wheel", wheel)
+        yield
     finally:
         drop_tree(scratch)
 
@@ -155,18 +208,21 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
                 yield chunk
 
 
-def _run_pip(wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None]) -> None:
+def _run_pip(
+    wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None], deadline: float
+) -> None:
     command = [sys.executable, "-c", _PIP, "download", *_OPTIONS, *wheel.options]
     command += ["--dest=wheel", "--requirement=requirements.txt"]
     # pip's temporary files go there too: on the same disk, visible to _size_of(), and removed.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
     environ = {**network.environ, **_SETTINGS, **temporary}
+    environ |= {} if wheel.version else _UNHASHED
     with (
         disk_errors("running pip", scratch),
         (scratch / "pip.log").open("wb") as log,
         _child(command, scratch, environ, log) as child,
     ):
-        code = _wait(child, wheel, network, lambda: tell(_size_of(scratch)))
+        code = _wait(child, wheel, network, deadline, lambda: tell(_size_of(scratch)))
     if code:
         output = (scratch / "pip.log").read_text("utf-8", "replace")
         raise _explained(wheel, output)
@@ -182,9 +238,12 @@ def _size_of(scratch: Path) -> int:
 
 
 def _wait(
-    child: subprocess.Popen[bytes], wheel: Wheel, network: Network, look: Callable[[], None]
+    child: subprocess.Popen[bytes],
+    wheel: Wheel,
+    network: Network,
+    deadline: float,
+    look: Callable[[], None],
 ) -> int:
-    deadline = network.clock() + network.limits.total
     while network.clock() < deadline:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(_POLL)  # short: between two waits we see whether we must stop
@@ -220,7 +279,7 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
     lines = _meaningful(output)
     if _WRONG_HASH in output:
         return DigestMismatch(
-            f"the package index has another file under the name {wheel.project} {wheel.version}",
+            f"the package index has another file under the name {wheel}",
             facts=lines,
             hint="nothing was installed; tell the operator of the package index",
         )
@@ -237,7 +296,7 @@ def _meaningful(output: str) -> tuple[str, ...]:
 
 def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:
     return PackageIndexError(
-        f"pip could not fetch {wheel.project} {wheel.version} from its package index",
+        f"pip could not fetch {wheel} from its package index",
         facts=facts,
         hint="check that pip can install packages here (pip config list), then try again",
     )

@@ -13,13 +13,19 @@ from datetime import datetime, timedelta
 from tsuku_llm import fetch, metadata_status
 from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.repositories import OFFICIAL, Repository
+from tsuku_llm.catalog.repositories import (
+    OFFICIAL,
+    OFFICIAL_PACKAGE,
+    OFFICIAL_URL,
+    Repository,
+)
 from tsuku_llm.errors import (
     BodyError,
     DownloadError,
     HostUnreachable,
     HttpStatusError,
     MetadataError,
+    PackageIndexError,
     ProxyError,
     StaleMetadata,
     StoreError,
@@ -28,9 +34,10 @@ from tsuku_llm.errors import (
     TsukuError,
     UsageError,
 )
-from tsuku_llm.fetch.urls import is_http, shown
+from tsuku_llm.fetch.urls import scheme_of, shown
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
+from tsuku_llm.operations.places import download_from
 from tsuku_llm.operations.revocation import note_metadata_status, note_others
 from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 
@@ -44,11 +51,12 @@ RECENT = timedelta(days=1)
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     """Download and verify the newest metadata of the session's repository, under a lock.
 
-    Everything has to arrive within ``Limits.metadata`` seconds, including retries, redirects
-    and other addresses. ``patience`` is a shorter limit in seconds, for the lock as well.
-    Raises ``DownloadError`` if the metadata cannot be downloaded, ``MetadataError`` if it
-    cannot be trusted, and ``ClockBehind`` if this machine's clock cannot be right. After an
-    error the metadata trusted before still counts.
+    The places of the repository are asked in their order, and the first valid answer counts.
+    Everything has to arrive within ``Limits.metadata`` seconds, from all places together and
+    including retries, redirects and other addresses. ``patience`` is a shorter limit in seconds,
+    for the lock as well. Raises ``DownloadError`` if the metadata cannot be downloaded,
+    ``MetadataError`` if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot
+    be right. After an error the metadata trusted before still counts.
     """
     repository = repository_of(session)
     store, seconds = session.store, fetch.Limits().metadata
@@ -57,39 +65,85 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         timeout = min(patience, session.settings.lock_timeout)
         store = session.with_settings(lock_timeout=timeout).store
     note_others(session, but=repository.name)
-    try:
-        with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
-            # Two processes must not write the copies of one repository at the same time. A short
-            # patience covers the wait for the lock; without one, the network has all its time.
-            began = network.clock()
-            with store.lock(f"metadata-{repository.name}") as locked:
-                deadline = (network.clock() if patience is None else began) + seconds
-                found = refreshing.refresh(
-                    repository,
-                    session.paths.data,
-                    lambda url, limit: fetch.get(url, limit, network, deadline),
-                    alone=locked,
-                )
-            note_metadata_status(session, found.metadata_status())
-    except (HostUnreachable, HttpStatusError, BodyError) as error:
-        # A folder does not come back by itself, as a host may.
-        way = (
-            "try again later, or from another network"
-            if is_http(repository.url)
-            else f"check that the whole repository lies in {shown(repository.url)}"
-        )
-        error.hint = f"{way}; {_elsewhere(session, repository)}"
-        raise
-    except ProxyError as error:
-        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
-        raise
-    except (TlsError, MetadataError):
-        _require_clock(session, repository)
-        raise
+    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+        # Two processes must not write the copies of one repository at the same time. A short
+        # patience covers the wait for the lock; without one, the network has all its time.
+        began = network.clock()
+        with store.lock(f"metadata-{repository.name}") as locked:
+            deadline = (network.clock() if patience is None else began) + seconds
+            found = _first_valid(session, repository, network, deadline, alone=locked)
+        note_metadata_status(session, found.metadata_status())
     found.freshness.require_clock(session.machine.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
         metadata_status.note_refresh(session.paths.data, repository.name, session.machine.now)
     return found
+
+
+def _first_valid(
+    session: Session,
+    repository: Repository,
+    network: fetch.Network,
+    deadline: float,
+    *,
+    alone: bool,
+) -> Catalog:
+    """Ask the places of a repository in their order, and take the first valid answer.
+
+    A place that does not answer, or whose answer is refused, does not stop the others; a note says
+    why it was passed over. Raises the error of the only place, or one error that lists them all.
+    """
+    failed: list[tuple[str, DownloadError | TrustError]] = []
+    for number, place in enumerate(repository.places):
+        # An equal share of what is left: a place that sends nothing must not use up the time of
+        # those after it, and one that fails at once leaves its share to them.
+        now = network.clock()
+        until = now + (deadline - now) / (len(repository.places) - number)
+        there = repository.at(place)
+        try:
+            download = download_from(session, there, network, until)
+            found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+        except (DownloadError, TrustError) as error:
+            failed.append((place, error))
+            continue
+        for passed_over, reason in failed:
+            told = "; ".join((reason.message, *reason.facts))
+            warning = "warning: " if isinstance(reason, TrustError) else ""
+            session.user.note(f"{warning}{shown(passed_over)} was passed over: {told}")
+        return found
+    if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
+        _require_clock(session, repository)
+    raise _explained(session, repository, failed)
+
+
+def _explained(
+    session: Session,
+    repository: Repository,
+    failed: list[tuple[str, DownloadError | TrustError]],
+) -> DownloadError | TrustError:
+    """Return the error to raise where no place gave a valid answer, with a hint that helps here.
+
+    Of several errors it is the first refused answer, or else the first failed download; its facts
+    are then the reasons of all places.
+    """
+    errors = [error for _, error in failed]
+    error = next((each for each in errors if isinstance(each, TrustError)), errors[0])
+    # What a download says of llm.mirror is about archives, and may send the user round in circles.
+    if isinstance(error, HostUnreachable | HttpStatusError | BodyError):
+        # A folder does not come back by itself, as a host may.
+        folders = [place for place, _ in failed if scheme_of(place) == "file"]
+        way = "try again later, or from another network"
+        if len(folders) == len(failed):
+            listed = " and in ".join(map(shown, folders))
+            way = f"check that the whole repository lies in {listed}"
+        error.hint = f"{way}; {_elsewhere(session, repository)}"
+    elif isinstance(error, ProxyError | PackageIndexError):
+        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
+    if len(failed) > 1:
+        error.facts = tuple(
+            f"{shown(place)}: {'; '.join((each.message, *each.facts))}" for place, each in failed
+        )
+        error.message = f"none of the {len(failed)} places of {repository.name} gave valid metadata"
+    return error
 
 
 def _elsewhere(session: Session, repository: Repository) -> str:
@@ -104,7 +158,9 @@ def _elsewhere(session: Session, repository: Repository) -> str:
             undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
             other = f"or ask the publisher's own address: {undo}"
         else:
-            other = "or name a copy of it: tsuku-llm config set llm.repository_url URL"
+            # With the package, updates work where only pip does.
+            places = f"{OFFICIAL_URL},{OFFICIAL_PACKAGE}"
+            other = f"or name more places: tsuku-llm config set llm.repository_url {places}"
         return f"or take what comes with a newer tsuku-llm: tsuku-llm self-update; {other}"
     return (
         f"or, if it has moved: tsuku-llm repository remove {name}, and then "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -67,12 +67,19 @@ def fingerprint_of(root: bytes) -> str:
     return sha256(root).hexdigest()
 
 
-def add(
-    session: Session, name: str, url: str, root: Path, fingerprint: str | None = None
+def add(  # noqa: PLR0913 - all of it describes one repository
+    session: Session,
+    name: str,
+    url: str,
+    root: Path,
+    *,
+    fingerprint: str | None = None,
+    others: Sequence[str] = (),
 ) -> Repository:
     """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
 
-    ``fingerprint`` is the SHA-256 that this file must have; blanks and colons in it are ignored. A
+    ``others`` are further places with the same files. ``fingerprint`` is the SHA-256 that the file
+    of the root must have; blanks and colons in it are ignored. A
     repository that cannot be reached now is kept, with a note. A repository whose metadata does not
     verify is not kept.
 
@@ -93,7 +100,7 @@ def add(
     if fingerprint is not None:
         _require_fingerprint(data, fingerprint)
     session.store.adopt()
-    repository = add_repository(session.paths.data, name, url, data)
+    repository = add_repository(session.paths.data, name, url, data, others)
     # Say so if one stolen key is enough to name an archive. The owner may want it so.
     roles = trust.check_root(data).roles
     alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
@@ -102,7 +109,8 @@ def add(
     try:
         fetch_metadata(session, name)
     except DownloadError as error:
-        session.user.note(f"its metadata could not be fetched yet: {error.message}")
+        told = "; ".join((error.message, *error.facts)) if others else error.message
+        session.user.note(f"its metadata could not be fetched yet: {told}")
     except TrustError as error:
         remove_repository(session.paths.data, name)
         # No hint may send the user to a repository that is not here. The root or the URL is wrong,

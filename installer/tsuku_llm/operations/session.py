@@ -127,9 +127,9 @@ def repository_of(session: Session) -> Repository:
     from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
 
     name = session.settings.repository or repositories.OFFICIAL
-    url = session.settings.repository_url if name == repositories.OFFICIAL else None
+    places = session.settings.repository_url if name == repositories.OFFICIAL else ()
     try:
-        return repositories.repository(session.paths.data, name, url)
+        return repositories.repository(session.paths.data, name, places)
     except UnknownRequest as error:
         note_place(session, "repository", error)
         raise

@@ -14,6 +14,8 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish.cli.options import FILE, data_option, root_option, tell
 from tsuku_publish.feed.run import Feed, FeedReport
+from tsuku_publish.feed.state import load_settings
+from tsuku_publish.plan import load_plan
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -60,10 +62,12 @@ def feed(  # noqa: PLR0913 - each is an option
         "people": report.people,
         "changed": report.changed,
     }
-    return CommandResult(found, _lines(report))
+    channel = load_settings(data).channel
+    step = f"sign --channel {channel}" if channel in load_plan(data).roles else "sign --raise"
+    return CommandResult(found, _lines(report, step))
 
 
-def _lines(report: FeedReport) -> tuple[str, ...]:
+def _lines(report: FeedReport, step: str) -> tuple[str, ...]:
     """Return what the run did, then what people have to decide, with the drafted rules."""
     taken = ", ".join(each.release for each in report.taken) or "nothing"
     lines = [f"taken: {taken}; the channel has {', '.join(report.offered) or 'nothing'}"]

@@ -14,6 +14,7 @@ import click
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
+from tsuku_llm.errors import UsageError
 from tsuku_llm.revocations import parse
 from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
 from tsuku_publish.cli.options import DAY, FOLDER, TODAY, data_option, tell
@@ -23,6 +24,7 @@ from tsuku_publish.folder import publish as publish_folder
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import built, files_below, history, search
 from tsuku_publish.signers import VARIABLE, load_seeds
+from tsuku_publish.wheel import write_wheel
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -38,16 +40,38 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="The signed repository; without it, the one that repository.toml names.",
 )
-def publish(*, data: Path, target: Path, source: Path | None) -> CommandResult:
+@click.option(
+    "--wheel",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Also write a wheel of it there, to upload to a package index.",
+)
+@click.option(
+    "--package",
+    metavar="NAME",
+    help="The name of the wheel's package; clients name it as pkg:pypi/NAME.",
+)
+def publish(
+    *, data: Path, target: Path, source: Path | None, wheel: Path | None, package: str | None
+) -> CommandResult:
     """Copy the signed repository to a web server's folder.
 
     Clients see the old state or the new one, and never a mix.
     """
+    if (wheel is None) != (package is None):
+        raise UsageError(
+            "--wheel and --package belong together",
+            hint="choose a name that is yours on the package index: --package NAME",
+        )
     repository = publish_folder(source or load_plan(data).signed, target)
     versions = {role: state.version for role, state in repository.roles.items()}
-    line = f"{target}: timestamp {versions['timestamp']} is served"
-    found: documents.PublishAnswer = {"target": target, "versions": versions}
-    return CommandResult(found, (line,))
+    lines = [f"{target}: timestamp {versions['timestamp']} is served"]
+    written = None
+    if wheel is not None and package is not None:
+        written = write_wheel(target, package, wheel)
+        lines.append(f"{written}: upload it to the package index")
+    found: documents.PublishAnswer = {"target": target, "versions": versions, "wheel": written}
+    return CommandResult(found, tuple(lines))
 
 
 @click.command(cls=Command)

@@ -70,7 +70,8 @@ class TakenRelease:
 class FeedReport:
     """What a run did. ``people`` are the lines that a person has to read and decide about.
 
-    ``offered`` are the releases of the channel, newest first. ``changed`` is whether the channel has to be signed again.
+    ``offered`` are the releases of the channel, newest first. ``changed`` is whether it has to be
+    signed again.
     """
 
     taken: tuple[TakenRelease, ...]
@@ -357,6 +358,8 @@ class Feed:
             if reasons.keys() != release.left_out.keys():
                 facts.leave_out(tag, reasons)
                 self._rules_changed = True
+                # Its release file is another one now: nobody has tried that one for long.
+                self._state.since[tag] = self.now
                 self.say(f"{tag}: {len(reasons)} assets are left out now")
             found += left
         if self._rules_changed:

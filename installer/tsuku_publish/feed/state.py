@@ -9,6 +9,7 @@ import msgspec
 import tomli
 
 from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.folder import locked
 
 STATE = "feed.json"
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -94,7 +95,9 @@ def save_channel(data: Path, name: str, releases: tuple[str, ...]) -> None:
     import tomlkit  # noqa: PLC0415
 
     path = data / "repository.toml"
-    with reading(path):
-        document: Any = tomlkit.parse(path.read_text("utf-8"))
-        document["channels"][name] = list(releases)
-    path.write_text(tomlkit.dumps(document), "utf-8")
+    # Only here: signers that work meanwhile must not wait for hours of downloads.
+    with locked(data):
+        with reading(path):
+            document: Any = tomlkit.parse(path.read_text("utf-8"))
+            document["channels"][name] = list(releases)
+        path.write_text(tomlkit.dumps(document), "utf-8")

@@ -28,7 +28,7 @@ def repository_command() -> None:
 
 @repository_command.command("add")
 @click.argument("name")
-@click.argument("url")
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
 @click.option(
     "--root",
     type=options.FILE,
@@ -43,11 +43,18 @@ def repository_command() -> None:
 )
 @click.pass_obj
 def add(
-    console: Console, *, name: str, url: str, root: Path, fingerprint: str | None
+    console: Console, *, name: str, urls: tuple[str, ...], root: Path, fingerprint: str | None
 ) -> CommandResult:
-    """Add a repository, to be used with install --repository NAME."""
+    """Add a repository, to be used with install --repository NAME.
+
+    URL is https://HOST/FOLDER/, file:///FOLDER/ or pkg:pypi/NAME. Of several, the first that gives
+    a valid answer counts.
+    """
+    url, *others = urls
     with open_session(console, needs=_FETCHING) as session:
-        repository = operations.add(session, name, url, root, fingerprint)
+        repository = operations.add(
+            session, name, url, root, fingerprint=fingerprint, others=others
+        )
     described = operations.root_of(repository)
     return CommandResult(
         render.added_data(repository, described), render.added_lines(repository, described)

@@ -31,9 +31,10 @@ class HelpAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """The answer of ``--version``: the version of tsuku-llm."""
+    """The answer of ``--version``: of tsuku-llm, and the way in which it was installed."""
 
     version: Number
+    way: str
 
 
 class CompletionAnswer(TypedDict):
@@ -276,10 +277,11 @@ class RootDocument(TypedDict):
 
 
 class RepositoryAddAnswer(TypedDict):
-    """The answer of ``repository add``."""
+    """The answer of ``repository add``; ``others`` are further places with the same files."""
 
     name: RepositoryName
     url: str
+    others: list[str]
     fingerprint: Sha256
     root: RootDocument
 
@@ -289,6 +291,7 @@ class RepositoryDocument(TypedDict):
 
     name: RepositoryName
     url: str
+    others: list[str]
     fingerprint: Sha256
     source: str | None
     signed: str | None

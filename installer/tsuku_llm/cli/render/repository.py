@@ -28,6 +28,7 @@ def added_data(repository: Repository, root: RootOfTrust) -> documents.Repositor
         "name": repository.name,
         # A URL may hold a user and a password: never print them.
         "url": redacted(repository.url),
+        "others": [redacted(place) for place in repository.others],
         "fingerprint": root.fingerprint,
         "root": {"number": root.version, "roles": roles},
     }
@@ -41,11 +42,15 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
     ]
     return (
         f"Added the repository {repository.name}.",
-        f"  its address is {redacted(repository.url)}",
+        f"  its address is {_places(repository)}",
         f"  its root {root.version} has the fingerprint (SHA-256) {root.fingerprint}",
         *table(rows),
         "compare the fingerprint with the one that the repository's owner gives you separately",
     )
+
+
+def _places(repository: Repository) -> str:
+    return ", ".join(map(redacted, repository.places))
 
 
 def list_data(repositories: Sequence[RepositoryState]) -> documents.RepositoryListAnswer:
@@ -58,6 +63,7 @@ def _state(state: RepositoryState) -> documents.RepositoryDocument:
     return {
         "name": state.repository.name,
         "url": redacted(state.repository.url),
+        "others": [redacted(place) for place in state.repository.others],
         "fingerprint": state.fingerprint,
         "source": state.source,
         "signed": _time(freshness.signed if freshness else None),
@@ -75,7 +81,7 @@ def lines(repositories: Sequence[RepositoryState]) -> tuple[str, ...]:
     rows = [
         (
             one.repository.name,
-            redacted(one.repository.url),
+            _places(one.repository),
             one.state,
             f"root sha256 {one.fingerprint}",
         )

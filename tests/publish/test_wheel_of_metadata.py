@@ -1,0 +1,149 @@
+"""The wheel of a signed repository: its bytes, its files, and the command that writes it."""
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.utils import parse_wheel_filename
+from support.program import PUBLISHER, Result, environment, run_program
+from support.repository import FrozenCopy, RepositorySimulator, release_document
+
+from tsuku_publish.copies import RepositoryFolder
+from tsuku_publish.errors import PublishError
+from tsuku_publish.wheel import current_files, write_wheel
+
+
+@pytest.fixture
+def simulator() -> RepositorySimulator:
+    simulator = RepositorySimulator()
+    simulator.publish(release_document("b1"))
+    return simulator
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as wheel:
+        return {name: wheel.read(name) for name in wheel.namelist()}
+
+
+def test_a_wheel_has_the_present_state_and_every_root(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """A served folder also has the files of earlier states."""
+    simulator.rotate("targets")
+    simulator.publish(release_document("b2"))
+    simulator.write(tmp_path / "served")
+    path = write_wheel(tmp_path / "served", "Our.Metadata", tmp_path / "dist")
+    name, version, _, tags = parse_wheel_filename(path.name)
+    assert (name, str(version)) == ("our-metadata", str(simulator.timestamp.version))
+    assert {str(tag) for tag in tags} == {"py3-none-any"}
+    found = {
+        each.removeprefix("our_metadata/"): data
+        for each, data in members(path).items()
+        if each.startswith("our_metadata/")
+    }
+    assert found == current_files(RepositoryFolder(tmp_path / "served"))
+    assert {each for each in found if "root" in each} == {
+        "metadata/1.root.json",
+        "metadata/2.root.json",
+    }
+    assert sum("targets.json" in each for each in found) == 1
+    assert len([each for each in found if each.startswith("targets/")]) == 2
+    # It is whole: a client needs nothing else.
+    assert current_files(FrozenCopy(found)) == found
+
+
+def test_a_wheel_has_the_files_of_delegated_roles(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    simulator.delegate("nightly", "releases/n*.json")
+    simulator.add(release_document("n5"), channels=["nightly"], role="nightly")
+    simulator.bump()
+    simulator.write(tmp_path / "served")
+    path = write_wheel(tmp_path / "served", "ours", tmp_path / "dist")
+    version = simulator.delegated["nightly"].version
+    assert f"ours/metadata/{version}.nightly.json" in members(path)
+
+
+def test_the_same_state_gives_the_same_bytes(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    simulator.write(tmp_path / "served")
+    first = write_wheel(tmp_path / "served", "ours", tmp_path / "first")
+    files = sorted((tmp_path / "served").rglob("*.json"), reverse=True)
+    for file in files:
+        file.touch()
+    again = write_wheel(tmp_path / "served", "ours", tmp_path / "again")
+    assert first.read_bytes() == again.read_bytes()
+    assert write_wheel(tmp_path / "served", "ours", tmp_path / "first") == first
+
+
+def test_the_record_has_every_file(simulator: RepositorySimulator, tmp_path: Path) -> None:
+    simulator.write(tmp_path / "served")
+    found = members(write_wheel(tmp_path / "served", "ours", tmp_path / "dist"))
+    (record,) = (name for name in found if name.endswith("/RECORD"))
+    lines = [line.split(",") for line in found.pop(record).decode().splitlines()]
+    assert lines.pop() == [record, "", ""]
+    assert {name: (digest, int(size)) for name, digest, size in lines} == {
+        name: (
+            "sha256="
+            + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode(),
+            len(data),
+        )
+        for name, data in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["", "-r", "two words", "a/b", "../up", "x==1", "x" * 101])
+def test_a_name_that_pip_would_not_accept_is_refused(
+    simulator: RepositorySimulator, tmp_path: Path, name: str
+) -> None:
+    simulator.write(tmp_path / "served")
+    with pytest.raises(PublishError, match="name of a package"):
+        write_wheel(tmp_path / "served", name, tmp_path / "dist")
+    assert not (tmp_path / "dist").exists()
+
+
+def test_other_content_under_the_same_version_is_refused(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    simulator.write(tmp_path / "served")
+    path = write_wheel(tmp_path / "served", "ours", tmp_path / "dist")
+    before = path.read_bytes()
+    fork = RepositorySimulator()
+    fork.publish(release_document("b2"))
+    fork.write(tmp_path / "fork")
+    with pytest.raises(PublishError, match="other content exists under the same version"):
+        write_wheel(tmp_path / "fork", "ours", tmp_path / "dist")
+    assert path.read_bytes() == before
+
+
+def test_a_repository_that_clients_would_refuse_becomes_no_wheel(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    simulator.flip("metadata/timestamp.json", 800)
+    simulator.write(tmp_path / "served")
+    with pytest.raises(PublishError):
+        write_wheel(tmp_path / "served", "ours", tmp_path / "dist")
+
+
+def publish(tmp_path: Path, *words: str) -> Result:
+    command = ("publish", "served", "--from", "signed", *words)
+    env = environment(tmp_path / "home")
+    return run_program(*command, env=env, cwd=tmp_path, command=PUBLISHER)
+
+
+def test_publish_writes_the_wheel_of_what_is_served(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    simulator.write(tmp_path / "signed")
+    half = publish(tmp_path, "--wheel", "dist")
+    assert (half.code, "--package NAME" in half.stderr) == (2, True)
+    assert not (tmp_path / "served").exists()
+    done = publish(tmp_path, "--wheel", "dist", "--package", "ours", "--json")
+    path = f"dist/ours-{simulator.timestamp.version}-py3-none-any.whl"
+    assert (done.code, done.document["data"]["wheel"]) == (0, path), done.stderr
+    expected = write_wheel(tmp_path / "signed", "ours", tmp_path / "expected")
+    assert (tmp_path / path).read_bytes() == expected.read_bytes()
+    assert publish(tmp_path, "--json").document["data"]["wheel"] is None
