@@ -77,6 +77,6 @@ def _lines(report: FeedReport, step: str) -> tuple[str, ...]:
         lines += ["", *draft.splitlines()]
     lines += [
         "",
-        "next: tsuku-publish sign --raise" if report.changed else "nothing is to be signed",
+        f"next: tsuku-publish {step}" if report.changed else "nothing is to be signed",
     ]
     return tuple(lines)
