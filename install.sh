@@ -3,8 +3,8 @@
 #
 #   ./install.sh [ARGUMENT OF tsuku-llm install...]
 #
-# The environment is made in .venv/, and a link to its tsuku-llm in ~/.local/bin, or in
-# $XDG_BIN_HOME. What upstream's builds and Python need from the system is installed on Debian and
+# The environment is made in .venv/, a link to its tsuku-llm in ~/.local/bin, or in $XDG_BIN_HOME,
+# and one to its man page in share/man/man1 next to that folder, where man looks. What upstream's builds and Python need from the system is installed on Debian and
 # Ubuntu where it is missing, with sudo unless run by root.
 set -eu
 cd "$(dirname "$0")"
@@ -46,12 +46,13 @@ program=$PWD/.venv/bin/tsuku-llm
 bin=${XDG_BIN_HOME:-${HOME:+$HOME/.local/bin}}
 link=$bin/tsuku-llm
 
-# Whether the link may be made: nothing is there, or a link to this clone or to one that is gone.
+# Whether a link $2 to $1 may be made: nothing is there, or a link to this clone or to one that is
+# gone.
 free() {
-    [ -L "$link" ] || { [ ! -e "$link" ] && return; }
-    case $(readlink "$link") in
-        "$program") ;;
-        */.venv/bin/tsuku-llm) [ ! -e "$link" ] ;;
+    [ -L "$2" ] || { [ ! -e "$2" ] && return; }
+    case $(readlink "$2") in
+        "$1") ;;
+        */.venv/"${1##*/.venv/}") [ ! -e "$2" ] ;;
         *) return 1 ;;
     esac
 }
@@ -59,7 +60,7 @@ free() {
 linked=
 case $bin in
     /*)
-        if ! free; then
+        if ! free "$program" "$link"; then
             echo "$link is not from here, so it stays as it is" >&2
         elif mkdir -p "$bin" && ln -sf "$program" "$link"; then
             linked=yes
@@ -67,6 +68,14 @@ case $bin in
         ;;
     *) echo "there is no folder for a link to tsuku-llm: HOME is not set" >&2 ;;
 esac
+
+# man looks next to each folder of the PATH. Without the page the program works all the same.
+page=$PWD/.venv/share/man/man1/tsuku-llm.1
+pages=${bin%/*}/share/man/man1
+if [ -n "$linked" ] && [ -e "$page" ] && free "$page" "$pages/${page##*/}"; then
+    { mkdir -p "$pages" && ln -sf "$page" "$pages"; } ||
+        echo "the man page is not linked; to read it: man \"$page\"" >&2
+fi
 
 # The hints of the program name it as it is called here, unless its name is enough.
 if [ -z "$linked" ]; then

@@ -39,7 +39,7 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class Updater:
-    """The way of an installation: ``way`` for programs, ``text`` for people.
+    """The way of an installation: ``way``, and ``text``, which also tells the place.
 
     ``commands`` update it, in order, each in ``folder``. If there are none, ``reason`` and ``hint``
     say why, and what to do instead.
@@ -51,6 +51,24 @@ class Updater:
     folder: Path | None = None
     reason: str = ""
     hint: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The way in words, without the place: it may be shown to others."""
+        return _SUMMARIES[self.way]
+
+
+_SUMMARIES = {
+    "clone": "installed by install.sh",
+    "editable": "an editable install of a clone",
+    "uv-tool": "installed with uv tool",
+    "pipx": "installed with pipx",
+    "environment": "installed with pip in an environment",
+    "user": "installed with pip for this user",
+    "system": "installed into the system's Python",
+    "package-manager": "installed by a package manager",
+    "source": "not installed, run from its source",
+}
 
 
 def updater_of(facts: CopyFacts) -> Updater:

@@ -108,10 +108,13 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
     **{library: names for row in TABLE for library, names in row.packages.items()},
 }
 
-_REINSTALL = "install it again: tsuku-llm install --force"
+REINSTALL_COMMAND = "tsuku-llm install --force"
+"""In a fix: stands for the command that installs exactly the build that failed."""
+
+REINSTALL = f"install it again: {REINSTALL_COMMAND}"
 
 _ADVICE = {
-    **dict.fromkeys(("libggml", "libllama", "libmtmd"), _REINSTALL),
+    **dict.fromkeys(("libggml", "libllama", "libmtmd"), REINSTALL),
     **{library: fix for row in TABLE for library, fix in row.library_fixes.items()},
 }
 """Advice for libraries that do not come from a distribution's package."""

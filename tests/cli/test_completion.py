@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.model_shelves import ollama_model, small_model
 from support.program import COMMAND, TIMEOUT, Result, environment, run_program
 from support.stored import install
 from support.tools import open_terminal, require_tool
@@ -44,11 +45,14 @@ def home(home: Path) -> Path:
     return home
 
 
-def ask(words: str, home: Path, shell: str = "bash", **extra: str) -> Result:
+def ask(
+    words: str, home: Path, shell: str = "bash", *, cwd: str | None = None, **extra: str
+) -> Result:
     """Complete the last of some words, as the script of a shell asks for it."""
     at = str(len(words.split(" ")) - 1)
     env = {COMPLETE: f"{shell}_complete", "COMP_WORDS": f"tsuku-llm {words}", **extra}
-    return run_program(env=environment(home, **{"COMP_CWORD": str(int(at) + 1), **env}))
+    env = environment(home, **{"COMP_CWORD": str(int(at) + 1), **env})
+    return run_program(env=env, cwd=Path(cwd) if cwd else None)
 
 
 @pytest.fixture
@@ -131,6 +135,35 @@ def test_a_value_after_an_equals_sign_keeps_its_option(shell: str, home: Path) -
     assert "--backend=openvino" in re.split(r"[\n,\t]", result.stdout)
 
 
+def test_the_names_of_models_are_offered_with_files_and_folders(
+    complete: Complete, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    small_model(own / "Qwen.gguf")
+    folder = tmp_path / "folder"
+    for name in ("Qwen-2", "Qwen 3", ".hidden"):
+        (folder / name).mkdir(parents=True)
+    for name in ("Qwen-x.GGUF", "Qwen.txt", "Qwen\nplain.gguf", "other.gguf"):
+        (folder / name).touch()
+    found = complete("serve -m Qwen", cwd=str(folder), TSUKU_LLM_MODEL_PATH=str(own))
+    assert found == ["Qwen", "Qwen-2/", "Qwen-x.GGUF"]
+    found = complete("bench -m ", cwd=str(folder), TSUKU_LLM_MODEL_PATH=str(own))
+    assert found == ["Qwen", "Qwen-2/", "Qwen-x.GGUF", "other.gguf"]
+    # No name begins so: the shell itself completes files.
+    words = "explain --model oth"
+    assert ask(words, tmp_path, TSUKU_LLM_MODEL_PATH=str(own)).stdout == "file,oth\n"
+
+
+def test_a_broken_config_file_leaves_the_models_of_other_programs(
+    home: Path, complete: Complete, tmp_path: Path
+) -> None:
+    (home / "config.toml").write_bytes(b"\xff[")
+    ollama_model(tmp_path / ".ollama" / "models", "qwen2.5:7b")
+    assert complete("serve -m qw", HOME=str(tmp_path)) == ["qwen2.5:7b"]
+    # bash has three words for a name with a colon, and replaces the last one.
+    assert complete("serve -m qwen2.5 : ", HOME=str(tmp_path)) == ["7b"]
+
+
 # --- the shells --------------------------------------------------------------------------
 
 LINES = {
@@ -141,6 +174,10 @@ LINES = {
     "tsuku-llm install --require-f": "tsuku-llm install --require-fresh",
     "tsuku-llm stop b": "tsuku-llm stop big",
     "tsuku-llm serve -- -m mod": "tsuku-llm serve -- -m model.gguf",
+    "tsuku-llm serve -m mod": "tsuku-llm serve -m model.gguf",
+    "tsuku-llm serve -m qwen2.5:7": "tsuku-llm serve -m qwen2.5:7b",
+    "tsuku-llm explain --model=qwen2.5:1": "tsuku-llm explain --model=qwen2.5:14b",
+    "tsuku-llm bench -m lms/gem": "tsuku-llm bench -m lms/gemma-GGUF:Q8_0",
 }
 """What is typed before TAB, and what it becomes."""
 
@@ -155,6 +192,9 @@ def shell_home(home: Path, tmp_path: Path) -> tuple[dict[str, str], Path]:
     starter.write_text(f'#!/bin/sh\nexec {shlex.join(COMMAND)} "$@"\n')
     starter.chmod(0o755)
     (folder / "model.gguf").touch()
+    for tag in ("7b", "14b"):
+        ollama_model(tmp_path / ".ollama" / "models", f"qwen2.5:{tag}")
+    small_model(tmp_path / ".lmstudio" / "models" / "lms" / "gemma-GGUF" / "gemma-Q8_0.gguf")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     env = environment(home, PATH=path, HOME=str(tmp_path), TERM="xterm", COLUMNS="200")
     return {name: value for name, value in env.items() if name not in ("EDITOR", "VISUAL")}, folder

@@ -9,8 +9,10 @@ import pytest
 from support.program import Result
 from support.stored import FILES, LINKS, fill, make_receipt
 
+from tsuku_llm import __version__
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.disk import disk_errors
+from tsuku_llm.operations.copy_facts import own_updater
 from tsuku_llm.operations.opening import FAKE_HARDWARE
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
@@ -73,7 +75,13 @@ def test_a_whole_chain_ends_with_0(
     shown = program("doctor")
     assert shown.code == 0
     assert f"Vulkan0: {RADEON}" in shown.stdout
+    assert shown.stdout.splitlines()[0] == (
+        "On the simulated machine amd-card-without-rocm.json, "
+        "no link from the GPU to the server is broken."
+    )
     assert "no link is broken" in shown.stdout
+    assert told["data"]["program"] == {"version": __version__, "way": own_updater().way}
+    assert f"this is tsuku-llm {__version__}, {own_updater().summary}\n" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -122,8 +130,11 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     shown = program("doctor", "--backend", backend)
     assert shown.code == code
     lines = shown.stdout.splitlines()
-    assert f"hardware={machine}.json" in lines[0]
     name = link.replace("-", " ")
+    assert lines[0] == (
+        f"On the simulated machine {machine}.json, "
+        f"the first broken link from the GPU to the server is: {name}."
+    )
     assert [line for line in lines if line.startswith(f"first broken: {name}")]
     assert [line for line in lines if line.startswith("fix: ")] == [f"fix: {told['data']['fix']}"]
     assert "error[" not in shown.stderr, "people have read it"

@@ -25,6 +25,7 @@ from tsuku_llm.cli.program import COMMANDS, wants_json
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.errors import Declined, StillRunning, TsukuError
 from tsuku_llm.hardware import GpuKind, Libc
+from tsuku_llm.operations.copy_facts import own_updater
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]
@@ -78,7 +79,7 @@ def test_help_as_json_is_one_document(as_json: AsJson) -> None:
 
 def test_the_version(program: Run, as_json: AsJson) -> None:
     assert program("--version").stdout == f"tsuku-llm {__version__}\n"
-    assert as_json("--version")["data"] == {"version": __version__}
+    assert as_json("--version")["data"] == {"version": __version__, "way": own_updater().way}
 
 
 def test_the_module_is_the_program(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ import click
 import pytest
 from support.help_texts import COLUMNS, SNAPSHOTS, contexts, snapshot
 from support.man_page import PAGE, escaped, man_page
-from support.program import Result, environment, run_program
+from support.program import Result, environment, run_on_terminal, run_program
 from support.tools import require_tool
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
+from tsuku_llm.operations.copy_facts import own_updater
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]
@@ -58,8 +59,17 @@ def test_help_of_what_does_not_exist(
 
 
 def test_the_version_is_a_command(program: Run, as_json: AsJson) -> None:
-    assert program("version") == program("--version")
-    assert as_json("version")["data"] == {"version": __version__}
+    shown = f"tsuku-llm {__version__}\n{own_updater().text}\n"
+    assert program("version") == Result(0, shown, "")
+    assert as_json("version")["data"] == {"version": __version__, "way": own_updater().way}
+    # Scripts ask with the option, and get one line.
+    assert program("--version").stdout == shown.splitlines(keepends=True)[0]
+
+
+def test_a_terminal_also_shows_how_this_copy_was_installed(tmp_path: Path) -> None:
+    for words in (("--version",), ("-q", "--version")):
+        code, shown = run_on_terminal(b"", *words, env=environment(tmp_path))
+        assert (code, shown.splitlines()) == (0, [f"tsuku-llm {__version__}", own_updater().text])
 
 
 # --- the texts ---------------------------------------------------------------------------

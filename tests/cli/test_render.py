@@ -98,10 +98,13 @@ def test_explain_has_every_variant_with_its_reason() -> None:
 def test_explain_says_the_same_as_text_and_as_json() -> None:
     choice = chosen(GPU)
     lines = choice_render.lines(choice)
-    assert lines[0] == (
+    best = choice.selection.compatible[0]
+    assert best.gpu
+    assert lines[0] == f"The Vulkan build b1 fits this machine best, on {best.gpu.name}."
+    assert lines[1] == (
         "b1 (0.1.0) built by tests, from repository official, channel stable, for linux-amd64"
     )
-    assert lines[1] == choice.line(choice.selection.compatible[0])
+    assert "selected=" not in "".join(lines)
     shown = "\n".join(lines)
     for each in choice_render.data(choice)["variants"]:
         assert each["variant"] in shown
@@ -112,7 +115,7 @@ def test_explain_has_an_answer_when_nothing_fits() -> None:
     choice = chosen(NO_GPU, "vulkan")
     assert choice_render.data(choice)["selected"] is None
     lines = choice_render.lines(choice)
-    assert lines[1] == "requested=vulkan detected=[cpu] selected=none"
+    assert lines[0] == "No build of b1 fits this machine and the request vulkan."
     assert lines[-2:] == (f"{PROBLEM.slug}: {PROBLEM.text}", f"  fix: {PROBLEM.fix}")
 
 

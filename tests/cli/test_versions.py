@@ -119,6 +119,14 @@ def test_rollback_goes_back_and_forth(store: Store, as_json: AsJson) -> None:
     assert as_json("rollback")["data"]["id"] == active(store) == new.id
 
 
+def test_rollback_says_where_it_went_and_how_to_return(store: Store, program: Program) -> None:
+    old, _ = put(store, "b100", "vulkan"), put(store, "b200")
+    said = program("rollback").stdout.splitlines()
+    assert said[0] == "Went back to the CPU build b100."
+    assert said[2:] == [f"  in {old.tree}", "to return to the version before: tsuku-llm rollback"]
+    assert program("-q", "rollback").stdout.splitlines()[0] == "Went back to the CPU build b200."
+
+
 def test_without_an_earlier_version_rollback_changes_nothing(
     store: Store, program: Program
 ) -> None:

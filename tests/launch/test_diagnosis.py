@@ -241,8 +241,21 @@ def test_nt_statuses_may_be_signed() -> None:
 def test_the_cpu_is_offered_to_a_gpu_build_only() -> None:
     diagnosis = diagnose(1, "vk::Queue::submit: ErrorDeviceLost\n")
     assert diagnosis is not None
-    assert diagnosis.hint("vulkan").endswith("tsuku-llm config set llm.backend cpu")
-    assert "config set" not in diagnosis.hint("cpu")
+    again = "tsuku-llm install --force --backend vulkan"
+    assert diagnosis.hint("vulkan", again).endswith("tsuku-llm config set llm.backend cpu")
+    assert "config set" not in diagnosis.hint("cpu", again)
+
+
+@pytest.mark.parametrize("row", one_of_each(ROWS), ids=lambda row: row.slug)
+def test_a_fix_that_installs_again_names_the_build_that_failed(row: Row) -> None:
+    """A bare ``install --force`` would install what is chosen now, which may be another one."""
+    for distribution in ("", "debian"):
+        diagnosis = diagnose(row.code, row.tail, distribution=distribution)
+        assert diagnosis is not None
+        exact = "tsuku-llm install --force --release b100 --backend cpu"
+        hint = diagnosis.hint("cpu", exact)
+        assert hint.count("install --force") == hint.count(exact)
+        assert ("install --force" in diagnosis.fix) == (exact in hint)
 
 
 def test_the_matching_line_is_a_fact() -> None:

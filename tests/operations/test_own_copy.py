@@ -42,6 +42,15 @@ def test_the_tool_that_installed_it_updates_it(way: str) -> None:
     assert (updater.way, updater.commands, updater.folder) == (way, (command,), None)
 
 
+def test_each_way_can_be_told_without_a_place() -> None:
+    cases = (*RUN.values(), *NOT_RUN.values(), (CLONE,), (replace(CLONE, editable=True),))
+    found = {updater_of(case[0]) for case in cases}
+    assert len({each.way for each in found}) == 9
+    for each in found:
+        assert each.summary
+        assert str(PREFIX) not in each.summary
+
+
 def test_a_clone_is_pulled_and_installed_again() -> None:
     updater = updater_of(CLONE)
     assert (updater.way, updater.folder) == ("clone", Path("/src"))

@@ -19,6 +19,7 @@ from support.tools import require_tool
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "install.sh"
 SYSTEM = "/usr/bin:/bin"
+PAGE = ".venv/share/man/man1/tsuku-llm.1"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tools are those of Linux")
 
@@ -34,6 +35,9 @@ def make_clone(folder: Path) -> Path:
     programs.mkdir(parents=True)
     shutil.copy(SCRIPT, folder)
     write(programs / "pip", "#!/bin/sh\n")
+    page = folder / PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text(".TH TSUKU-LLM 1\n")
     packages = os.pathsep.join(path for path in sys.path if path)
     write(
         programs / "tsuku-llm",
@@ -163,6 +167,48 @@ def test_a_second_run_and_a_moved_clone_replace_the_link(clone: Path, home: Path
     moved = clone.rename(clone.with_name("moved"))
     assert install(moved, env).returncode == 0
     assert (home / ".local/bin/tsuku-llm").readlink() == moved / ".venv/bin/tsuku-llm"
+
+
+def found_page(env: dict[str, str]) -> str:
+    """The file that man would show, without its links; "" if there is none."""
+    done = subprocess.run(
+        [require_tool("man"), "-w", "tsuku-llm"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return str(Path(done.stdout.strip()).resolve()) if done.stdout else ""
+
+
+def test_man_finds_the_page(clone: Path, home: Path, tmp_path: Path) -> None:
+    for extra, folder in (({}, ".local/bin"), ({"XDG_BIN_HOME": str(tmp_path / "my bin")}, None)):
+        programs = extra.get("XDG_BIN_HOME", f"{home}/{folder}")
+        env = settings(home, PATH=f"{programs}:{SYSTEM}", **extra)
+        assert found_page(env) == ""
+        assert install(clone, env).returncode == 0
+        assert found_page(env) == str(clone / PAGE)
+    # The link of a clone that was moved is made again, one to a clone that is there stays.
+    moved = clone.rename(clone.with_name("moved"))
+    install(moved, env)
+    assert found_page(env) == str(moved / PAGE)
+    install(make_clone(tmp_path / "other"), env)
+    assert found_page(env) == str(moved / PAGE)
+
+
+@pytest.mark.parametrize("kind", ["a page", "a file for the folder"])
+def test_what_is_in_the_way_of_the_page_stays(kind: str, clone: Path, home: Path) -> None:
+    there = home / ".local/share/man/man1/tsuku-llm.1"
+    if kind != "a page":
+        there = home / ".local/share/man"
+    there.parent.mkdir(parents=True)
+    there.write_text("mine")
+    env = settings(home, PATH=f"{home}/.local/bin:{SYSTEM}")
+    done = install(clone, env)
+    assert done.returncode == 0, done.stderr
+    assert starts(env, "tsuku-llm")
+    assert there.read_text() == "mine"
+    assert (f'to read it: man "{clone / PAGE}"' in done.stderr) == (kind != "a page")
 
 
 FOREIGN = ["file", "folder", "link", "dangling link", "link to another clone"]

@@ -455,7 +455,7 @@ def test_situation_10_a_device_lost_in_the_middle_of_the_work_is_explained() -> 
     found = diagnose(-6, text)
     assert found
     assert found.slug == "vulkan-device-lost"
-    assert "tsuku-llm config set llm.backend cpu" in found.hint("vulkan")
+    assert "tsuku-llm config set llm.backend cpu" in found.hint("vulkan", "tsuku-llm install")
 
 
 # --- 11: WSL -------------------------------------------------------------------------------------

@@ -37,6 +37,11 @@ def answer(instruction: str) -> None:
 
 def _found(completer: ShellComplete) -> str:
     words, typed = completer.get_completion_args()
+    given = ""
+    if completer.name == "bash":
+        *words, typed = _joined([*words, typed])
+        # bash keeps what is before the last colon, and replaces only the rest.
+        given = typed[: typed.rfind(":") + 1]
     # bash splits --backend=cu into three words; click expects two.
     words = [
         word
@@ -49,10 +54,21 @@ def _found(completer: ShellComplete) -> str:
     found = completer.get_completions(words, typed)
     return "\n".join(
         completer.format_completion(
-            CompletionItem(before + each.value, each.type, each.help) if before else each
+            CompletionItem(before + each.value.removeprefix(given), each.type, each.help)
         )
         for each in found
     )
+
+
+def _joined(words: list[str]) -> list[str]:
+    """Join what bash splits at colons: a model such as ``qwen2.5:7b`` is three words to it."""
+    joined: list[str] = []
+    for at, word in enumerate(words):
+        if at and ":" in (word, words[at - 1]):
+            joined[-1] += word
+        else:
+            joined.append(word)
+    return joined
 
 
 def _completer(shell: str) -> ShellComplete:

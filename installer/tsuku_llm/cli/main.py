@@ -15,7 +15,8 @@ def main() -> None:
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
     _open_closed_streams()
     try:
-        # Scripts ask for the version often, and click takes longer to import than all of this.
+        # Scripts ask for the version often, and click takes longer to import than all of this. A
+        # person at a terminal is also told how this copy was installed, which takes longer still.
         if COMPLETE in os.environ:
             code = _complete(os.environ[COMPLETE])
         else:
@@ -43,10 +44,12 @@ def _open_closed_streams() -> None:
 
 
 def _print_version() -> bool:
-    """Print the version; return False if stdout does not work, which ``run`` then reports."""
+    """Print the version; return False for ``run`` if stdout is a terminal, or does not work."""
     from tsuku_llm import __version__  # noqa: PLC0415
 
     try:
+        if sys.stdout.isatty():
+            return False
         sys.stdout.write(f"tsuku-llm {__version__}\n")
         sys.stdout.flush()
     except (OSError, AttributeError):  # a full disk, a broken pipe, or closed before the start

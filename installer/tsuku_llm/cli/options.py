@@ -42,6 +42,13 @@ def completed_by_files(_: click.Context, __: click.Parameter, typed: str) -> lis
     return [CompletionItem(typed, type="file")]
 
 
+def completed_by_models(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Complete the name of a model that is here, or of a file."""
+    from tsuku_llm.cli import values  # noqa: PLC0415 - only for a shell
+
+    return values.complete_model(typed)
+
+
 def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
     """Return the option that overrides one setting for this run."""
     key = key_named(f"llm.{name}")
@@ -116,7 +123,7 @@ model = click.option(
     "-m",
     "--model",
     metavar="MODEL",
-    shell_complete=completed_by_files,
+    shell_complete=completed_by_models,
     help="A GGUF file, or the name of a model that is here already: see models.",
 )
 release = click.option(

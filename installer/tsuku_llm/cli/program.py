@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tsuku_llm._version import REPORTS, __version__
+from tsuku_llm._version import REPORTS
+from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, early_flag, show
 from tsuku_llm.cli.console import Console
@@ -65,7 +67,9 @@ SECTIONS = {
     },
     "This program": {
         "help": LazyCommand("about", "Show the help of a command."),
-        "version": LazyCommand("about", "Show the version of this program."),
+        "version": LazyCommand(
+            "about", "Show the version of this program, and how it was installed."
+        ),
         "completion": LazyCommand("about", "Print a script that completes words in a shell."),
         "self-update": LazyCommand("about", "Update this program with the tool that installed it."),
     },
@@ -114,11 +118,23 @@ class Program(Group):
 
 
 def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
-    if wanted:
-        show(CommandResult({"version": __version__}, (f"{context.info_name} {__version__}",)))
+    if not wanted:
+        return
+    from tsuku_llm.cli.render import self_update as render  # noqa: PLC0415 - only then
+    from tsuku_llm.operations.copy_facts import own_updater  # noqa: PLC0415
+
+    updater, name = own_updater(), context.info_name or PROGRAM
+    lines = render.version_lines(name, updater)
+    # A script expects one line. ``main`` answers most scripts without this function.
+    shown = lines if streams.is_terminal(sys.stdout) else lines[:1]
+    show(CommandResult(render.version_data(updater), shown))
 
 
-VERSION = early_flag("--version", callback=_show_version, text="Show the version and exit.")
+VERSION = early_flag(
+    "--version",
+    callback=_show_version,
+    text="Show the version and how this copy was installed; without a terminal only the version.",
+)
 
 
 program = Program(

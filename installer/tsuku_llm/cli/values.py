@@ -6,6 +6,7 @@ Nothing here writes, asks a network or verifies; what cannot be read gives no va
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from tsuku_llm.backends import NAMES, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.catalog.offered import OfferedNames, offered
+from tsuku_llm.cli.render.text import size
 from tsuku_llm.config.keys import (
     FALLBACKS,
     KEYS,
@@ -30,6 +32,7 @@ from tsuku_llm.embedded import REPOSITORY
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.metadata_status import configured
+from tsuku_llm.operations.models import local_models
 from tsuku_llm.operations.which import tools_of
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
@@ -52,6 +55,38 @@ def complete(kind: str, context: click.Context, typed: str) -> list[CompletionIt
         for value, meaning in found.items()
         if value and value.startswith(typed) and value.isprintable()
     ]
+
+
+def complete_model(typed: str) -> list[CompletionItem]:
+    """Return the names of models that begin with what was typed, and the files that do."""
+    folders: tuple[str, ...] = ()
+    with suppress(TsukuError):
+        folders = load(_paths(), os.environ, looking=True).settings.model_path
+    named = [
+        CompletionItem(model.name, help=f"{size(model.size)}, {model.source}")
+        for model in local_models(os.environ, folders).models
+        if model.name.startswith(typed) and model.name.isprintable()
+    ]
+    if not named:
+        return [CompletionItem(typed, type="file")]
+    # A shell would complete names or files, not both: bash asks for files only if there is no name.
+    return [*named, *map(CompletionItem, _model_files(typed))]
+
+
+def _model_files(typed: str) -> Iterator[str]:
+    """Yield the GGUF files and the folders whose path begins with what was typed."""
+    before, slash, begin = typed.rpartition("/")
+    with suppress(OSError):
+        for entry in sorted(os.scandir(before + slash or "."), key=lambda each: each.name):
+            hidden = entry.name.startswith(".") and not begin
+            # A shell does not quote these words: leave out names that need it.
+            path = before + slash + entry.name
+            if hidden or not entry.name.startswith(begin) or shlex.quote(path) != path:
+                continue
+            if entry.is_dir():
+                yield f"{path}/"
+            elif entry.name.lower().endswith(".gguf"):
+                yield path
 
 
 def _of_setting(name: str, context: click.Context) -> Values:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND
+
 Fault = Literal["backend", "model", "arguments", "system", "unknown"]
 """Whose fault a failed start is: what has to change before the server can start.
 
@@ -20,7 +22,6 @@ CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
 
 DRIVER = "install or update the GPU's driver, then reboot"
 SMALLER = "use a smaller model or quantisation, a smaller context (-c), or fewer layers (-ngl)"
-REINSTALL = "install it again: tsuku-llm install --force"
 OTHER = "install another variant: tsuku-llm explain shows which fit"
 UPDATE_BUILD = "update the build: tsuku-llm update"
 _REPORT = "update the build (tsuku-llm update); if it stays so, report the line to llama.cpp"
@@ -42,11 +43,16 @@ class Diagnosis:
     facts: tuple[str, ...] = ()
     fault: Fault = field(kw_only=True)
 
-    def hint(self, backend: str) -> str:
-        """Say in one line what to do; the CPU is offered only if ``backend`` is a GPU's."""
+    def hint(self, backend: str, reinstall: str) -> str:
+        """Say in one line what to do; the CPU is offered only if ``backend`` is a GPU's.
+
+        ``reinstall`` is the command that installs this build again, "" if it is not known: without
+        its release and variant, another build may be installed.
+        """
+        fix = self.fix.replace(REINSTALL_COMMAND, reinstall or REINSTALL_COMMAND)
         if not self.override or backend == "cpu":
-            return self.fix
-        return f"{self.fix}; or run on the CPU: {self.override}"
+            return fix
+        return f"{fix}; or run on the CPU: {self.override}"
 
 
 @dataclass(frozen=True, slots=True)

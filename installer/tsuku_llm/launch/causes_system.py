@@ -6,7 +6,8 @@ has at least one text with its source for each row.
 
 from __future__ import annotations
 
-from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, REINSTALL, SMALLER, UPDATE_BUILD, Cause
+from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, SMALLER, UPDATE_BUILD, Cause
+from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND
 
 _POLICY = "see the denial (ausearch -m avc, or dmesg | grep -i apparmor) and allow it"
 _BY_HAND = "download it with another program, then: tsuku-llm serve -m FILE.gguf"
@@ -46,7 +47,7 @@ SYSTEM = (
         rf"(?:{_LOADING})\S+: wrong ELF class|Bad CPU type in executable"
         r"|incompatible architecture|Exec format error",
         "the build is for another processor architecture",
-        "install the build for this machine: tsuku-llm install --force",
+        f"install the build for this machine: {REINSTALL_COMMAND}",
     ),
     Cause(
         "processor-too-old",
@@ -79,12 +80,14 @@ SYSTEM = (
         _POLICY,
     ),
     Cause(
-        "noexec",
+        # glibc says no more, whatever the kernel's reason was.
+        "library-refused",
         "system",
         r"failed to map segment from shared object",
-        "a library cannot be mapped for execution: its folder is on a noexec mount, "
-        "or a security policy forbids it",
-        "move the store to a file system mounted without noexec (TSUKU_HOME)",
+        "a library cannot be mapped into memory: its folder is on a noexec mount, "
+        "the limit on memory (ulimit -v) is too low, or a security policy forbids it",
+        "raise the limit on memory (ulimit -v); or move the store to a file system mounted "
+        "without noexec (TSUKU_HOME)",
     ),
     Cause(
         "library-refused",
@@ -129,7 +132,7 @@ SYSTEM = (
         r"not valid for use in process|library load disallowed by system policy"
         r"|have different Team IDs",
         "macOS refuses a library of the build: it is in quarantine, or its signature is not valid",
-        "install it again (tsuku-llm install --force), or allow it: "
+        f"install it again ({REINSTALL_COMMAND}), or allow it: "
         "xattr -dr com.apple.quarantine FOLDER",
     ),
     # A library of the GPU's: a build for another backend does without it.

@@ -21,7 +21,7 @@ from tsuku_llm.launch.health import is_taken
 from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.wishes import ANSWERS
-from tsuku_llm.packages import family_of
+from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND, family_of
 
 
 def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
@@ -48,7 +48,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     raise failure(
         f"the server did not start: {diagnosis.cause}",
         facts=_with_end(diagnosis, code),
-        hint=diagnosis.hint(plan.backend),
+        hint=diagnosis.hint(plan.backend, plan.reinstall),
     )
 
 
@@ -97,7 +97,7 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",
         facts=(str(error),),
-        hint=diagnosis.hint(plan.backend),
+        hint=diagnosis.hint(plan.backend, plan.reinstall),
     ) from error
 
 
@@ -156,7 +156,7 @@ _NOT_EXECUTABLE = Diagnosis(
 _NO_SERVER = Diagnosis(
     "server-missing",
     "the file does not exist",
-    "install it again: tsuku-llm install --force",
+    REINSTALL,
     fault="system",
 )
 _NO_INTERPRETER = Diagnosis(
@@ -175,6 +175,6 @@ _CERTIFICATE = Diagnosis(
 _WRONG_ARCHITECTURE = Diagnosis(
     "wrong-architecture",
     "it is for another processor architecture, or damaged",
-    "install the build for this machine: tsuku-llm install --force",
+    f"install the build for this machine: {REINSTALL_COMMAND}",
     fault="system",
 )

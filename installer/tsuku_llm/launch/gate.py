@@ -181,5 +181,5 @@ def _refuse(
     raise GateFailed(
         f"the {build.backend} build does not run here: {diagnosis.cause}",
         facts=facts,
-        hint=diagnosis.hint(build.backend),
+        hint=diagnosis.hint(build.backend, build.reinstall),
     ) from cause

@@ -72,13 +72,15 @@ PROJECTOR_DEVICE = "MTMD_BACKEND_DEVICE"
 class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
-    ``arguments`` are fixed by the variant.
+    ``arguments`` are fixed by the variant. ``reinstall`` is the command that installs it again, ""
+    if it is not known.
     """
 
     tree: Path
     server: str
     backend: str
     arguments: tuple[str, ...] = ()
+    reinstall: str = ""
 
     @property
     def executable(self) -> Path:
@@ -87,12 +89,16 @@ class Build(NamedTuple):
 
 
 class LaunchPlan(NamedTuple):
-    """A start that can be made as it is; ``argv[0]`` is an absolute path."""
+    """A start that can be made as it is; ``argv[0]`` is an absolute path.
+
+    ``reinstall`` is the command that installs its build again.
+    """
 
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str]
     backend: str
+    reinstall: str = ""
 
     def placed(self, placement: Placement, fixed: int, *, draft: bool) -> LaunchPlan:
         """Add the devices of a placement behind the program and ``fixed`` arguments of the variant.
@@ -156,6 +162,7 @@ def plan_server(
         cwd=build.executable.parent,
         env=env,
         backend=build.backend,
+        reinstall=build.reinstall,
     )
 
 
@@ -168,7 +175,7 @@ def plan_tool(
     which of them are paths (llama-quantize IN OUT). A tool chooses its devices itself.
     """
     env = environment(environ, build)
-    return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend)
+    return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend, build.reinstall)
 
 
 def require_no_plugins(folder: Path) -> None:

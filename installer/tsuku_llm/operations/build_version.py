@@ -28,7 +28,7 @@ from tsuku_llm.operations.temporary import hiding
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.receipt import ArtifactRecord, Receipt
+from tsuku_llm.store.receipt import ArtifactRecord, Receipt, reinstall_command
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
@@ -166,7 +166,9 @@ class VersionBuilder:
         """
         check_path(tree)  # again, as unpacking takes time: never run another user's file
         variant, gpu = self.candidate.variant, self.candidate.gpu
-        build = Build(tree, self._server, variant.backend, variant.arguments)
+        repository = self.choice.catalog.repository.name
+        again = reinstall_command(self.choice.release.release, variant.name, repository)
+        build = Build(tree, self._server, variant.backend, variant.arguments, again)
         with build_caches(self.session, variant.backend) as caches:
             report = gate(build, caches.environ, expected=gpu.name if gpu else None)
         self._device = report.device

@@ -13,11 +13,13 @@ from tsuku_llm.launch.gate import gate
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.caches import CacheState, look_at_caches, would_give
 from tsuku_llm.operations.choice import Choice, choose, choose_like
+from tsuku_llm.operations.copy_facts import own_updater
 from tsuku_llm.operations.names import without_unknown
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.staying import staying
 from tsuku_llm.operations.which import build_of, meets, requested_version
+from tsuku_llm.own_copy import Updater
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
@@ -28,13 +30,14 @@ from tsuku_llm.store.reader import StoreReader
 class Examination:
     """The choice for this machine, and the state of the chain for one backend.
 
-    ``told`` holds what is known of each installed release, by its version's id. ``caches`` are
-    those of the backend's drivers.
+    ``told`` holds what is known of each installed release, by its version's id. ``updater`` tells
+    how this program was installed. ``caches`` are those of the backend's drivers.
     """
 
     choice: Choice
     chain: Chain
     told: Mapping[str, ReleaseStatus]
+    updater: Updater
     caches: tuple[CacheState, ...] = ()
 
 
@@ -69,7 +72,8 @@ def examine(session: Session) -> Examination:
     chain = own if own and own.broken else judged(requested)
     known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
-    return Examination(choice, chain, told, look_at_caches(session, chain.subject.backend))
+    caches = look_at_caches(session, chain.subject.backend)
+    return Examination(choice, chain, told, own_updater(), caches)
 
 
 def _in_use(reader: StoreReader, session: Session) -> Installed | None:

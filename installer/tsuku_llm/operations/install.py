@@ -40,7 +40,7 @@ from tsuku_llm.operations.which import meets
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
-from tsuku_llm.store.receipt import Receipt
+from tsuku_llm.store.receipt import Receipt, reinstall_command
 from tsuku_llm.store.store import Store
 
 
@@ -170,10 +170,13 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
             first = first or error
             failed[candidate.variant.name] = error.message
             session.user.note(f"{candidate.variant.name}: {error.message}")
+    again = reinstall_command(
+        choice.release.release, choice.selection.requested, choice.catalog.repository.name
+    )
     raise SelectionError(
         "every variant that fits this machine failed to start",
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
-        hint=first.hint if first else "try them again: tsuku-llm install --force",
+        hint=first.hint if first else f"try them again: {again}",
     ) from first
 
 

@@ -22,7 +22,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
-from tsuku_llm.launch.wishes import downloads_in, wishes_in
+from tsuku_llm.launch.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches
 from tsuku_llm.operations.device_check import (
     Check,
@@ -191,6 +191,7 @@ class VersionStart(NamedTuple):
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft(placed))
+            self._tell_expected(plan)
             return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
@@ -255,6 +256,14 @@ class VersionStart(NamedTuple):
             self._tell_death(death, reported)
         return code
 
+    def _tell_expected(self, plan: LaunchPlan) -> None:
+        """Print where the server will listen, as far as its arguments say."""
+        from tsuku_llm.launch.addresses import expected_addresses  # noqa: PLC0415 - only --exec
+
+        if not answers_and_ends(plan.argv):
+            for what, text in expected_addresses(plan.argv, plan.env):
+                self.session.user.note(f"{what}, once the server is ready: {text}")
+
     def _tell_death(self, death: Diagnosis, report: StartReport) -> None:
         """Tell why a server ended after it had served; raise GpuLost if another start follows.
 
@@ -262,7 +271,10 @@ class VersionStart(NamedTuple):
         again, its exit code stays what it is.
         """
         backend = self.installed.receipt.backend
-        cause, hint = f"{_DIED}: {death.cause}", death.hint(backend)
+        cause, hint = (
+            f"{_DIED}: {death.cause}",
+            death.hint(backend, self.installed.receipt.reinstall),
+        )
         again = self.session.settings.on_gpu_loss in ("restart", "fallback")
         if again and death.fault == "backend" and backend != "cpu":
             if self.how.sink:
@@ -348,13 +360,14 @@ class VersionStart(NamedTuple):
             )
         if check.problem is None or refusal:
             return
-        facts, fix = explain(self.session, check.build.backend)
-        from tsuku_llm.launch.causes import CPU_OVERRIDE  # noqa: PLC0415 - only then
+        from dataclasses import replace  # noqa: PLC0415 - only then
 
+        facts, fix = explain(self.session, check.build.backend)
+        problem = replace(check.problem, fix=fix or check.problem.fix)
         error = SilentCpu(
-            f"the {check.build.backend} build would run on the CPU: {check.problem.cause}",
+            f"the {check.build.backend} build would run on the CPU: {problem.cause}",
             facts=(*facts, *check.facts),
-            hint=f"{fix or check.problem.fix}; or run on the CPU: {CPU_OVERRIDE}",
+            hint=problem.hint(check.build.backend, check.build.reinstall),
         )
         # A restart waits for the GPU to come back.
         waits = self.how.require_gpu or self.restarts > 0

@@ -25,6 +25,14 @@ NOT_RECORDED = "whether it is was not recorded when it was installed"
 """The reason for "unattested" if the receipt is older than that field."""
 
 
+def reinstall_command(release: str, backend: str, repository: str) -> str:
+    """Return the command that installs a build again; ``backend`` may be a variant's name."""
+    return (
+        f"tsuku-llm install --force --release {release} --backend {backend} "
+        f"--repository {repository}"
+    )
+
+
 class ArtifactRecord(NamedTuple):
     """One archive from which the tree was extracted; ``size`` in bytes."""
 
@@ -88,10 +96,7 @@ class Receipt(NamedTuple):
     @property
     def reinstall(self) -> str:
         """The command that installs exactly this build again, whatever the settings say."""
-        return (
-            f"tsuku-llm install --force --release {self.release} --backend {self.variant} "
-            f"--repository {self.repository}"
-        )
+        return reinstall_command(self.release, self.variant, self.repository)
 
     def to_json(self) -> bytes:
         """Encode the receipt as it is stored."""

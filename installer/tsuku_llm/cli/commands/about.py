@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from tsuku_llm import __version__
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.errors import UsageError
 
 
@@ -36,11 +36,15 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> CommandRes
 
 @click.command("version", cls=Command)
 def version_command() -> CommandResult:
-    """Show the version of this program.
+    """Show the version of this program, and how it was installed.
 
     To see the installed builds: tsuku-llm list
     """
-    return CommandResult({"version": __version__}, (f"tsuku-llm {__version__}",))
+    from tsuku_llm.cli.render import self_update as render
+    from tsuku_llm.operations.copy_facts import own_updater
+
+    updater = own_updater()
+    return CommandResult(render.version_data(updater), render.version_lines(PROGRAM, updater))
 
 
 @click.command(

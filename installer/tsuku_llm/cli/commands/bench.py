@@ -33,6 +33,7 @@ _NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
     "--model",
     required=True,
     metavar="MODEL",
+    shell_complete=options.completed_by_models,
     help="A GGUF file, or the name of a model that is here already: see models.",
 )
 @click.option(

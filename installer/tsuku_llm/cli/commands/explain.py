@@ -31,7 +31,7 @@ from tsuku_llm.errors import UsageError
     "-m",
     "--model",
     metavar="MODEL",
-    shell_complete=options.completed_by_files,
+    shell_complete=options.completed_by_models,
     help="A GGUF file, its URL, or a name of models: tell whether it fits into memory.",
 )
 @options.setting("backend")

@@ -76,7 +76,11 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
 
     with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
-    return CommandResult(render.active_data(installed), render.active_lines(installed))
+    return CommandResult(
+        render.active_data(installed),
+        render.gone_back_lines(installed),
+        next_step="to return to the version before: tsuku-llm rollback",
+    )
 
 
 @click.command("fallback", cls=Command)

@@ -161,6 +161,13 @@ class ChainLink(TypedDict):
     transient: bool
 
 
+class ProgramDocument(TypedDict):
+    """This program: its version, and the way in which this copy was installed."""
+
+    version: Number
+    way: str
+
+
 class DoctorAnswer(DecisionDocument):
     """The answer of ``doctor``; ``installed`` has the standing of each build, by its id."""
 
@@ -173,6 +180,7 @@ class DoctorAnswer(DecisionDocument):
     problems: list[Problem]
     installed: dict[str, Standing]
     caches: list[CacheState]
+    program: ProgramDocument
 
 
 # --- an install and an update --------------------------------------------------------------

@@ -31,9 +31,10 @@ class HelpAnswer(TypedDict):
 
 
 class VersionAnswer(TypedDict):
-    """The answer of ``--version``: the version of tsuku-llm."""
+    """The answer of ``--version``: of tsuku-llm, and the way in which it was installed."""
 
     version: Number
+    way: str
 
 
 class CompletionAnswer(TypedDict):

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
+from tsuku_llm.backends import build_name
 from tsuku_llm.cli.render.installed import revocation_data
-from tsuku_llm.cli.render.text import named, origin, size, table, unattested
+from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
@@ -111,9 +112,9 @@ def lines(choice: Choice) -> tuple[str, ...]:
     names = ", ".join(selection.idle)
     idle = (f"idle, as no build that fits can use it: {names}; what would help: tsuku-llm doctor",)
     return (
+        sentence(_best(choice)),
         *title(choice),
         *avoided,
-        decision(choice),
         *table(rows),
         *(idle if names else ()),
         *problems(choice.hardware),
@@ -164,9 +165,22 @@ def title(choice: Choice) -> tuple[str, ...]:
     )
 
 
-def decision(choice: Choice) -> str:
-    """Return the line that every start prints, even if nothing was selected."""
-    return choice.line(next(iter(choice.selection.compatible), None))
+def machine_name(choice: Choice) -> str:
+    """Return the words for the machine that a choice is made for."""
+    simulated = choice.hardware.simulated
+    return f"the simulated machine {simulated}" if simulated else "this machine"
+
+
+def _best(choice: Choice) -> str:
+    """Say which build is for this machine, or that there is none."""
+    release, selection = choice.release.release, choice.selection
+    machine = machine_name(choice)
+    if not selection.compatible:
+        asked = "" if selection.requested == "auto" else f" and the request {selection.requested}"
+        return f"no build of {release} fits {machine}{asked}"
+    best = selection.compatible[0]
+    device = f", on {best.gpu.name}" if best.gpu else ""
+    return f"{build_name(best.variant.backend, release)} fits {machine} best{device}"
 
 
 def verdict(candidate: Candidate) -> str:
@@ -207,9 +221,11 @@ def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
         for v, verdict in zip(selection.variants, verdicts, strict=True)
     ]
     head = ("variant", "backend", "download", "state", "")
+    best = matrix.choice.selection.compatible[:1]
+    state = f"; it is {matrix.state(best[0].variant) or 'not installed'}" if best else ""
     return (
+        sentence(f"{_best(matrix.choice)}{state}"),
         *title(matrix.choice),
-        decision(matrix.choice),
         *table([head, *rows]),
         *_helps(matrix.choice),
         *_other_active(matrix),

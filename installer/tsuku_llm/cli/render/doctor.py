@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tsuku_llm._version import __version__
 from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.choice import decision, head, named_problem
+from tsuku_llm.cli.program import PROGRAM
+from tsuku_llm.cli.render.choice import head, machine_name, named_problem
 from tsuku_llm.cli.render.installed import told_data, told_lines
-from tsuku_llm.cli.render.text import named, size, table
+from tsuku_llm.cli.render.text import named, sentence, size, table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.caches import CacheState
 from tsuku_llm.operations.doctor import Examination
@@ -32,6 +34,7 @@ def data(examination: Examination) -> documents.DoctorAnswer:
         "problems": list(examination.choice.hardware.all_problems),
         "installed": {name: told_data(told) for name, told in examination.told.items()},
         "caches": list(examination.caches),
+        "program": {"version": __version__, "way": examination.updater.way},
     }
 
 
@@ -61,13 +64,23 @@ def lines(examination: Examination) -> tuple[str, ...]:
     chain = examination.chain
     rows = [row for link in chain.links for row in _rows(link)]
     return (
-        decision(examination.choice),
+        _sentence(examination),
         f"from the GPU to the server, for {_subject(examination)}:",
         *table([*rows, *_cache_rows(examination.caches)]),
+        f"this is {PROGRAM} {__version__}, {examination.updater.summary}",
         *_verdict(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
     )
+
+
+def _sentence(examination: Examination) -> str:
+    chain = examination.chain
+    if chain.broken is None or chain.fault is None:
+        found = "no link from the GPU to the server is broken"
+    else:
+        found = f"the first broken link from the GPU to the server is: {_name(chain.broken.stage)}"
+    return sentence(f"on {machine_name(examination.choice)}, {found}")
 
 
 def _subject(examination: Examination) -> str:

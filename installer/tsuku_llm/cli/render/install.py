@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tsuku_llm.backends import build_name
-from tsuku_llm.cli.render.choice import head
+from tsuku_llm.cli.render.choice import head, machine_name
 from tsuku_llm.cli.render.installed import build_lines, revocation_data, title
 from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested
 
@@ -77,8 +77,7 @@ def _unchanged(build: str) -> str:
 def _why(report: InstallReport) -> str:
     """Say why this variant was chosen."""
     choice, rank = report.choice, report.candidate.rank
-    simulated, requested = choice.hardware.simulated, choice.selection.requested
-    machine = f"the simulated machine {simulated}" if simulated else "this machine"
+    machine, requested = machine_name(choice), choice.selection.requested
     asked = "" if requested == "auto" else f" and the request {requested}"
     count = len(choice.selection.compatible)
     if count == 1:

@@ -131,6 +131,11 @@ def active_lines(installed: Installed) -> tuple[str, ...]:
     return (sentence(f"{title(installed)} is active now"), *build_lines(installed))
 
 
+def gone_back_lines(installed: Installed) -> tuple[str, ...]:
+    """Return the version that a rollback has made active, for people."""
+    return (sentence(f"went back to {title(installed)}"), *build_lines(installed))
+
+
 def title(installed: Installed) -> str:
     """Return the build of a version as people know it."""
     from tsuku_llm.backends import build_name  # noqa: PLC0415 - list and which do without

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tsuku_llm._version import __version__
 from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.operations.self_update import SelfUpdate
 from tsuku_llm.own_copy import Updater
+
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
+
+
+def version_data(updater: Updater) -> documents.VersionAnswer:
+    """Return the version of this program and the way of its installation, for programs."""
+    return {"version": __version__, "way": updater.way}
+
+
+def version_lines(name: str, updater: Updater) -> tuple[str, ...]:
+    """Return the same for people, of the program called ``name``."""
+    return (f"{name} {__version__}", updater.text)
 
 
 def data(done: SelfUpdate) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""How the running copy of this program was installed, by the files around it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import site
+import sys
+import sysconfig
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import tsuku_llm
+from tsuku_llm.own_copy import NAME, CopyFacts, Updater, updater_of
+
+_TOOLS = ("uv", "pipx", "git")
+
+
+def own_updater() -> Updater:
+    """Return how this copy was installed, and what updates it."""
+    return updater_of(copy_facts())
+
+
+def copy_facts() -> CopyFacts:
+    """Return what the files around the running copy say."""
+    package = Path(tsuku_llm.__file__).parent
+    prefix = Path(sys.prefix)
+    own = _own_distribution(package)
+    recorded = _recorded(own)
+    editable = recorded.get("dir_info", {}).get("editable") is True
+    clone = _clone_of(prefix)
+    if editable:
+        clone = Path(url2pathname(urlsplit(recorded["url"]).path))
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    return CopyFacts(
+        prefix=prefix,
+        python=sys.executable,
+        package=package,
+        installer=None if own is None else (own.read_text("INSTALLER") or "").strip(),
+        origin=str(recorded.get("url", "")),
+        editable=editable,
+        # conda makes whole Pythons that are environments.
+        environment=sys.prefix != sys.base_prefix or (prefix / "conda-meta").is_dir(),
+        managed=(stdlib / "EXTERNALLY-MANAGED").is_file(),
+        user_site=package.is_relative_to(site.getusersitepackages()),
+        uv_tool=(prefix / "uv-receipt.toml").is_file(),
+        pipx=(prefix / "pipx_metadata.json").is_file(),
+        clone=clone,
+        is_repository=clone is not None and (clone / ".git").exists(),
+        tools=frozenset(filter(shutil.which, _TOOLS)),
+    )
+
+
+def _own_distribution(package: Path) -> Distribution | None:
+    """Return the metadata that belongs to the running package; another copy may be there, too."""
+    for each in distributions(name=NAME):
+        if Path(str(each.locate_file(package.name))) == package:
+            return each
+        origin = _recorded(each)
+        if origin.get("dir_info", {}).get("editable") is True:
+            folder = Path(url2pathname(urlsplit(origin["url"]).path))
+            if package.is_relative_to(folder):
+                return each
+    return None
+
+
+def _recorded(own: Distribution | None) -> dict[str, Any]:
+    """Return the content of direct_url.json: empty for what came from an index."""
+    text = own.read_text("direct_url.json") if own else None
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("url"), str) else {}
+
+
+def _clone_of(prefix: Path) -> Path | None:
+    """Return the folder whose install.sh makes this environment."""
+    clone = prefix.parent
+    parts = (clone / "install.sh", clone / "installer" / "tsuku_llm")
+    return clone if prefix.name == ".venv" and all(part.exists() for part in parts) else None
