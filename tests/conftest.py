@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from support.tools import REQUIRED
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
+LONG = ("e2e", "project", "catalog", "cli")
+"""Folders whose files take longest, by far."""
+
 KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL", "TSUKU_LLM_SIGNERS"}
 
 
@@ -21,11 +25,34 @@ def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
     for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
+    # pytest imports readline, which sets both for child processes, behind the back of Python. A
+    # worker of xdist is such a child.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+        os.unsetenv(name)
     # A shell starts what it runs in the background with SIGINT ignored, `nohup` ignores SIGHUP,
     # and children inherit both: tests that send these signals would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders with the longest files first, so that no worker is left alone with one."""
+    items.sort(key=lambda item: _order(item.path.parent.name))
+
+
+def _order(folder: str) -> int:
+    return LONG.index(folder) if folder in LONG else len(LONG)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def variables_are_left_alone() -> Iterator[None]:
+    """No module leaves a variable behind, which would change what the next one tests."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name, _ in before.items() ^ os.environ.items()}
+    assert changed <= {"PYTEST_CURRENT_TEST"}, f"left changed in the environment: {changed}"
 
 
 @pytest.fixture(autouse=True)

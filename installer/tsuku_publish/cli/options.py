@@ -1,6 +1,8 @@
 """Options that several commands share, and the lines that they print as they work."""
 
+import getpass
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import click
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.console import Console
 from tsuku_llm.safe_text import printable
+from tsuku_publish.errors import PublishError
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -63,6 +66,22 @@ drop_option = click.option(
     multiple=True,
     help="A revoked release to forget; its users may start it again.",
 )
+
+
+def asking(console: Console) -> Callable[[str], str | None]:
+    """Return what asks for a passphrase, without showing the answer; None if nobody can answer."""
+
+    def ask(question: str) -> str | None:
+        if not console.can_ask:
+            return None
+        console.progress.hide()
+        try:
+            # To the terminal, and not to stdout, which may be a file.
+            return getpass.getpass(f"{printable(question)}: ")
+        except EOFError:
+            raise PublishError(f"no answer: {question}") from None
+
+    return ask
 
 
 def tell(console: Console, line: str) -> None:

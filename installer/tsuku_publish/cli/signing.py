@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +25,7 @@ from tsuku_publish.ceremony import (
 )
 from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
+    asking,
     channel_option,
     data_option,
     drop_option,
@@ -38,6 +40,8 @@ from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import locked, write
+from tsuku_publish.keys import key_line
+from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import (
     ONLINE,
     TARGETS,
@@ -50,8 +54,8 @@ from tsuku_publish.plan import (
 )
 from tsuku_publish.review import Review, review
 from tsuku_publish.revoked import require_kept
-from tsuku_publish.signers import load_signers, make_signer
-from tsuku_publish.signing import due_roles
+from tsuku_publish.signers import load_signers, make_signer, register_token
+from tsuku_publish.signing import Signers, due_roles
 from tsuku_publish.signing import sign as signed_files
 
 if TYPE_CHECKING:
@@ -91,8 +95,9 @@ def sign(  # noqa: PLR0913 - each is an option
     now = issued.replace(tzinfo=timezone.utc)
     into = into or load_plan(data).signed
     if channel and gather is None:
+        signers = load_signers(ask=asking(console))
         with locked(data):
-            plan = sign_channel(data, channel, load_signers(), now, into, trusted_root)
+            plan = sign_channel(data, channel, signers, now, into, trusted_root)
         line = f"{into}: {channel} {plan.roles[channel].version} is signed"
         return CommandResult(_signed(into, plan, (line,)), (line,))
     order = _Order(console, data, into, gather, dropping, now)
@@ -103,31 +108,35 @@ def sign(  # noqa: PLR0913 - each is an option
         shown = order.show(*next_state(*asked, higher=higher))
         if not console.ask("Sign this?"):
             raise PublishError("nothing was signed")
+    signers = load_signers(ask=asking(console))
     with locked(data):
         state = next_state(*asked, higher=higher)
         if shown is None:
             order.show(*state)
         elif not shown.agrees(order.review(*state)):
             raise PublishError("other content is to be signed by now: run sign again")
-        return order.done(*state)
+        return order.done(*state, signers)
 
 
 @click.command(cls=Command)
 @data_option
 @into_option
 @issued_option
-def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
+@click.pass_obj
+def resign(console: Console, *, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """Sign snapshot and timestamp again, every week.
 
     Only the online signer is needed.
     """
+    # Before the lock: a person may have to type a passphrase.
+    signers = load_signers(ask=asking(console))
     with locked(data):
         plan = load_plan(data)
         into = into or plan.signed
         copy = RepositoryFolder(into)
         first_root(copy)
         plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
-        write(into, signed_files(plan, (), load_signers(), copy, roles=()))
+        write(into, signed_files(plan, (), signers, copy, roles=()))
         save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
     return CommandResult(_signed(into, plan), (line,))
@@ -162,6 +171,7 @@ def rotate(  # noqa: PLR0913 - each is an option
     parts = (change.partition("=") for change in changes)
     signers = {role: names.split(",") for role, _, names in parts}
     now = issued.replace(tzinfo=timezone.utc)
+    at_hand = load_signers(ask=asking(console))
     with locked(data):
         plan = load_plan(data)
         into = into or plan.signed
@@ -175,20 +185,37 @@ def rotate(  # noqa: PLR0913 - each is an option
         files = files_for(plan, roles, data, trusted_root, into)
         order = _Order(console, data, into, gather, dropping, now)
         order.show(plan, roles, files)
-        return order.done(plan, roles, files)
+        return order.done(plan, roles, files, at_hand)
 
 
 @click.command("new-signer", cls=Command)
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=False, path_type=Path))
-def new_signer(*, name: str, file: Path) -> CommandResult:
+@click.option("--pkcs11", "uri", metavar="URI", help="Register a key that is in a PKCS#11 token.")
+@click.option("--unencrypted", is_flag=True, help="Without a passphrase, for a machine's signer.")
+@click.pass_obj
+def new_signer(
+    console: Console, *, name: str, file: Path, uri: str | None, unencrypted: bool
+) -> CommandResult:
     """Make a signer, and print its public key.
 
-    Only its holder can read FILE. The public key goes into [keys] of repository.toml.
+    The key is encrypted if a passphrase can be asked for, or if TSUKU_LLM_PASSPHRASE_FILE or
+    TSUKU_LLM_PASSPHRASE gives one. Only its holder can read FILE. The public key goes into [keys]
+    of repository.toml.
     """
-    public = make_signer(name, file)
-    found: documents.NewSignerAnswer = {"name": name, "public": public}
-    return CommandResult(found, (f'{name} = "{public}"',))
+    secrets = Passphrases(os.environ, asking(console))
+    if uri is not None:
+        public = register_token(name, file, uri, secrets)
+    else:
+        public = make_signer(name, file, None if unencrypted else secrets.new(name))
+    line = key_line(name, public)
+    found: documents.NewSignerAnswer = {
+        "name": name,
+        "scheme": public.scheme,
+        "public": public.keyval["public"],
+        "line": line,
+    }
+    return CommandResult(found, (line,))
 
 
 Roles = tuple[str, ...]
@@ -218,7 +245,7 @@ class _Order:
                 tell(self.console, line)
         return found
 
-    def done(self, plan: Plan, roles: Roles, files: Files) -> CommandResult:
+    def done(self, plan: Plan, roles: Roles, files: Files, signers: Signers) -> CommandResult:
         """Sign these roles of a plan with the signers at hand."""
         notes: list[str] = []
 
@@ -230,7 +257,7 @@ class _Order:
         if TARGETS in roles:
             for tag in require_kept(plan.revoked, files, published, self.dropping):
                 say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-        ceremony = Ceremony(plan, files, load_signers(), say, roles)
+        ceremony = Ceremony(plan, files, signers, say, roles)
         if self.gather is None:
             ceremony.alone(self.into)
             if plan != load_plan(self.data):
