@@ -262,7 +262,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
             continue
         if value == "" or (isinstance(value, tuple) and "" in value):
             is_option = isinstance(parameter, click.Option)
-            name = parameter.opts[-1] if is_option else parameter.human_readable_name.strip("[]")
+            name = parameter.opts[-1] if is_option else parameter.human_readable_name.strip("[].")
             leave = f"to give no value: leave {name} out"
             raise UsageError(
                 f"{name} must not be empty",
