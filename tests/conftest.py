@@ -14,6 +14,9 @@ from support.tools import REQUIRED
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
+LONG = ("e2e", "project", "catalog", "cli")
+"""Folders whose files take longest, by far."""
+
 KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL", "TSUKU_LLM_SIGNERS"}
 
 
@@ -26,6 +29,15 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders with the longest files first, so that no worker is left alone with one."""
+    items.sort(key=lambda item: _order(item.path.parent.name))
+
+
+def _order(folder: str) -> int:
+    return LONG.index(folder) if folder in LONG else len(LONG)
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,11 @@ from ci.faultlab.verdict import (
     judge,
 )
 
-_QUICK = 120
+_QUICK = 400
 """With ``--quick``, one in this many points of a sweep is taken."""
+
+_QUICK_TESTS = 2
+"""With ``--quick``, tests of each row. ``ci/test`` runs all of them."""
 
 _EXAMPLES = 6000
 """Examples for each test that fuzzes, with all points of a sweep: M27 then has 20,000."""
@@ -48,7 +51,8 @@ def main() -> int:
     if options.show:
         verdicts = from_documents(rows, [json.loads(path.read_bytes()) for path in options.show])
     else:
-        tallies = _run(rows, _one_in(options), Finished(options.resume))
+        most = _QUICK_TESTS if options.quick else 0
+        tallies = _run(rows, _one_in(options), most, Finished(options.resume))
         verdicts = [judge(row, tallies[row.id]) for row in rows]
     sys.stdout.write(as_text(verdicts) + "\n")
     if options.json:
@@ -66,7 +70,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "rows", nargs="*", metavar="ROW", help="an id (A03) or an area (A); default: all"
     )
-    parser.add_argument("--quick", action="store_true", help="run a sample of the sweeps: minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a sample of the sweeps and of each row's tests"
+    )
     parser.add_argument(
         "--one-in", type=int, default=1, metavar="N", help="run every Nth point of the sweeps; 1"
     )
@@ -91,11 +97,12 @@ def _one_in(options: argparse.Namespace) -> int:
     return _QUICK if options.quick else int(options.one_in)
 
 
-def _run(rows: Iterable[Row], one_in: int, finished: Finished) -> dict[str, list[Tally]]:
+def _run(rows: Iterable[Row], one_in: int, most: int, finished: Finished) -> dict[str, list[Tally]]:
     ids = [row.id for row in rows if not row.elsewhere]
     tallies: dict[str, list[Tally]] = {row.id: [] for row in rows}
     examples = max(100, _EXAMPLES // one_in)
-    for row, tally in (*run_tests(ids, examples).items(), *run_trials(ids, one_in, finished)):
+    by_tests = run_tests(ids, examples, most).items()
+    for row, tally in (*by_tests, *run_trials(ids, one_in, finished)):
         tallies[row].append(tally)
     return tallies
 

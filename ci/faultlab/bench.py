@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from support.forked import Ended, Program, Running
 from support.program import environment
 from support.release_server import ReleaseServer, release_server
 from support.repository import RepositorySimulator, release_document
+from support.waiting import Standstill
 
-from ci.faultlab.program import Ended, Program, Running
 from ci.faultlab.verdict import Finished
-from ci.faultlab.waiting import Standstill
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
+from support.forked import Ended, Running, attached
 from support.processes import stopped
+from support.waiting import Standstill
 
 from ci.faultlab.bench import Bench, Home
 from ci.faultlab.points import calls_in
-from ci.faultlab.program import Ended, Running, attached
 from ci.faultlab.verdict import Tally
-from ci.faultlab.waiting import Standstill
 
 _MANY = 50
 _SOON = 1.0

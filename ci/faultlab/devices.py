@@ -19,12 +19,12 @@ import pytest
 from support.builds import pack_tar
 from support.release_server import is_root
 from support.tools import require_tool
+from support.waiting import Standstill
 
 from ci.faultlab.bench import Bench, Home, copy_tree
 from ci.faultlab.operations import Operation, operations
 from ci.faultlab.turns import build_turns, taking_turns
 from ci.faultlab.verdict import Tally
-from ci.faultlab.waiting import Standstill
 
 _SIZE = 48 << 20
 _LAZY = "loop,data=writeback,noauto_da_alloc,commit=300"

@@ -1,6 +1,7 @@
 """A pytest plugin that runs only tests with one of the wanted ids, and writes their outcomes.
 
-``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``. An outcome is
+``FAULT_ROWS`` has the ids, ``FAULT_REPORT`` the file for ``{node id: outcome}``. ``FAULT_TESTS`` is
+the largest number of tests for a row; with 0, all of its tests run. An outcome is
 ``passed``, ``skipped: why`` or ``failed: why``. A test file that cannot be read has one, too. A
 test that takes longer than ``FAULT_LIMIT`` seconds ends its worker of pytest-xdist, which first
 prints where every thread was. Another worker continues, and the test has failed.
@@ -12,13 +13,14 @@ import faulthandler
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 _ID = re.compile(r"(?<![A-Za-z0-9])[A-Z]\d\d(?![A-Za-z0-9])")
 _WANTED = frozenset(os.environ.get("FAULT_ROWS", "").split())
+_MOST = int(os.environ.get("FAULT_TESTS", "0"))
 _LIMIT = float(os.environ.get("FAULT_LIMIT", "3600"))
 _STDERR = pytest.StashKey[int]()
 _outcomes: dict[str, str] = {}
@@ -27,6 +29,22 @@ _outcomes: dict[str, str] = {}
 def ids_in(node: str) -> frozenset[str]:
     """Return the rows in a test's name."""
     return frozenset(_ID.findall(node.partition("::")[2]))
+
+
+def shown_by(nodes: Sequence[str], rows: Collection[str], most: int = 0) -> set[str]:
+    """Return the tests that show these rows, or a sample with ``most`` tests of each row."""
+    showing: dict[str, list[str]] = {row: [] for row in rows}
+    for node in nodes:
+        for row in ids_in(node) & showing.keys():
+            showing[row].append(node)
+    if not most:
+        return set().union(*showing.values())
+    return {
+        node
+        for each in showing.values()
+        # Neighbours are often parameters of one test: take tests that are far apart.
+        for node in each[:: -(-len(each) // most) or 1]
+    }
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,10 +63,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that show none of the wanted rows."""
-    kept = [item for item in items if ids_in(item.nodeid) & _WANTED]
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    """Leave out the tests that show none of the wanted rows, or that are not in the sample."""
+    chosen = shown_by([item.nodeid for item in items], _WANTED, _MOST)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+    items[:] = [item for item in items if item.nodeid in chosen]
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

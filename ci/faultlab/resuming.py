@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.builds import NO_DEVICE_STEPS, Packed, stand_in
+from support.forked import Ended
 from support.nginx import Logged
+from support.waiting import Standstill
 
 from ci.faultlab.bench import Bench, Home
-from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
-from ci.faultlab.waiting import Standstill
 
 _SIZE = 600_000_000
 _CUT = 0.95

@@ -19,15 +19,17 @@ _LIMIT = 600
 """Seconds for a test, plus one for each example: a test that takes longer hangs."""
 
 
-def run_tests(ids: Collection[str], examples: int) -> dict[str, Tally]:
+def run_tests(ids: Collection[str], examples: int, most: int = 0) -> dict[str, Tally]:
     """Run the tests of these rows; return one tally for each row that has tests.
 
-    ``examples`` is the number for each test that fuzzes.
+    ``examples`` is the number for each test that fuzzes. If ``most`` is given, that many tests of
+    each row run, and not all.
     """
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         report = Path(folder) / "outcomes.json"
         env = {"FAULT_ROWS": " ".join(ids), "FAULT_REPORT": str(report)}
         env |= {"FUZZ_EXAMPLES": str(examples), "FAULT_LIMIT": str(_LIMIT + examples)}
+        env |= {"FAULT_TESTS": str(most)}
         command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"]
         done = subprocess.run(
             [*command, "-p", "ci.faultlab.recorder", "-p", "no:cacheprovider"],

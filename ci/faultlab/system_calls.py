@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from support.forked import Ended
+
 from ci.faultlab.bench import Bench, Home, sample, side_by_side
 from ci.faultlab.operations import Operation, operations, other_sources
 from ci.faultlab.points import Point, calls_in, can_fail, points_in
-from ci.faultlab.program import Ended
 from ci.faultlab.verdict import Tally
 
 SIGNALS = {"C01": ("KILL",), "C02": ("TERM", "INT")}

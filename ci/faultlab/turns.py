@@ -17,8 +17,7 @@ from typing import IO
 
 import pytest
 from support.builds import compile_program
-
-from ci.faultlab.waiting import PROMPTLY, Standstill, comes, seen
+from support.waiting import PROMPTLY, Standstill, comes, seen
 
 SILENCE = 120.0
 """Seconds without such a call after which the program hangs: commands make hundreds a second."""

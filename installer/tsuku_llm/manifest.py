@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, BinaryIO, Literal, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -337,10 +338,21 @@ def can_list(path: str) -> bool:
 def can_fetch(url: str) -> bool:
     """Tell whether a release file can name an archive at this URL: https, without a user."""
     try:
-        msgspec.convert(url, Url)
-    except msgspec.ValidationError:
+        _require_host(msgspec.convert(url, Url))
+    except ValueError:
         return False
     return url.startswith("https://")
+
+
+def _require_host(url: str) -> str:
+    """Return a URL; raise ``ValueError`` if its host or port cannot be read, as in https://[::1."""
+    # The syntax of another scheme is not ours to know.
+    if url.startswith("https:"):
+        parts = urlsplit(url)
+        _ = parts.port  # it raises for what is no port
+        if not parts.hostname:
+            raise ValueError(f"a URL without a host: {url[:100]}")
+    return url
 
 
 def _not_understood(what: str, error: Exception) -> ManifestError:
@@ -409,7 +421,7 @@ def _require_known(platform: Platform) -> None:
 def _artifact(raw: _Artifact) -> Artifact:
     files = raw.files
     return Artifact(
-        url=raw.url,
+        url=_require_host(raw.url),
         sha256=raw.sha256,
         size=raw.size,
         format=raw.format,

@@ -1,19 +1,117 @@
-"""The order in which holders sign: at one machine, or one holder after another."""
+"""The order in which holders sign: at one machine, one holder after another, or a machine alone.
 
-from collections.abc import Callable, Sequence
+Everything here runs under the lock of the data (``folder.locked``). Roles that are signed by
+different people do not wait for each other: what is not signed now stays as it is published.
+"""
+
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from tsuku_llm.files import make_folder, replace_file
+from tsuku_publish.checking import FIRST_ROOT, first_root, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import write
-from tsuku_publish.plan import Plan
+from tsuku_publish.plan import (
+    ONLINE,
+    PLAN_FILES,
+    TARGETS,
+    Plan,
+    adopt_plan,
+    caught_up,
+    load_plan,
+    raised,
+    save_roles,
+)
+from tsuku_publish.releases import dated, release_files
+from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
 from tsuku_publish.signing import Signers, lacking, offline_files, sign
 
 
+def published_versions(into: Path) -> dict[str, int]:
+    """Return the version of each role in a signed repository; none without one.
+
+    Raises ``PublishError`` for one that clients would refuse.
+    """
+    copy = RepositoryFolder(into)
+    if copy.read(FIRST_ROOT) is None:
+        return {}
+    return {name: state.version for name, state in verify(copy, first_root(copy)).roles.items()}
+
+
+def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    data: Path,
+    channel: str,
+    signers: Signers,
+    now: datetime,
+    into: Path | None = None,
+    trusted_root: Path | None = None,
+) -> Plan:
+    """Sign the next state of a delegated channel, with snapshot and timestamp, and write it.
+
+    Only the signers of these three are needed, and nothing else changes. The lock of the data must
+    be held. Returns the new plan, which is also saved. Raises ``PublishError``.
+    """
+    plan, files = next_of_channel(data, channel, now, into, trusted_root)
+    folder = into or plan.signed
+    copy = RepositoryFolder(folder)
+    made = offline_files(plan, files, signers, copy, MemoryCopy({}), (channel,))
+    if missing := lacking(plan, made, copy):
+        raise PublishError(f"the signers at hand are too few: {', '.join(missing)}")
+    write(folder, sign(plan, files, signers, copy, roles=(channel,)))
+    save_roles(plan, data)
+    record_since(data, plan, files)
+    return plan
+
+
+def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:
+    """Keep what delegated channels state in these files: since when they have each release."""
+    stated = {
+        role: {
+            each.custom["release"]: Sighting(each.sha256, parse_time(each.custom["since"]))
+            for each in files
+            if each.role == role
+        }
+        for role in dict.fromkeys(each.role for each in files if each.role != TARGETS)
+    }
+    if stated:
+        save_sightings(data / SINCE, {**plan.since, **stated})
+
+
+def next_of_channel(
+    data: Path,
+    channel: str,
+    now: datetime,
+    into: Path | None = None,
+    trusted_root: Path | None = None,
+) -> tuple[Plan, tuple[ReleaseFile, ...]]:
+    """Return the plan of a delegated channel's next state, and its release files.
+
+    Raises ``PublishError`` if people have not signed yet that this channel has its own signers.
+    """
+    plan = load_plan(data)
+    if channel not in plan.delegated:
+        raise PublishError(f"{channel} has no signers of its own: there is no [roles.{channel}]")
+    versions = published_versions(into or plan.signed)
+    if channel not in versions:
+        raise PublishError(f"{channel} is not delegated yet: the signers of targets run sign first")
+    plan = raised(caught_up(plan, versions), now.date(), (channel, *ONLINE))
+    files = release_files(plan, data, trusted_root, (channel,))
+    digests = {file.custom["release"]: file.sha256 for file in files}
+    since = seen_now(plan.since, channel, digests, now)
+    plan = replace(plan, since={**plan.since, channel: since})
+    return plan, dated(plan, files)
+
+
 class Ceremony:
-    """The signing of a plan and its release files into a repository; ``say`` reports progress."""
+    """The signing of some roles of a plan into a repository; ``say`` reports progress.
+
+    ``releases`` are the release files of these roles.
+    """
 
     def __init__(
         self,
@@ -21,49 +119,69 @@ class Ceremony:
         releases: Sequence[ReleaseFile],
         signers: Signers,
         say: Callable[[str], None],
+        roles: Collection[str],
     ) -> None:
         self._plan = plan
         self._releases = releases
         self._signers = signers
         self._say = say
+        self._roles = roles
 
     def alone(self, into: Path) -> None:
         """Write the repository with the signers at hand. Raises ``PublishError``."""
         self._require_not_older(into)
-        self._write(into, RepositoryFolder(into), MemoryCopy({}))
+        self._write(self._plan, into, MemoryCopy({}))
 
-    def in_turn(self, into: Path, gathered: Path) -> None:
+    def in_turn(self, into: Path, gathered: Path, data: Path, now: datetime) -> Plan | None:
         """Add the signatures of the signers at hand to those gathered in a folder.
 
-        The last holder writes the repository: when no threshold lacks a signature and the online
-        signer is at hand. Raises ``PublishError``.
+        The first holder also puts the plan there, and the others take it from there. The last one
+        writes the repository: when no threshold lacks a signature and the online signer is at hand.
+        Returns the plan that was signed; None as long as signatures lack. Raises ``PublishError``.
         """
         # First of all: no file may be written if the plan is older than what is published.
         self._require_not_older(into)
-        published = RepositoryFolder(into)
-        begun = RepositoryFolder(gathered)
-        files = offline_files(self._plan, self._releases, self._signers, published, begun)
-        for name, data in files.items():
+        published, begun = RepositoryFolder(into), RepositoryFolder(gathered)
+        first = not is_begun(gathered, into)
+        files = offline_files(
+            self._plan, self._releases, self._signers, published, begun, self._roles
+        )
+        # The release files go along: a holder may not have those that a channel's signer made.
+        files |= {each.name: each.data for each in self._releases}
+        for name, content in files.items():
             make_folder((gathered / name).parent)
-            replace_file(gathered / name, data)
+            replace_file(gathered / name, content)
+        if first:
+            for name in PLAN_FILES:
+                if (data / name).exists():
+                    shutil.copyfile(data / name, gathered / name)
+            save_roles(self._plan, gathered)
         missing = lacking(self._plan, files, published)
         for line in missing:
             self._say(line)
         if missing:
-            return
-        if set(self._plan.roles["timestamp"].signers) <= self._signers.keys():
-            self._write(into, published, begun)
-        else:
+            return None
+        if not set(self._plan.roles["timestamp"].signers) <= self._signers.keys():
             self._say("every threshold is reached: it is the online signer's turn")
+            return None
+        plan = self._plan
+        if any(published.read(name) != content for name, content in files.items()):
+            # The weekly job may have signed since the first holder: its versions are taken.
+            versions = published_versions(into)
+            taken = [role for role in ONLINE if plan.roles[role].version <= versions.get(role, 0)]
+            plan = raised(caught_up(plan, versions), now.date(), taken)
+        self._write(plan, into, begun)
+        adopt_plan(plan, data, gathered, self._roles)
+        record_since(data, plan, self._releases)
+        return plan
 
     def _require_not_older(self, into: Path) -> None:
         """Refuse to sign a version below the published one: that version had other content.
 
         The folder keeps only the newest version, so the contents cannot be compared.
         """
-        for role in ("root", "targets"):
-            names = (path.name.partition(".")[0] for path in into.glob(f"metadata/*.{role}.json"))
-            published = max((int(name) for name in names if name.isdecimal()), default=0)
+        for role in self._roles:
+            published = _newest(into, role)
             planned = self._plan.roles[role].version
             if planned < published:
                 raise PublishError(
@@ -71,9 +189,25 @@ class Ceremony:
                     "use --raise"
                 )
 
-    def _write(
-        self, into: Path, published: RepositoryFolder, begun: RepositoryFolder | MemoryCopy
-    ) -> None:
-        files = sign(self._plan, self._releases, self._signers, published, begun)
+    def _write(self, plan: Plan, into: Path, begun: RepositoryFolder | MemoryCopy) -> None:
+        published = RepositoryFolder(into)
+        files = sign(plan, self._releases, self._signers, published, begun, self._roles)
         write(into, files)
         self._say(f"{into}: {len(files)} files, signed and checked")
+
+
+def is_begun(gathered: Path, into: Path) -> bool:
+    """Tell whether a folder has signatures of versions that are not published yet."""
+    return any(_newest(gathered, role) > _newest(into, role) for role in _gathered_roles(gathered))
+
+
+def _gathered_roles(gathered: Path) -> tuple[str, ...]:
+    if not (gathered / PLAN_FILES[0]).exists():
+        return ()
+    return ("root", TARGETS, *load_plan(gathered).delegated)
+
+
+def _newest(folder: Path, role: str) -> int:
+    """Return the newest version of a role's files in a folder; 0 without any."""
+    names = (path.name.partition(".")[0] for path in folder.glob(f"metadata/*.{role}.json"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)

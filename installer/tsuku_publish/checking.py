@@ -62,7 +62,7 @@ def late_roles(
     left = days_left(repository, now)
     if isinstance(copy, WheelCopy):
         del left["timestamp"]
-    return [f"{role} ({days} days left)" for role, days in left.items() if days < warn[role]]
+    return [f"{role} ({days} days left)" for role, days in left.items() if days < warn.get(role, 0)]
 
 
 def walk(copy: trust.Copy) -> int:
@@ -85,8 +85,10 @@ def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[tuple[str, 
         # A client accepts no second root with a version that it knows.
         if published.read(f"metadata/{version}.root.json") != data:
             raise PublishError(f"root {version} is published with other content, or not at all")
-    for role in trust.ROLES:
-        mine, other = ours.roles[role].version, theirs.roles[role].version
+    there = {**theirs.versions, "root": theirs.roles["root"].version}
+    for role, state in ours.roles.items():
+        # The snapshot goes on to name a channel that people sign themselves again.
+        mine, other = state.version, there.get(role, 0)
         if other < mine:
             raise PublishError(f"{role} {mine} is embedded, and only {other} is published")
         yield role, mine, other

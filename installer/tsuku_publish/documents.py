@@ -1,5 +1,6 @@
 """Release files: one JSON document per release, with the same bytes for the same data."""
 
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,26 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFile:
-    """One target of the repository: its path, its bytes, and the fields that are signed with it."""
+    """One target of the repository: its path, its bytes, and the fields that are signed with it.
+
+    ``role`` signs it: targets, or the role of a delegated channel.
+    """
 
     path: str
     data: bytes
     custom: Mapping[str, Any]
+    role: str = "targets"
+
+    @property
+    def sha256(self) -> str:
+        """The digest by which the role names it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """The file's path in the repository."""
+        folder, _, file = self.path.rpartition("/")
+        return f"targets/{folder}/{self.sha256}.{file}"
 
 
 def release_document(
@@ -96,11 +112,13 @@ def recorded(digests: Iterable[str], contents: Mapping[str, Contents]) -> list[C
     return [each for each in records if each] if all(records) else []
 
 
-def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFile:
+def release_file(
+    data: Mapping[str, Any], channels: Iterable[str], role: str = "targets", **more: Any
+) -> ReleaseFile:
     """Return the bytes of a release file, and the entry that is signed with it.
 
     The entry has what a list of releases needs, so that no release file must be read for the list.
-    ``sequence`` orders releases: it is upstream's build number.
+    ``sequence`` orders releases: it is upstream's build number. ``more`` are further fields.
     """
     tag = data["release"]
     entry = {
@@ -109,7 +127,8 @@ def release_file(data: Mapping[str, Any], channels: Iterable[str]) -> ReleaseFil
     return ReleaseFile(
         path=f"releases/{tag}.json",
         data=json_bytes(data),
-        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels)},
+        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels), **more},
+        role=role,
     )
 
 

@@ -1,8 +1,11 @@
 """A repository as a folder of static files: written, and published to where clients look."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
@@ -11,8 +14,34 @@ from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, reading
 
+LOCK = ".lock"
+WAIT = 60.0
+"""Seconds to wait for another command on the same data; signing takes a few."""
 METADATA = ("metadata/*.json", "targets/**/*.json")
 _TIMESTAMP = "metadata/timestamp.json"
+
+
+@contextmanager
+def locked(data: Path, wait: float = WAIT) -> Iterator[None]:
+    """Hold the lock of a data folder: one command at a time signs, or changes the plan.
+
+    The weekly job, the job of a channel and people may work in one folder at the same moment. The
+    operating system frees the lock if its holder dies. Raises ``PublishError``.
+    """
+    lock = FileLock(data / LOCK)
+    try:
+        lock.acquire(wait)
+    except Timeout:
+        raise PublishError(
+            f"another tsuku-publish has worked on {data} for {wait:.0f} seconds",
+            hint="wait until it is done, and run this again",
+        ) from None
+    except OSError as error:
+        raise PublishError(f"{data / LOCK} cannot be made: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -55,7 +84,9 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         # Going back is refused by every client that has seen the newer versions.
         served = verify(RepositoryFolder(target), files[FIRST_ROOT])
         new = verify(MemoryCopy(files), files[FIRST_ROOT])
-        older = [role for role in new.roles if new.roles[role].version < served.roles[role].version]
+        # The four roles first. The snapshot also names a channel that has no own role any more.
+        known = {**{role: served.roles[role].version for role in trust.ROLES}, **served.versions}
+        older = trust.setbacks(known, {**new.versions, "root": new.roles["root"].version})
         if older:
             raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
     _put(target, files)

@@ -1,7 +1,7 @@
 """The plan of a repository, ``repository.toml``: its channels, signers, versions and dates."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,24 +10,42 @@ import msgspec
 import tomli
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
+from tsuku_llm.files import replace_file
 from tsuku_llm.revocations import Revocation
+from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.keys import PublicKeyTable, read_public_keys
+from tsuku_publish.promoted import NAME as PROMOTED
+from tsuku_publish.promoted import Promotion, load_promoted
+from tsuku_publish.revoked import NAME as REVOKED
 from tsuku_publish.revoked import load_revoked
+from tsuku_publish.sightings import SINCE, Sightings, load_sightings
 
 SIGNED = "signed"
 """The signed repository, next to ``repository.toml`` unless that names another folder."""
 
 
+TARGETS = "targets"
+ONLINE = ("snapshot", "timestamp")
+PLAN_FILES = ("repository.toml", REVOKED, PROMOTED)
+"""The files of a plan: what holders pass on, so that each signs the same."""
+_WARN = {"root": 60, "targets": 60, "snapshot": 60, "timestamp": 7}
+_WARN_DELEGATED = 7
+
+
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """The signing of a role: its signers, how many are needed, and until when it is valid (UTC)."""
+    """The signing of a role: its signers, how many are needed, and until when it is valid (UTC).
+
+    ``paths`` are the patterns that targets delegates to it; none for the four roles of TUF.
+    """
 
     version: int
     issued: datetime
     expires: datetime
     signers: tuple[str, ...]
     threshold: int
+    paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +54,9 @@ class Plan:
 
     ``signed`` is the folder of the signed repository. ``channels`` name releases, newest first.
     ``keys`` are the signers' public keys. ``warn`` are the days left at which ``check`` fails.
-    ``revoked`` is the list that is signed with the targets.
+    ``revoked`` is the list that is signed with the targets, and ``promoted`` are the releases that
+    people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
+    that has signers of its own; ``since`` is what these state.
     """
 
     signed: Path
@@ -45,6 +65,17 @@ class Plan:
     roles: Mapping[str, RolePlan]
     warn: Mapping[str, int]
     revoked: tuple[Revocation, ...] = ()
+    promoted: tuple[Promotion, ...] = ()
+    since: Sightings = field(default_factory=dict)
+
+    @property
+    def delegated(self) -> tuple[str, ...]:
+        """The channels that a role of the same name signs, in the order of their priority."""
+        return tuple(name for name in self.roles if name not in ROLES)
+
+    def role_of(self, channel: str) -> str:
+        """Name the role that signs a channel."""
+        return channel if channel in self.delegated else TARGETS
 
 
 class _Role(msgspec.Struct):
@@ -53,20 +84,7 @@ class _Role(msgspec.Struct):
     days: Annotated[int, msgspec.Meta(ge=1, le=36525)]
     signers: Annotated[list[str], msgspec.Meta(min_length=1)]
     threshold: Annotated[int, msgspec.Meta(ge=1)]
-
-
-class _Roles(msgspec.Struct):
-    root: _Role
-    targets: _Role
-    snapshot: _Role
-    timestamp: _Role
-
-
-class _Warn(msgspec.Struct):
-    root: int = 60
-    targets: int = 60
-    snapshot: int = 60
-    timestamp: int = 7
+    paths: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
 
 
 class _RepositoryFile(msgspec.Struct, kw_only=True):
@@ -75,8 +93,8 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
     signed: str = SIGNED
     channels: dict[str, list[str]]
     keys: dict[str, str | PublicKeyTable]
-    roles: _Roles
-    warn: _Warn = msgspec.field(default_factory=_Warn)
+    roles: dict[str, _Role]
+    warn: dict[str, int] = {}
 
 
 def load_plan(data: Path) -> Plan:
@@ -88,10 +106,31 @@ def load_plan(data: Path) -> Plan:
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
             keys=read_public_keys(raw.keys),
-            roles={name: _role(role) for name, role in msgspec.structs.asdict(raw.roles).items()},
-            warn=msgspec.structs.asdict(raw.warn),
+            roles=_roles(raw),
+            warn=dict.fromkeys(raw.roles, _WARN_DELEGATED) | _WARN | raw.warn,
             revoked=load_revoked(data),
+            promoted=load_promoted(data),
+            since=load_sightings(data / SINCE),
         )
+
+
+def _roles(raw: _RepositoryFile) -> dict[str, RolePlan]:
+    roles = {name: _role(raw.roles[name]) for name in ("root", TARGETS, *ONLINE)}
+    for name, role in raw.roles.items():
+        if name in ROLES:
+            if role.paths is not None:
+                raise PublishError(f"[roles.{name}] has paths: only a channel's role has")
+            continue
+        if name not in raw.channels:
+            raise PublishError(
+                f"[roles.{name}] is the role of no channel: [channels] has no {name}"
+            )
+        # Clients read a release file only from there, under the name of its release.
+        paths = role.paths or [RELEASES]
+        if any(not path.startswith("releases/") or path.count("/") != 1 for path in paths):
+            raise PublishError(f"[roles.{name}] has a path that is not below releases/: {paths}")
+        roles[name] = replace(_role(role), paths=tuple(paths))
+    return roles
 
 
 def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
@@ -136,13 +175,13 @@ def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
     """
     roles = dict(plan.roles)
     for word, names in signers.items():
-        for name in ("snapshot", "timestamp") if word == "online" else (word,):
+        for name in ONLINE if word == "online" else (word,):
             role = roles.get(name)
             if role is None or len({*names}) != len(role.signers):
                 given = f"{word}={','.join(names)}"
                 raise PublishError(
-                    f"{given}: not a role with all its signers; write root, targets or online, "
-                    "and as many signers as it has"
+                    f"{given}: not a role with all its signers; write root, targets, online or "
+                    "a channel with its own role, and as many signers as it has"
                 )
             roles[name] = replace(role, signers=tuple(names))
     return replace(plan, roles=roles)
@@ -155,12 +194,50 @@ def save_roles(plan: Plan, data: Path) -> None:
     path = data / "repository.toml"
     with reading(path):
         document: Any = tomlkit.parse(path.read_text("utf-8"))
-    for name, role in plan.roles.items():
-        table = document["roles"][name]
-        table["version"] = role.version
-        table["issued"] = role.issued.date()
-        table["signers"] = list(role.signers)
-    path.write_text(tomlkit.dumps(document), "utf-8")
+        for name, role in plan.roles.items():
+            table = document["roles"][name]
+            table["version"] = role.version
+            table["issued"] = role.issued.date()
+            table["signers"] = list(role.signers)
+    replace_file(path, tomlkit.dumps(document).encode())
+
+
+def add_to_channel(data: Path, channel: str, releases: Collection[str]) -> None:
+    """Put releases at the head of a channel in ``repository.toml``."""
+    import tomlkit  # noqa: PLC0415
+
+    path = data / "repository.toml"
+    with reading(path):
+        document: Any = tomlkit.parse(path.read_text("utf-8"))
+        before = [each for each in document["channels"][channel] if each not in releases]
+        document["channels"][channel] = [*releases, *before]
+    replace_file(path, tomlkit.dumps(document).encode())
+
+
+def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) -> None:
+    """Take over what holders have signed: the plan that they passed on, with these versions.
+
+    The channels of roles that were not ``signed`` stay as they are here: their signer may have
+    gone on.
+    """
+    import tomlkit  # noqa: PLC0415
+
+    path = data / "repository.toml"
+    with reading(path):
+        own: Any = tomlkit.parse(path.read_text("utf-8"))
+        document: Any = tomlkit.parse((gathered / path.name).read_text("utf-8"))
+        for name in plan.delegated:
+            if name not in signed and name in own["channels"]:
+                document["channels"][name] = own["channels"][name]
+        if "signed" in own:
+            document["signed"] = own["signed"]
+        else:
+            document.pop("signed", None)
+    for name in PLAN_FILES[1:]:
+        if (gathered / name).exists():
+            replace_file(data / name, (gathered / name).read_bytes())
+    replace_file(path, tomlkit.dumps(document).encode())
+    save_roles(plan, data)
 
 
 def _role(raw: _Role) -> RolePlan:

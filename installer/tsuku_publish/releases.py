@@ -5,40 +5,94 @@ They come from three sources: ``releases/`` has files that a publisher wrote for
 index. If a repository has only the first, it needs no rules.
 """
 
+import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ManifestError
 from tsuku_llm.manifest import require_release
+from tsuku_llm.trust import Copy
 from tsuku_publish.attestations import check_origin
 from tsuku_publish.classify import load_rules
 from tsuku_publish.contents import load_contents
-from tsuku_publish.documents import ReleaseFile, check_listed, release_document, release_file
+from tsuku_publish.documents import (
+    ReleaseFile,
+    check_listed,
+    json_bytes,
+    release_document,
+    release_file,
+)
 from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.facts import Facts, release_of
 from tsuku_publish.packages import load_packages
-from tsuku_publish.plan import Plan
+from tsuku_publish.plan import TARGETS, Plan
+from tsuku_publish.promoted import Promotion
 from tsuku_publish.revoked import marked
+from tsuku_publish.sightings import TIME
 
 
 def release_files(
-    plan: Plan, data: Path, trusted_root: Path | None = None
+    plan: Plan,
+    data: Path,
+    trusted_root: Path | None = None,
+    roles: Collection[str] | None = None,
+    published: Copy | None = None,
 ) -> tuple[ReleaseFile, ...]:
-    """Return the release file of every release that a channel names.
+    """Return the release file of every release that a channel names, for each role that signs it.
 
-    ``trusted_root`` is Sigstore's, if it should not be the one of sigstore-python. Raises
-    ``PublishError``, also for a release whose origin is not proven or whose archives were not read,
-    unless the facts say why.
+    ``trusted_root`` is Sigstore's, if it should not be the one of sigstore-python. ``roles`` are
+    the ones to make files for; None for all. A promoted release keeps its digest: its file comes
+    from ``published`` if that has it. Raises ``PublishError``, also for a release whose origin is
+    not proven or whose archives were not read, unless the facts say why.
     """
-    channels, own = _channels(plan), _load_own(data / "releases")
-    documents = {tag: own[tag] for tag in channels if tag in own}
-    documents |= _published(channels.keys() - own.keys(), data, trusted_root)
-    return tuple(
-        release_file(marked(documents[tag], plan.revoked), channels[tag])
-        for tag in sorted(channels)
-    )
+    wanted = (TARGETS, *plan.delegated) if roles is None else roles
+    channels = {role: _channels(plan, role) for role in wanted}
+    pinned = {each.release: each for each in plan.promoted} if TARGETS in wanted else {}
+    kept = {
+        tag: json.loads(file)
+        for tag in channels.get(TARGETS, ())
+        if tag in pinned and published and (file := _pinned(pinned[tag], published)) is not None
+    }
+    own = _load_own(data / "releases")
+    needed = {
+        tag for role in wanted for tag in channels[role] if role != TARGETS or tag not in kept
+    }
+    documents = {tag: own[tag] for tag in needed if tag in own}
+    documents |= _published(needed - own.keys(), data, trusted_root)
+    files = []
+    for role in wanted:
+        for tag in sorted(channels[role]):
+            document = kept[tag] if role == TARGETS and tag in kept else documents[tag]
+            listed, more = {*channels[role][tag]}, dict[str, Any]()
+            if role == TARGETS and tag in pinned:
+                _require_pinned(pinned[tag], document)
+                # It stays in the channel that it comes from, whatever that channel drops later.
+                listed.add(pinned[tag].origin)
+                more = {"promoted": pinned[tag].custom}
+            # Only now: a revoked release has another digest than the one that was promoted.
+            document = marked(document, plan.revoked)
+            files.append(release_file(document, listed, role, **more))
+    return dated(plan, files)
+
+
+def dated(plan: Plan, files: Iterable[ReleaseFile]) -> tuple[ReleaseFile, ...]:
+    """Return the files with the time since when their channel has had them.
+
+    Only a delegated channel states it; without a record, it is the day of the signature.
+    """
+    found = []
+    for file in files:
+        if file.role == TARGETS:
+            found.append(file)
+            continue
+        known = plan.since.get(file.role, {}).get(file.custom["release"])
+        same = known is not None and known.sha256 == file.sha256
+        since = known.time if known and same else plan.roles[file.role].issued
+        found.append(replace(file, custom={**file.custom, "since": since.strftime(TIME)}))
+    return tuple(found)
 
 
 def known_document(tag: str, data: Path) -> dict[str, Any]:
@@ -88,13 +142,30 @@ def _published(
     return documents
 
 
-def _channels(plan: Plan) -> dict[str, list[str]]:
-    """Return the channels of every release."""
+def _channels(plan: Plan, role: str) -> dict[str, list[str]]:
+    """Return the channels of every release that a role signs."""
     found: dict[str, list[str]] = {}
     for channel, releases in plan.channels.items():
-        for release in releases:
+        for release in releases if plan.role_of(channel) == role else ():
             found.setdefault(release, []).append(channel)
     return found
+
+
+def _pinned(promotion: Promotion, published: Copy) -> bytes | None:
+    """Return the release file of a promoted release, if the copy has exactly that one."""
+    name = f"targets/releases/{promotion.sha256}.{promotion.release}.json"
+    data = published.read(name)
+    return data if data and hashlib.sha256(data).hexdigest() == promotion.sha256 else None
+
+
+def _require_pinned(promotion: Promotion, document: Mapping[str, Any]) -> None:
+    found = hashlib.sha256(json_bytes(document)).hexdigest()
+    if found != promotion.sha256:
+        raise PublishError(
+            f"{promotion.release} was promoted with the digest {promotion.sha256[:12]}, "
+            f"and the data give {found[:12]}: name the published repository, which has its "
+            "release file, with --into"
+        )
 
 
 def _load_own(folder: Path) -> dict[str, dict[str, Any]]:

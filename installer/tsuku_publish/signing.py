@@ -5,7 +5,7 @@ holders of signers can sign the same bytes one after another, each on another ma
 the files in which the signatures are collected.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
@@ -13,6 +13,8 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own r
     SSlibKey,
 )
 from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+    DelegatedRole,
+    Delegations,
     Metadata,
     MetaFile,
     Root,
@@ -30,119 +32,175 @@ from tsuku_llm.revocations import plain
 from tsuku_publish.copies import MemoryCopy
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import Plan, RolePlan
+from tsuku_publish.plan import TARGETS, Plan, RolePlan
+from tsuku_publish.sightings import TIME
 
 Signers = Mapping[str, Signer]
 
-TIME = "%Y-%m-%dT%H:%M:%SZ"
 _READABLE = JSONSerializer(compact=False)
 _NOTHING: trust.Copy = MemoryCopy({})
 
 
-def sign(
+def sign(  # noqa: PLR0913, PLR0917 - data, and where it comes from
     plan: Plan,
     releases: Iterable[ReleaseFile],
     signers: Signers,
     published: trust.Copy = _NOTHING,
     gathered: trust.Copy = _NOTHING,
+    roles: Collection[str] | None = None,
 ) -> dict[str, bytes]:
-    """Return every file of the repository by its path.
+    """Return every file of the repository by its path, but no older roots.
 
-    A root and targets that are ``published`` stay as they are, so their signers are not needed
-    again. Otherwise the ``gathered`` signatures count as well as those of the signers at hand.
-    Raises ``PublishError`` without the online signer.
+    ``roles`` are those to sign now, next to snapshot and timestamp: ``due_roles`` for None, none of
+    them for the weekly job, a channel alone for its own signer. All others stay as they are
+    ``published``. Of those to sign, the ``gathered`` signatures count as well as those of the
+    signers at hand. Raises ``PublishError`` without the online signer.
     """
-    releases = tuple(releases)
-    files = offline_files(plan, releases, signers, published, gathered)
-    version = plan.roles["targets"].version
-    targets = files[f"metadata/{version}.targets.json"]
-    # The snapshot names the targets by digest, so a host cannot mix files of two states.
-    about_targets = MetaFile.from_data(version, targets, ["sha256"])
-    return _release_files(plan, releases) | files | _online(plan, about_targets, signers)
+    releases, before = tuple(releases), _snapshot(published)
+    roles = due_roles(plan, published) if roles is None else roles
+    files = offline_files(plan, releases, signers, published, gathered, roles)
+    states = {
+        role: (version, files[name])
+        for role in roles
+        if role != "root" and (name := trust.file_name(role, version := plan.roles[role].version))
+    }
+    # A role that is not delegated any more stays in the snapshot: clients refuse one that lacks a
+    # role that they know.
+    for role, version in before.items():
+        if role not in states:
+            name = trust.file_name(role, version)
+            files[name] = _required(published, name)
+            states[role] = version, files[name]
+    targets = _target_files((data for _, data in states.values()), releases, published, gathered)
+    return targets | files | _online(plan, states, signers, published)
 
 
-def offline_files(
+def due_roles(plan: Plan, published: trust.Copy) -> tuple[str, ...]:
+    """List the roles that people sign together: root, targets, and each channel that must begin.
+
+    A channel's metadata begins, or begins again, if the published one is not signed as planned.
+    """
+    versions, targets = _snapshot(published), _targets(plan, TARGETS, ())
+    due = ["root", TARGETS]
+    for role in plan.delegated:
+        found = published.read(trust.file_name(role, versions.get(role, 0)))
+        data = _parsed(found) if found else None
+        if data is None or not targets.get_verification_result(
+            role, data.signed_bytes, data.signatures
+        ):
+            due.append(role)
+    return tuple(due)
+
+
+def offline_files(  # noqa: PLR0913, PLR0917 - data, and where it comes from
     plan: Plan,
     releases: Iterable[ReleaseFile],
     signers: Signers,
     published: trust.Copy,
     gathered: trust.Copy,
+    roles: Collection[str],
 ) -> dict[str, bytes]:
-    """Return root and targets, with the signatures that exist so far.
+    """Return the metadata of these roles, with the signatures that exist so far.
 
     The signers of the last root also sign the next one: clients require its threshold, too. Raises
-    ``PublishError`` before signing if other content of that version is published: with two signed
-    contents of one version a host could show a different one to each user.
+    ``PublishError`` before signing if other content of that version is published or gathered: with
+    two signed contents of one version a host could show a different one to each user.
     """
+    releases = tuple(releases)
+    root = _root(plan)
     # The last root is one version below: clients accept a next root only if its keys signed it.
-    root, last = _root(plan), _published_root(plan.roles["root"].version - 1, published)
-    entitled = {
-        "root": [*root.roles["root"].keyids, *(last.roles["root"].keyids if last else ())],
-        "targets": root.roles["targets"].keyids,
-    }
+    last = _published_root(root.version - 1, published)
     files = {}
-    for signed in (root, _targets(plan, releases)):
-        name = f"metadata/{signed.version}.{signed.type}.json"
-        kept = published.read(name)
+    for role in roles:
+        signed = root if role == "root" else _targets(plan, role, releases)
+        entitled = [_public_key(name, plan).keyid for name in plan.roles[role].signers]
+        if role == "root" and last:
+            entitled += last.roles["root"].keyids
+        name = trust.file_name(role, signed.version)
+        kept, begun = published.read(name), gathered.read(name)
         if kept is not None and not _same(signed, kept):
             raise PublishError(f"other content exists under the same version, raise it: {name}")
+        if begun is not None and not _same(signed, begun):
+            raise PublishError(
+                f"other content is gathered under the same version: {name}; compare the data with "
+                "those of its signers, or begin again in an empty folder"
+            )
         # Published bytes stay as they are: clients have stored them, with these signatures.
-        files[name] = kept or _signed(signed, signers, entitled[signed.type], gathered.read(name))
+        files[name] = kept or _signed(signed, signers, entitled, begun)
     return files
 
 
 def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> list[str]:
-    """Return what root and targets still lack: one line for each threshold that is not reached."""
-    version = plan.roles["root"].version
-    data = _parsed(files[f"metadata/{version}.root.json"])
-    targets = _parsed(files[f"metadata/{plan.roles['targets'].version}.targets.json"])
-    root: Root = data.signed
-    of_root = root.get_root_verification_result(
-        _published_root(version - 1, published), data.signed_bytes, data.signatures
-    )
-    of_targets = root.get_verification_result("targets", targets.signed_bytes, targets.signatures)
-    results = {"root, by the last root": of_root.first, "root": of_root.second}
+    """Return what these files still lack: one line for each threshold that is not reached."""
+    results: dict[str, Any] = {}
+    for role, version in ((name, each.version) for name, each in plan.roles.items()):
+        name = trust.file_name(role, version)
+        if name not in files:
+            continue
+        data = _parsed(files[name])
+        if role == "root":
+            of_root = data.signed.get_root_verification_result(
+                _published_root(version - 1, published), data.signed_bytes, data.signatures
+            )
+            results |= {"root, by the last root": of_root.first, "root": of_root.second}
+        else:
+            delegator = _root(plan) if role == TARGETS else _targets(plan, TARGETS, ())
+            results[role] = delegator.get_verification_result(
+                role, data.signed_bytes, data.signatures
+            )
     return [
         f"{name}: {len(result.signed)} of {result.threshold} signatures"
-        for name, result in (results | {"targets": of_targets}).items()
+        for name, result in results.items()
         if not result
     ]
 
 
-def sign_again(
-    plan: Plan, repository: trust.TrustedRepository, copy: trust.Copy, signers: Signers
+def _online(
+    plan: Plan, states: Mapping[str, tuple[int, bytes]], signers: Signers, published: trust.Copy
 ) -> dict[str, bytes]:
-    """Return the files of a verified repository, with the plan's new snapshot and timestamp.
-
-    Only their signer is needed. Raises ``PublishError``.
-    """
-    version = repository.roles["targets"].version
-    names = [target.name for target in repository.targets.values()]
-    names += [f"metadata/{repository.roles['root'].version}.root.json"]
-    names += [f"metadata/{version}.targets.json"]
-    files = {name: data for name in names if (data := copy.read(name)) is not None}
-    targets = files[f"metadata/{version}.targets.json"]
-    return files | _online(plan, MetaFile.from_data(version, targets, ["sha256"]), signers)
-
-
-def _online(plan: Plan, about_targets: MetaFile, signers: Signers) -> dict[str, bytes]:
+    """Return snapshot and timestamp over these roles, each with its version and its file."""
     snapshot = Snapshot(**_common(plan.roles["snapshot"]))
-    snapshot.meta["targets.json"] = about_targets
-    data = _signed_online(snapshot, plan, signers)
+    for role, (version, data) in states.items():
+        # The snapshot names each file by digest, so a host cannot mix files of two states.
+        snapshot.meta[f"{role}.json"] = MetaFile.from_data(version, data, ["sha256"])
+    data = _signed_online(snapshot, plan, signers, published)
     timestamp = Timestamp(**_common(plan.roles["timestamp"]))
     timestamp.snapshot_meta = MetaFile.from_data(snapshot.version, data, ["sha256"])
     return {
-        f"metadata/{snapshot.version}.snapshot.json": data,
-        "metadata/timestamp.json": _signed_online(timestamp, plan, signers),
+        _name_of(snapshot): data,
+        _name_of(timestamp): _signed_online(timestamp, plan, signers, published),
     }
+
+
+def _name_of(signed: Snapshot | Timestamp) -> str:
+    if isinstance(signed, Timestamp):
+        return "metadata/timestamp.json"
+    return trust.file_name(signed.type, signed.version)
+
+
+def _snapshot(published: trust.Copy) -> dict[str, int]:
+    """Return the version of each role that the published snapshot names; empty without one."""
+    timestamp = published.read("metadata/timestamp.json")
+    if timestamp is None:
+        return {}
+    version = _parsed(timestamp).signed.snapshot_meta.version
+    snapshot = _parsed(_required(published, trust.file_name("snapshot", version))).signed
+    return {name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()}
+
+
+def _required(published: trust.Copy, name: str) -> bytes:
+    data = published.read(name)
+    if data is None:
+        raise PublishError(f"{name} is missing in the published repository")
+    return data
 
 
 def _root(plan: Plan) -> Root:
     root = Root(**_common(plan.roles["root"]), consistent_snapshot=True)
-    for name, role in plan.roles.items():
-        for signer in role.signers:
+    for name in trust.ROLES:
+        for signer in plan.roles[name].signers:
             root.add_key(_public_key(signer, plan), name)
-        root.roles[name].threshold = role.threshold
+        root.roles[name].threshold = plan.roles[name].threshold
     return root
 
 
@@ -167,26 +225,46 @@ def _public_key(name: str, plan: Plan) -> SSlibKey:
     return plan.keys[name]
 
 
-def _release_files(plan: Plan, releases: Iterable[ReleaseFile]) -> dict[str, bytes]:
-    releases = tuple(releases)
-    targets = _targets(plan, releases).targets
-    return {
-        f"targets/{prefixed}": release.data
-        for release in releases
-        for prefixed in targets[release.path].get_prefixed_paths()
-    }
+def _target_files(
+    roles: Iterable[bytes], releases: Iterable[ReleaseFile], *copies: trust.Copy
+) -> dict[str, bytes]:
+    """Return the release files that these roles name: those of ``releases``, or of the copies."""
+    made = {_target_file(each).get_prefixed_paths()[0]: each.data for each in releases}
+    found = {}
+    for file in (file for data in roles for file in _parsed(data).signed.targets.values()):
+        for path in file.get_prefixed_paths():
+            name = f"targets/{path}"
+            old = (data for copy in copies if (data := copy.read(name)) is not None)
+            data = made.get(path) or next(old, None)
+            # What is missing or has other bytes is found when the whole is verified.
+            if data is not None:
+                found[name] = data
+    return found
 
 
-def _targets(plan: Plan, releases: Iterable[ReleaseFile]) -> Targets:
-    targets = Targets(**_common(plan.roles["targets"]))
-    if plan.revoked:
+def _targets(plan: Plan, role: str, releases: Iterable[ReleaseFile]) -> Targets:
+    targets = Targets(**_common(plan.roles[role]))
+    if role == TARGETS and plan.revoked:
         # A separate field: a target's custom field would disappear with its target.
         targets.unrecognized_fields["revoked"] = plain(plan.revoked)
-    for release in releases:
-        file = TargetFile.from_data(release.path, release.data, ["sha256"])
-        file.unrecognized_fields["custom"] = dict(release.custom)
-        targets.targets[release.path] = file
+    if role == TARGETS and plan.delegated:
+        roles: dict[str, DelegatedRole] = {}
+        targets.delegations = Delegations(keys={}, roles=roles)
+        for name in plan.delegated:
+            its = plan.roles[name]
+            roles[name] = DelegatedRole(
+                name, [], its.threshold, terminating=False, paths=[*its.paths]
+            )
+            for signer in its.signers:
+                targets.add_key(_public_key(signer, plan), name)
+    targets.targets = {each.path: _target_file(each) for each in releases if each.role == role}
     return targets
+
+
+def _target_file(release: ReleaseFile) -> TargetFile:
+    file = TargetFile.from_data(release.path, release.data, ["sha256"])
+    file.unrecognized_fields["custom"] = dict(release.custom)
+    return file
 
 
 def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes | None) -> bytes:
@@ -210,7 +288,11 @@ def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes
     return metadata.to_bytes(_READABLE) + b"\n"
 
 
-def _signed_online(signed: Any, plan: Plan, signers: Signers) -> bytes:
+def _signed_online(signed: Any, plan: Plan, signers: Signers, published: trust.Copy) -> bytes:
+    kept = published.read(_name_of(signed))
+    # Some signers give another signature each time: what is published keeps its bytes.
+    if kept is not None and _same(signed, kept):
+        return kept
     names = plan.roles[signed.type].signers
     if not set(names) <= signers.keys():
         raise PublishError(f"the online signer is not at hand: {', '.join(names)}")

@@ -19,14 +19,11 @@ PADDING = 120 << 20
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("pieces", [True, False])
-def test_memory_threads_and_descriptors_are_bounded(
-    shop: ReleaseServer, tmp_path: Path, pieces: bool
-) -> None:
+def test_memory_threads_and_descriptors_are_bounded(shop: ReleaseServer, tmp_path: Path) -> None:
+    """With pieces; ``test_large_archive.py`` also measures an install without them."""
     build = shop.stand_in("large", padding=PADDING)
     variant = shop.variant(build)
-    if pieces:
-        variant["artifacts"][0]["pieces"] = pieces_of(build.path)
+    variant["artifacts"][0]["pieces"] = pieces_of(build.path)
     shop.publish("b1", {"cpu": variant})
     user = shop.user(tmp_path / "home")
     env = {name: value for name, value in user.env.items() if not name.startswith("COV")}

@@ -49,7 +49,8 @@ def packed(shop: ReleaseServer, name: str, size: int) -> Packed:
     folder.mkdir(parents=True)
     content = random.Random(name).randbytes(size)  # noqa: S311 - any bytes that do not compress
     (folder / f"lib{name}.bin").write_bytes(content)
-    return pack_tar(folder, shop.nginx.root / "archives" / f"{name}.tar.gz", root=name)
+    archive = shop.nginx.root / "archives" / f"{name}.tar.gz"
+    return pack_tar(folder, archive, root=name, level=0)
 
 
 def measured(user: User) -> tuple[int, int, int, int]:
@@ -94,7 +95,7 @@ def zipped(shop: ReleaseServer, name: str, files: int, size: int) -> Packed:
     bytes_of = random.Random(name).randbytes  # noqa: S311
     for number in range(files):
         (tree / f"{name}-{number}.bin").write_bytes(bytes_of(size))
-    return pack_zip(tree, shop.nginx.root / "archives" / f"{name}.zip")
+    return pack_zip(tree, shop.nginx.root / "archives" / f"{name}.zip", level=0)
 
 
 @ON_LINUX

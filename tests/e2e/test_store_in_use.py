@@ -294,6 +294,7 @@ def test_L03_a_waiting_install_cleans_up_after_a_killed_one(
         part = user.data / "partials" / f"{packed.sha256}.part"
         while first.poll() is None and not (part.exists() and part.stat().st_size):
             os.sched_yield()
+        first.send_signal(signal.SIGSTOP)  # else it may be done before the second one waits
         with subprocess.Popen(
             line, env=dict(user.env), stderr=subprocess.PIPE, text=True
         ) as second:

@@ -23,7 +23,10 @@ README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 OF_THE_TESTS = {"TSUKU_LLM_REQUIRE_TOOLS", "TSUKU_LLM_FAKE_HARDWARE", "TSUKU_LLM_STRICT"}
-OF_THE_PUBLISHER = {"TSUKU_LLM_SIGNERS", "TSUKU_PUBLISH_DATA"}
+OF_THE_PUBLISHER = {
+    *("TSUKU_LLM_PASSPHRASE", "TSUKU_LLM_PASSPHRASE_FILE", "TSUKU_LLM_SIGNERS"),
+    "TSUKU_PUBLISH_DATA",
+}
 
 in_every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()

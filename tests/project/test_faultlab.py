@@ -8,7 +8,7 @@ import pytest
 
 from ci.faultlab.journal import Disk, Journal
 from ci.faultlab.points import calls_in, can_fail, points_in
-from ci.faultlab.recorder import ids_in
+from ci.faultlab.recorder import ids_in, shown_by
 from ci.faultlab.rows import Row, as_list, chosen, load_rows
 from ci.faultlab.verdict import (
     Finished,
@@ -64,6 +64,18 @@ def test_the_list_says_what_each_id_stands_for() -> None:
 def test_a_test_shows_the_rows_in_its_name() -> None:
     assert ids_in("tests/test_C01.py::test_A01_x[H15_range]") == {"A01", "H15"}
     assert ids_in("tests/a.py::test_SHA01_x[b10068]") == set()
+
+
+def test_a_sample_has_tests_of_every_row_and_no_more_than_asked() -> None:
+    nodes = [f"a.py::test_A01_x[{number}]" for number in range(9)]
+    nodes += ["a.py::test_A02_x", "a.py::test_A03_A04_x", "a.py::test_A04_y", "a.py::test_z"]
+    assert shown_by(nodes, {"A01", "A03"}) == {*nodes[:9], "a.py::test_A03_A04_x"}
+    chosen = shown_by(nodes, ["A01", "A02", "A03", "A04"], 2)
+    assert {row: sum(row in node for node in chosen) for row in ("A01", "A02", "A03", "A04")} == {
+        **dict.fromkeys(("A01", "A04"), 2),
+        **dict.fromkeys(("A02", "A03"), 1),
+    }
+    assert shown_by(nodes, {"A01"}, 2) == {"a.py::test_A01_x[0]", "a.py::test_A01_x[5]"}
 
 
 # --- verdicts ----------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.forked import Program
+from support.waiting import Standstill, seen
 
-from ci.faultlab.program import Program
 from ci.faultlab.suite import ROOT
 from ci.faultlab.trials import Trial, run_trial
 from ci.faultlab.turns import build_turns, taking_turns
-from ci.faultlab.waiting import Standstill, seen
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ptrace is Linux's")
 

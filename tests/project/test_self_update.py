@@ -102,6 +102,23 @@ def make_environment(folder: Path, env: Mapping[str, str], *wanted: str) -> Path
     return folder / "bin/tsuku-llm"
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, shop: Path) -> Path:
+    """An environment in which pip installed this version."""
+    folder = tmp_path_factory.mktemp("original")
+    env = settings(folder, shop)
+    return make_environment(folder / "env", env, f"tsuku-llm=={__version__}").parents[1]
+
+
+def copy_environment(original: Path, folder: Path) -> Path:
+    """Copy an environment, whose scripts name it; return the program in the copy."""
+    shutil.copytree(original, folder, symlinks=True)
+    for script in (folder / "bin").iterdir():
+        if not script.is_symlink():
+            script.write_bytes(script.read_bytes().replace(bytes(original), bytes(folder)))
+    return folder / "bin/tsuku-llm"
+
+
 def run(program: Path, env: Mapping[str, str], *words: str) -> Result:
     done = subprocess.run(
         [program, *words],
@@ -120,9 +137,8 @@ def version_of(program: Path, env: Mapping[str, str]) -> str:
 
 
 @pytest.fixture
-def in_pip(tmp_path: Path, shop: Path) -> tuple[Path, dict[str, str]]:
-    env = settings(tmp_path, shop)
-    return make_environment(tmp_path / "env", env, f"tsuku-llm=={__version__}"), env
+def in_pip(tmp_path: Path, shop: Path, original: Path) -> tuple[Path, dict[str, str]]:
+    return copy_environment(original, tmp_path / "env"), settings(tmp_path, shop)
 
 
 def test_pip_updates_what_it_installed_in_an_environment(
@@ -233,7 +249,7 @@ def git(folder: Path, *words: str) -> None:
     )
 
 
-def test_a_clone_is_pulled_and_installed_again(tmp_path: Path, shop: Path) -> None:
+def test_a_clone_is_pulled_and_installed_again(tmp_path: Path, shop: Path, original: Path) -> None:
     env = settings(tmp_path, shop)
     origin = tmp_path / "origin"
     (origin / "installer/tsuku_llm").mkdir(parents=True)
@@ -247,7 +263,7 @@ def test_a_clone_is_pulled_and_installed_again(tmp_path: Path, shop: Path) -> No
     git(origin, "commit", "--quiet", "-m", "old")
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(origin), str(clone))
-    program = make_environment(clone / ".venv", env, f"tsuku-llm=={__version__}")
+    program = copy_environment(original, clone / ".venv")
     script.write_text("#!/bin/sh\nexec .venv/bin/pip install --upgrade tsuku-llm\n")
     git(origin, "commit", "--quiet", "-a", "-m", "new")
     done = run(program, env, "self-update", "--yes")

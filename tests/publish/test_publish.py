@@ -224,13 +224,22 @@ def test_a_rotation_collects_old_and_new_signers(maintainer: Maintainer) -> None
     )
 
 
+NEXT = f"{BEFORE['targets'] + 1}.targets.json"
+
+
 def test_signatures_of_other_content_do_not_count(maintainer: Maintainer) -> None:
     gather = ("--gather", maintainer.home / "gathered")
     maintainer.said("sign", *gather, "--raise", signers=("targets-1",))
-    path = maintainer.data / "repository.toml"
-    path.write_text(re.sub(r"nightly = .*", 'nightly = ["b11541"]', path.read_text()))
-    said = maintainer.said("sign", *gather, signers=("targets-2",))
-    assert said == "targets: 1 of 2 signatures\n"
+    path = maintainer.data / "facts" / "upstream-releases.json"
+    facts = path.read_text()
+    path.write_text(
+        facts.replace('"published_about": "2026-10-05"', '"published_about": "2026-10-06"')
+    )
+    before = files_of(maintainer.home / "gathered")
+    said = maintainer.tried("sign", *gather, signers=("targets-2",))
+    assert f"other content is gathered under the same version: metadata/{NEXT}" in said
+    assert files_of(maintainer.home / "gathered") == before
+    path.write_text(facts)
     for junk in (b"{}", b"junk"):
         for file in (maintainer.home / "gathered" / "metadata").glob("*.targets.json"):
             file.write_bytes(junk)

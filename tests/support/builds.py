@@ -110,15 +110,15 @@ class Packed:
         return entry
 
 
-def pack_tar(binaries: Path, archive: Path, *, root: str) -> Packed:
+def pack_tar(binaries: Path, archive: Path, *, root: str, level: int = 1) -> Packed:
     """Pack a flat folder as upstream packs Linux builds: one top folder, library links.
 
     Copies of one library become relative links, libX.so → libX.so.0 → libX.so.0.20.0.
-    The same files give the same bytes.
+    The same files give the same bytes. ``level`` 0 is fast for bytes that do not compress.
     """
     with (
         archive.open("wb") as raw,
-        gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed,
+        gzip.GzipFile("", "wb", compresslevel=level, fileobj=raw, mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
         tar.addfile(_folder(root))
@@ -127,12 +127,12 @@ def pack_tar(binaries: Path, archive: Path, *, root: str) -> Packed:
     return _packed(archive, "tar.gz", root)
 
 
-def pack_zip(binaries: Path, archive: Path) -> Packed:
+def pack_zip(binaries: Path, archive: Path, *, level: int = 1) -> Packed:
     """Pack a flat folder as upstream packs Windows builds: no top folder, no links.
 
     A library's longest name is left out: without links, nothing asks for it.
     """
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=level) as packed:
         for path in sorted(binaries.iterdir()):
             library = _LIBRARY.fullmatch(path.name)
             if library and library["rest"]:
@@ -140,7 +140,7 @@ def pack_zip(binaries: Path, archive: Path) -> Packed:
             entry = zipfile.ZipInfo(path.name, (2026, 10, 5, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = _mode(path) << 16
-            packed.writestr(entry, path.read_bytes())
+            packed.writestr(entry, path.read_bytes(), compresslevel=level)
     return _packed(archive, "zip", "")
 
 

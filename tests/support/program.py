@@ -1,15 +1,20 @@
 """Run the program as users do: in a separate process, with a separate home."""
 
+import atexit
+import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.forked import Program
 from support.schemas import check_output
 from support.tools import open_terminal
 
@@ -19,6 +24,10 @@ COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
 TIMEOUT = 120
 """Seconds; only so that a test that hangs ends."""
+
+
+_AT_THE_START = re.compile("PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|OPENSSL_")
+"""The variables that the loader and the interpreter read when a process starts."""
 
 
 @dataclass(frozen=True)
@@ -49,26 +58,61 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
     return {**kept, "TSUKU_HOME": str(home), **quiet, **extra}
 
 
+_USUAL = environment(Path(os.devnull))
+"""The environment of the fork server: that of this process before any test changed it."""
+
+_FORKS = sys.platform == "linux" and not any(name.startswith("COVERAGE_") for name in _USUAL)
+"""``ci/coverage`` measures processes that start an interpreter."""
+
+
 def run_program(
     *arguments: str,
     env: Mapping[str, str],
     cwd: Path | None = None,
     command: tuple[str, ...] = COMMAND,
 ) -> Result:
-    """Run it, or another command of ours, to its end; check its JSON document."""
-    done = subprocess.run(
-        [*command, *arguments],
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    """Run it, or another command of ours, to its end; check its JSON document.
+
+    If possible, the program is forked from a process that has done its imports: still one process
+    for each run, but much cheaper. A test about the start of the interpreter uses ``COMMAND``.
+    """
+    if command == COMMAND and _FORKS and _start_of(env) == _start_of(_USUAL):
+        result = _forked(arguments, env, cwd or Path.cwd())
+    else:
+        done = subprocess.run(
+            [*command, *arguments],
+            env=env,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        result = Result(done.returncode, done.stdout, done.stderr)
     is_publisher = any("tsuku_publish" in word for word in command)
     program = schemas.PUBLISHER if is_publisher else schemas.CLIENT
-    check_output(arguments, done.stdout, program)
-    return Result(done.returncode, done.stdout, done.stderr)
+    check_output(arguments, result.stdout, program)
+    return result
+
+
+def _forked(arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path) -> Result:
+    running = _fork_server().hold(arguments, env, cwd)
+    running.release()
+    ended = running.end(TIMEOUT)
+    if ended.hung:
+        raise subprocess.TimeoutExpired(arguments, TIMEOUT, ended.stdout, ended.stderr)
+    return Result(ended.code, ended.stdout, ended.stderr)
+
+
+@functools.cache
+def _fork_server() -> Program:
+    program = Program(Path(tempfile.gettempdir()), _USUAL)
+    atexit.register(program.close)
+    return program
+
+
+def _start_of(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if _AT_THE_START.match(name)}
 
 
 def run_on_terminal(typed: bytes, *arguments: str, env: Mapping[str, str]) -> tuple[int, str]:

@@ -58,7 +58,8 @@ class ReleaseServer:
         steps = {"devices": NO_DEVICE_STEPS, **steps}
         build = stand_in(self.nginx.root.parent / "builds" / name, **steps)
         (build.tree / "padding").write_bytes(random.Random(name).randbytes(padding))  # noqa: S311
-        return pack_tar(build.tree, self.nginx.root / "archives" / f"{name}.tar.gz", root=name)
+        archive = self.nginx.root / "archives" / f"{name}.tar.gz"
+        return pack_tar(build.tree, archive, root=name, level=0 if padding > 1 << 20 else 1)
 
     def companion(self, name: str) -> Packed:
         """Pack a separate library, like the CUDA runtime that belongs to a build."""

@@ -651,6 +651,15 @@ def test_T47_unsafe_role_names_are_refused(
     assert "the downloaded metadata is not trusted" in refusal(simulator, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["Nightly", "TARGETS"])
+def test_T47_role_names_of_one_file_on_some_systems_are_refused(
+    simulator: RepositorySimulator, tmp_path: Path, name: str
+) -> None:
+    simulator.delegate(name, "releases/x*.json")
+    simulator.sign()
+    assert "differ in upper and lower case only" in refusal(simulator, tmp_path)
+
+
 def replace_signed(simulator: RepositorySimulator, old: bytes, new: bytes) -> None:
     """Change the text of the targets metadata, whose signatures then are void."""
     name = f"metadata/{simulator.targets.version}.targets.json"

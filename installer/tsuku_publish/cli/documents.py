@@ -105,10 +105,15 @@ class SignedAnswer(TypedDict):
 
 
 class NewSignerAnswer(TypedDict):
-    """The answer of ``new-signer``; ``public`` is the public key in hexadecimal digits."""
+    """The answer of ``new-signer``: the public key, and its line for ``[keys]``.
+
+    ``public`` has hexadecimal digits for the scheme ``ed25519``, and PEM for every other one.
+    """
 
     name: str
+    scheme: str
     public: str
+    line: str
 
 
 class PublishAnswer(TypedDict):

@@ -1,6 +1,8 @@
 """Options that several commands share, and the lines that they print as they work."""
 
+import getpass
 import sys
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -9,11 +11,14 @@ import click
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.console import Console
 from tsuku_llm.safe_text import printable
+from tsuku_publish.errors import PublishError
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 DAY = click.DateTime(["%Y-%m-%d"])
+TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"])
 TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+NOW = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 data_option = click.option(
     "--data",
@@ -44,10 +49,10 @@ gather_option = click.option(
 )
 issued_option = click.option(
     "--issued",
-    type=DAY,
+    type=TIME,
     metavar="DAY",
-    default=TODAY,
-    help="The day of new versions; today.",
+    default=NOW,
+    help="The day of new versions, or a time in UTC; now.",
 )
 drop_option = click.option(
     "--drop",
@@ -56,6 +61,22 @@ drop_option = click.option(
     multiple=True,
     help="A revoked release to forget; its users may start it again.",
 )
+
+
+def asking(console: Console) -> Callable[[str], str | None]:
+    """Return what asks for a passphrase, without showing the answer; None if nobody can answer."""
+
+    def ask(question: str) -> str | None:
+        if not console.can_ask:
+            return None
+        console.progress.hide()
+        try:
+            # To the terminal, and not to stdout, which may be a file.
+            return getpass.getpass(f"{printable(question)}: ")
+        except EOFError:
+            raise PublishError(f"no answer: {question}") from None
+
+    return ask
 
 
 def tell(console: Console, line: str) -> None:

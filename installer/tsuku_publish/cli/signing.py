@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,9 +14,17 @@ import click
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
-from tsuku_publish.ceremony import Ceremony
-from tsuku_publish.checking import FIRST_ROOT, first_root, verify
+from tsuku_publish.ceremony import (
+    Ceremony,
+    is_begun,
+    next_of_channel,
+    published_versions,
+    record_since,
+    sign_channel,
+)
+from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
+    asking,
     data_option,
     drop_option,
     gather_option,
@@ -24,17 +34,35 @@ from tsuku_publish.cli.options import (
     tell,
 )
 from tsuku_publish.copies import RepositoryFolder
-from tsuku_publish.folder import write
-from tsuku_publish.plan import Plan, caught_up, load_plan, raised, save_roles, with_signers
+from tsuku_publish.documents import ReleaseFile
+from tsuku_publish.errors import PublishError
+from tsuku_publish.folder import locked, write
+from tsuku_publish.keys import key_line
+from tsuku_publish.passphrases import Passphrases
+from tsuku_publish.plan import (
+    ONLINE,
+    TARGETS,
+    Plan,
+    caught_up,
+    load_plan,
+    raised,
+    save_roles,
+    with_signers,
+)
 from tsuku_publish.releases import release_files
 from tsuku_publish.revoked import require_kept
-from tsuku_publish.signers import load_signers, make_signer
-from tsuku_publish.signing import sign_again
+from tsuku_publish.signers import load_signers, make_signer, register_token
+from tsuku_publish.signing import due_roles
+from tsuku_publish.signing import sign as signed_files
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
 
-ONLINE = ("snapshot", "timestamp")
+channel_option = click.option(
+    "--channel",
+    metavar="NAME",
+    help="Sign only the next state of this channel, which has its own signers.",
+)
 
 
 @click.command(cls=Command)
@@ -44,6 +72,7 @@ ONLINE = ("snapshot", "timestamp")
 @issued_option
 @gather_option
 @drop_option
+@channel_option
 @click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
 @click.pass_obj
 def sign(  # noqa: PLR0913 - each is an option
@@ -55,35 +84,57 @@ def sign(  # noqa: PLR0913 - each is an option
     issued: datetime,
     gather: Path | None,
     dropping: tuple[str, ...],
+    channel: str | None,
     higher: bool,
 ) -> CommandResult:
     """Make the repository, and sign it.
 
-    TSUKU_LLM_SIGNERS names the file of the signers.
+    TSUKU_LLM_SIGNERS names the file of the signers. A channel with its own signers stays as it is
+    published; they sign its next state with --channel.
     """
-    plan = load_plan(data)
-    into = into or plan.signed
-    if higher:
-        plan = raised(_caught_up(plan, into), issued.date(), ("targets", *ONLINE))
-    return _sign(console, plan, data, trusted_root, into, gather, dropping)
+    now = issued.replace(tzinfo=timezone.utc)
+    with locked(data):
+        plan = load_plan(data)
+        into = into or plan.signed
+        if channel and gather is None:
+            plan = sign_channel(data, channel, load_signers(), now, into, trusted_root)
+            line = f"{into}: {channel} {plan.roles[channel].version} is signed"
+            return CommandResult(_signed(into, plan, (line,)), (line,))
+        order = _Order(console, data, trusted_root, into, gather, dropping, now)
+        if gather and is_begun(gather, into):
+            if higher:
+                raise PublishError(f"{gather} has signatures already: leave out --raise")
+            plan = replace(load_plan(gather), signed=plan.signed)
+            roles = (channel,) if channel else due_roles(plan, RepositoryFolder(into))
+            return order.done(plan, roles)
+        if channel:
+            plan, files = next_of_channel(data, channel, now, into, trusted_root)
+            return order.done(plan, (channel,), files)
+        roles = due_roles(plan, RepositoryFolder(into))
+        if higher:
+            higher_roles = (*roles[1:], *ONLINE)
+            plan = raised(caught_up(plan, published_versions(into)), now.date(), higher_roles)
+        return order.done(plan, roles)
 
 
 @click.command(cls=Command)
 @data_option
 @into_option
 @issued_option
-def resign(*, data: Path, into: Path | None, issued: datetime) -> CommandResult:
+@click.pass_obj
+def resign(console: Console, *, data: Path, into: Path | None, issued: datetime) -> CommandResult:
     """Sign snapshot and timestamp again, every week.
 
     Only the online signer is needed.
     """
-    plan = load_plan(data)
-    into = into or plan.signed
-    copy = RepositoryFolder(into)
-    repository = verify(copy, first_root(copy))
-    plan = raised(_caught_up(plan, into), issued.date(), ONLINE)
-    write(into, sign_again(plan, repository, copy, load_signers()))
-    save_roles(plan, data)
+    with locked(data):
+        plan = load_plan(data)
+        into = into or plan.signed
+        copy = RepositoryFolder(into)
+        first_root(copy)
+        plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
+        write(into, signed_files(plan, (), load_signers(ask=asking(console)), copy, roles=()))
+        save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
     return CommandResult(_signed(into, plan), (line,))
 
@@ -110,65 +161,94 @@ def rotate(  # noqa: PLR0913 - each is an option
 ) -> CommandResult:
     """Replace the signers of roles, in a next root.
 
-    A ROLE is root, targets or online. The old signers sign that root, too. The public keys of the
-    new ones are in [keys] of repository.toml.
+    A ROLE is root, targets, online, or a channel with its own signers. The old signers of root sign
+    the next one, too; a channel needs no next root, but the signers of targets. The public keys of
+    the new ones are in [keys] of repository.toml.
     """
     parts = (change.partition("=") for change in changes)
     signers = {role: names.split(",") for role, _, names in parts}
-    plan = load_plan(data)
-    into = into or plan.signed
-    plan = with_signers(_caught_up(plan, into), signers)
-    plan = raised(plan, issued.date(), plan.roles.keys())
-    return _sign(console, plan, data, trusted_root, into, gather, dropping)
+    now = issued.replace(tzinfo=timezone.utc)
+    with locked(data):
+        plan = load_plan(data)
+        into = into or plan.signed
+        if gather and is_begun(gather, into):
+            raise PublishError(f"{gather} has signatures already: go on with sign")
+        plan = with_signers(caught_up(plan, published_versions(into)), signers)
+        roles = due_roles(plan, RepositoryFolder(into))
+        # Other signers of a channel are named by targets; those of the four roles by root.
+        of_root = () if signers.keys() <= {*plan.delegated} else ("root",)
+        plan = raised(plan, now.date(), (*of_root, *roles[1:], *ONLINE))
+        return _Order(console, data, trusted_root, into, gather, dropping, now).done(plan, roles)
 
 
 @click.command("new-signer", cls=Command)
 @click.argument("name")
 @click.argument("file", type=click.Path(exists=False, path_type=Path))
-def new_signer(*, name: str, file: Path) -> CommandResult:
+@click.option("--pkcs11", "uri", metavar="URI", help="Register a key that is in a PKCS#11 token.")
+@click.option("--unencrypted", is_flag=True, help="Without a passphrase, for a machine's signer.")
+@click.pass_obj
+def new_signer(
+    console: Console, *, name: str, file: Path, uri: str | None, unencrypted: bool
+) -> CommandResult:
     """Make a signer, and print its public key.
 
-    Only its holder can read FILE. The public key goes into [keys] of repository.toml.
+    The key is encrypted if a passphrase can be asked for, or if TSUKU_LLM_PASSPHRASE_FILE or
+    TSUKU_LLM_PASSPHRASE gives one. Only its holder can read FILE. The public key goes into [keys]
+    of repository.toml.
     """
-    public = make_signer(name, file)
-    found: documents.NewSignerAnswer = {"name": name, "public": public}
-    return CommandResult(found, (f'{name} = "{public}"',))
-
-
-def _caught_up(plan: Plan, into: Path) -> Plan:
-    copy = RepositoryFolder(into)
-    if copy.read(FIRST_ROOT) is None:
-        return plan
-    roles = verify(copy, first_root(copy)).roles
-    return caught_up(plan, {name: state.version for name, state in roles.items()})
-
-
-def _sign(  # noqa: PLR0913, PLR0917 - the options of both commands
-    console: Console,
-    plan: Plan,
-    data: Path,
-    trusted_root: Path | None,
-    into: Path,
-    gather: Path | None,
-    dropping: tuple[str, ...],
-) -> CommandResult:
-    notes: list[str] = []
-
-    def say(line: str) -> None:
-        notes.append(line)
-        tell(console, line)
-
-    releases = release_files(plan, data, trusted_root)
-    for tag in require_kept(plan.revoked, releases, RepositoryFolder(into), dropping):
-        say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-    ceremony = Ceremony(plan, releases, load_signers(), say)
-    if gather:
-        ceremony.in_turn(into, gather)
+    secrets = Passphrases(os.environ, asking(console))
+    if uri is not None:
+        public = register_token(name, file, uri, secrets)
     else:
-        ceremony.alone(into)
-    if plan != load_plan(data):
-        save_roles(plan, data)
-    return CommandResult(_signed(into, plan, notes))
+        public = make_signer(name, file, None if unencrypted else secrets.new(name))
+    line = key_line(name, public)
+    found: documents.NewSignerAnswer = {
+        "name": name,
+        "scheme": public.scheme,
+        "public": public.keyval["public"],
+        "line": line,
+    }
+    return CommandResult(found, (line,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What both commands of people were asked to sign, and where it goes."""
+
+    console: Console
+    data: Path
+    trusted_root: Path | None
+    into: Path
+    gather: Path | None
+    dropping: tuple[str, ...]
+    now: datetime
+
+    def done(
+        self, plan: Plan, roles: tuple[str, ...], files: tuple[ReleaseFile, ...] | None = None
+    ) -> CommandResult:
+        """Sign these roles of a plan; ``files`` are their release files, if they are made."""
+        notes: list[str] = []
+
+        def say(line: str) -> None:
+            notes.append(line)
+            tell(self.console, line)
+
+        published = RepositoryFolder(self.into)
+        if files is None:
+            made_for = [role for role in roles if role != "root"]
+            files = release_files(plan, self.data, self.trusted_root, made_for, published)
+        if TARGETS in roles:
+            for tag in require_kept(plan.revoked, files, published, self.dropping):
+                say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
+        ceremony = Ceremony(plan, files, load_signers(ask=asking(self.console)), say, roles)
+        if self.gather is None:
+            ceremony.alone(self.into)
+            if plan != load_plan(self.data):
+                save_roles(plan, self.data)
+            record_since(self.data, plan, files)
+        else:
+            plan = ceremony.in_turn(self.into, self.gather, self.data, self.now) or plan
+        return CommandResult(_signed(self.into, plan, notes))
 
 
 def _signed(into: Path, plan: Plan, notes: Sequence[str] = ()) -> documents.SignedAnswer:

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.fork_server import RELEASE
 from support.tools import require_tool
-
-from ci.faultlab.fork_server import RELEASE
-from ci.faultlab.suite import ROOT
-from ci.faultlab.waiting import PROMPTLY, Standstill, comes, family, seen
+from support.waiting import PROMPTLY, Standstill, comes, family, seen
 
 RSS_LIMIT = 150 << 20
 LIMIT = 600.0
 """Seconds for a run; the longest, with a server that sends slowly, takes 400 before it gives up."""
 
+_TESTS = Path(__file__).parents[1]
 _BUG = 1
 _ATTACHED = "attached"
 
@@ -127,20 +126,23 @@ class Running:
 class Program:
     """The fork server; safe to use from several threads.
 
+    ``folder`` gets strace's logs. The interpreter starts in ``env``, such as with PYTHONWARNINGS.
+
     Each order is one packet on the socket, and its answers come on their own pipe: orders of two
     threads cannot mix.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._unended: set[Running] = set()
         # SEQPACKET keeps each order one message, with its descriptors.
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "ci.faultlab.fork_server"]
+        command = [sys.executable, "-m", "support.fork_server"]
         with theirs:
             self._server = subprocess.Popen(
                 [*command, str(theirs.fileno())],
-                cwd=ROOT,
+                cwd=_TESTS,
+                env=env,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -155,7 +157,7 @@ class Program:
 
     def hold(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Running:
         """Prepare a run that has not begun yet."""
-        order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd)}
+        order = {"argv": list(argv), "env": dict(env), "cwd": str(cwd), "umask": _umask()}
         return Running(self._channel, order, self._unended)
 
     def traced(
@@ -170,6 +172,12 @@ class Program:
             return ended, Path(log.name).read_text("utf-8", "replace")
 
 
+def _umask() -> int:
+    """Read this process's umask, which can otherwise only be replaced."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return int(status.partition("Umask:")[2].split()[0], 8)
+
+
 @contextlib.contextmanager
 def attached(pid: int, *options: str) -> Iterator[None]:
     """Strace a process and its children for the block, and until they have ended.
@@ -178,7 +186,7 @@ def attached(pid: int, *options: str) -> Iterator[None]:
     """
     command = [require_tool("strace"), "-f", "-p", str(pid), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr  # noqa: S101  # asked for above
+        assert tracer.stderr  # asked for above
         try:
             if not comes(tracer.stderr, PROMPTLY):
                 raise Standstill(f"strace does not attach to process {pid}: {seen(pid)}")

@@ -1,11 +1,12 @@
 """A server that forks the program thousands of times without repeating its imports.
 
-``python -m ci.faultlab.fork_server DESCRIPTOR`` imports the program and waits on a socket. Each
+``python -m support.fork_server DESCRIPTOR`` imports the program and waits on a socket. Each
 order comes with three descriptors (stdout, stderr, and one for the answers). For each order the
 server forks a keeper. The keeper forks the program, waits for it, and reports how it ended. The
 child prepares itself, reports its process id, and waits to be released by a signal, in a system
 call into which no fault is injected. Then it runs the program's entry point and ends as an
-interpreter ends. Only finding and reading modules is skipped, and no fault is about that.
+interpreter ends. Only finding and reading modules is skipped; ``tests/project/test_start_up.py``
+is about that.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PATIENCE = 600.0
 """Seconds after which a child that was not released gives up."""
 
 _LARGEST_ORDER = 1 << 18
+_MAIN = os.path.join(tsuku_llm.__path__[0], "__main__.py")  # noqa: PTH118 - sys.argv has strings
 _NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
 _FOREIGN = (
     *("httpx", "tuf.ngclient", "tuf.api.serialization.json", "filelock"),
@@ -90,7 +92,10 @@ def _be_the_program(order: dict[str, Any], stdout: int, stderr: int, answer: int
     os.environ.clear()
     os.environ.update(order["env"])
     os.chdir(order["cwd"])
-    sys.argv = ["tsuku-llm", *order["argv"]]
+    os.umask(order["umask"])
+    # As after ``python -m tsuku_llm``: the program starts itself again from these.
+    sys.argv = [_MAIN, *order["argv"]]
+    sys.orig_argv = [sys.executable, "-m", "tsuku_llm", *order["argv"]]
     from tsuku_llm.cli.main import main as program  # noqa: PLC0415
 
     # Last: who reads this attaches a tracer, and none of the calls above are the program's. Two

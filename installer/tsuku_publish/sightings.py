@@ -1,0 +1,75 @@
+"""Since when a channel has had the digest of each release: what its signer states, and what we saw.
+
+The signer of a delegated channel states ``since`` in each entry, from ``since.json`` in its data. A
+thief of its key could state any time. So each promoter also keeps an own record, in a place that no
+pull of the data can change, with the time of the own clock. The younger of the two counts.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from tsuku_llm.files import make_folder, replace_file
+from tsuku_publish.documents import json_bytes
+from tsuku_publish.errors import reading
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+SINCE = "since.json"
+"""What the signer of a channel states, next to ``repository.toml``."""
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """The digest of a release file, and the time at which a channel had it first."""
+
+    sha256: str
+    time: datetime
+
+
+Sightings = Mapping[str, Mapping[str, Sighting]]
+"""Channel → release → its sighting."""
+
+
+def parse_time(text: str) -> datetime:
+    """Read a time as it is signed. Raises ``ValueError``."""
+    return datetime.strptime(text, TIME).replace(tzinfo=timezone.utc)
+
+
+def own_record(first_root: bytes) -> Path:
+    """Name the file with what this user saw in the repository that begins with this root."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    name = hashlib.sha256(first_root).hexdigest()[:16]
+    return Path(state) / "tsuku-publish" / "seen" / f"{name}.json"
+
+
+def load_sightings(path: Path) -> Sightings:
+    """Read a record; empty if there is none. Raises ``PublishError``."""
+    if not path.exists():
+        return {}
+    with reading(path):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Sighting]])
+
+
+def save_sightings(path: Path, sightings: Sightings) -> None:
+    """Write a record, with its folder."""
+    make_folder(path.parent)
+    replace_file(path, json_bytes(msgspec.to_builtins(sightings)))
+
+
+def seen_now(
+    known: Sightings, channel: str, digests: Mapping[str, str], now: datetime
+) -> dict[str, Sighting]:
+    """Return the sightings of a channel that has these digests now (release → SHA-256).
+
+    A release that was gone, or had another digest, begins again.
+    """
+    before = known.get(channel, {})
+    return {
+        release: old
+        if (old := before.get(release)) is not None and old.sha256 == sha256
+        else Sighting(sha256, now)
+        for release, sha256 in digests.items()
+    }
