@@ -25,25 +25,6 @@ def printable(text: str) -> str:
     )
 
 
-def columns(text: str) -> int:
-    """Return how many columns of a terminal a text takes.
-
-    Characters of East Asia are wide, and marks that combine with the one before take none.
-    """
-    if text.isascii():
-        return len(text)
-    import unicodedata  # noqa: PLC0415 - nearly every text is ASCII
-
-    return sum(
-        0
-        if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf")
-        else 2
-        if unicodedata.east_asian_width(char) in ("W", "F")
-        else 1
-        for char in text
-    )
-
-
 def shortened(text: str, most: int) -> str:
     """Return a text of at most ``most`` characters: the middle of a longer one is left out."""
     if len(text) <= most:

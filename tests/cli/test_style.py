@@ -19,8 +19,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import wanted_color
 from tsuku_llm.cli.render.text import table
-from tsuku_llm.cli.style import Style, painted, wants_color, wrapped
-from tsuku_llm.safe_text import columns
+from tsuku_llm.cli.style import Style, columns, painted, wants_color, wrapped
 
 Run = Callable[..., Result]
 MACHINE = Path(__file__).parents[1] / "snapshots" / "a100-driver-550-without-vulkan.json"

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import NamedTuple, TextIO
 
 from tsuku_llm.cli import streams
-from tsuku_llm.safe_text import columns
 
 COLORS = ("auto", "always", "never")
 """What ``--color`` may say."""
@@ -81,6 +80,25 @@ def painted(text: str) -> str:
         if found := pattern.match(text):
             return f"\x1b[{code}m{found[0]}\x1b[0m{text[found.end() :]}"
     return text
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes.
+
+    Characters of East Asia are wide, and marks that combine with the one before take none.
+    """
+    if text.isascii():
+        return len(text)
+    import unicodedata  # noqa: PLC0415 - nearly every text is ASCII
+
+    return sum(
+        0
+        if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(char) in ("W", "F")
+        else 1
+        for char in text
+    )
 
 
 def wrapped(line: str, width: int) -> str:

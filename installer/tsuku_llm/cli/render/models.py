@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.safe_text import columns
+from tsuku_llm.cli.style import columns
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import running as documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tsuku_llm.safe_text import columns
+from tsuku_llm.cli.style import columns
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
