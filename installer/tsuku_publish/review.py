@@ -20,7 +20,7 @@ from tsuku_publish.signing import public_key
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedRelease:
     """A release as users get it: the role that signs it, its entry, digest and release file."""
 
     role: str
@@ -95,11 +95,13 @@ def review(
     root = published.read(FIRST_ROOT)
     known = verify(published, root) if root is not None else None
     before = dict(_offers(known, published)) if known else {}
-    after: dict[str, Offer] = {}
+    after: dict[str, OfferedRelease] = {}
     # The first role that lists a release signs it: targets, and then the channels in their order.
     for file in files:
         document = json.loads(file.data)
-        after.setdefault(document["release"], Offer(file.role, file.sha256, file.custom, document))
+        after.setdefault(
+            document["release"], OfferedRelease(file.role, file.sha256, file.custom, document)
+        )
     for release, offer in before.items():
         if offer.role not in roles and (offer.role in plan.delegated or TARGETS not in roles):
             after.setdefault(release, offer)
@@ -125,15 +127,20 @@ def review(
     )
 
 
-def _offers(repository: trust.TrustedRepository, copy: trust.Copy) -> Iterator[tuple[str, Offer]]:
+def _offers(
+    repository: trust.TrustedRepository, copy: trust.Copy
+) -> Iterator[tuple[str, OfferedRelease]]:
     """Yield each release of a verified repository, by its name."""
     for target in repository.targets.values():
         document = json.loads(copy.read(target.name) or b"{}")
-        yield target.custom["release"], Offer(target.role, target.sha256, target.custom, document)
+        yield (
+            target.custom["release"],
+            OfferedRelease(target.role, target.sha256, target.custom, document),
+        )
 
 
 def _release_changes(
-    before: Mapping[str, Offer], after: Mapping[str, Offer]
+    before: Mapping[str, OfferedRelease], after: Mapping[str, OfferedRelease]
 ) -> Iterator[ReleaseChange]:
     for release in sorted(before.keys() | after.keys(), key=lambda tag: (len(tag), tag)):
         old, new = before.get(release), after.get(release)
@@ -168,11 +175,13 @@ def _release_changes(
         )
 
 
-def _same(old: Offer, new: Offer) -> bool:
+def _same(old: OfferedRelease, new: OfferedRelease) -> bool:
     return (old.sha256, [*old.entry["channels"]]) == (new.sha256, [*new.entry["channels"]])
 
 
-def _newest(offers: Mapping[str, Offer], channels: Collection[str]) -> Offer | None:
+def _newest(
+    offers: Mapping[str, OfferedRelease], channels: Collection[str]
+) -> OfferedRelease | None:
     """Return the newest release that these channels had."""
     found = [each for each in offers.values() if {*channels} & {*each.entry["channels"]}]
     return max(found, key=lambda each: int(each.entry["sequence"]), default=None)
