@@ -107,7 +107,7 @@ def test_delegations_to_no_role_are_accepted(tmp_path: Path) -> None:
 def test_a_role_that_can_sign_no_release_is_not_asked_for(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    simulator.delegate("docs", "docs/*", "releases", "releases/*/*")
+    simulator.delegate("docs", "manual/*", "docs/*/*", "releases", "releases/*/*")
     simulator.bump()
     assert len(refresh(simulator, tmp_path).entries) == 2
     assert not [name for name in simulator.requests if "docs" in name]
