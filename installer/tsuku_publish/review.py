@@ -20,7 +20,7 @@ from tsuku_publish.signing import public_key
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedRelease:
+class ReviewedRelease:
     """A release as users get it: the role that signs it, its entry, digest and release file."""
 
     role: str
@@ -95,12 +95,12 @@ def review(
     root = published.read(FIRST_ROOT)
     known = verify(published, root) if root is not None else None
     before = dict(_offers(known, published)) if known else {}
-    after: dict[str, OfferedRelease] = {}
+    after: dict[str, ReviewedRelease] = {}
     # The first role that lists a release signs it: targets, and then the channels in their order.
     for file in files:
         document = json.loads(file.data)
         after.setdefault(
-            document["release"], OfferedRelease(file.role, file.sha256, file.custom, document)
+            document["release"], ReviewedRelease(file.role, file.sha256, file.custom, document)
         )
     for release, offer in before.items():
         if offer.role not in roles and (offer.role in plan.delegated or TARGETS not in roles):
@@ -129,18 +129,18 @@ def review(
 
 def _offers(
     repository: trust.TrustedRepository, copy: trust.Copy
-) -> Iterator[tuple[str, OfferedRelease]]:
+) -> Iterator[tuple[str, ReviewedRelease]]:
     """Yield each release of a verified repository, by its name."""
     for target in repository.targets.values():
         document = json.loads(copy.read(target.name) or b"{}")
         yield (
             target.custom["release"],
-            OfferedRelease(target.role, target.sha256, target.custom, document),
+            ReviewedRelease(target.role, target.sha256, target.custom, document),
         )
 
 
 def _release_changes(
-    before: Mapping[str, OfferedRelease], after: Mapping[str, OfferedRelease]
+    before: Mapping[str, ReviewedRelease], after: Mapping[str, ReviewedRelease]
 ) -> Iterator[ReleaseChange]:
     for release in sorted(before.keys() | after.keys(), key=lambda tag: (len(tag), tag)):
         old, new = before.get(release), after.get(release)
@@ -175,13 +175,13 @@ def _release_changes(
         )
 
 
-def _same(old: OfferedRelease, new: OfferedRelease) -> bool:
+def _same(old: ReviewedRelease, new: ReviewedRelease) -> bool:
     return (old.sha256, [*old.entry["channels"]]) == (new.sha256, [*new.entry["channels"]])
 
 
 def _newest(
-    offers: Mapping[str, OfferedRelease], channels: Collection[str]
-) -> OfferedRelease | None:
+    offers: Mapping[str, ReviewedRelease], channels: Collection[str]
+) -> ReviewedRelease | None:
     """Return the newest release that these channels had."""
     found = [each for each in offers.values() if {*channels} & {*each.entry["channels"]}]
     return max(found, key=lambda each: int(each.entry["sequence"]), default=None)
