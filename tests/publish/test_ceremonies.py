@@ -2,12 +2,17 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.own_publisher import write_plan
-from support.release_data import keys_of
+from support.program import PUBLISHER as PUBLISHER_COMMAND
+from support.program import environment
+from support.release_data import keys_of, signers_file
 from support.schemas import read
+from support.screens import Screen, screen
 from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release
 
 from ci.schemas import PUBLISHER
@@ -196,3 +201,49 @@ def test_a_review_for_programs_follows_its_schema(
     assert (change["release"], change["change"], change["after"]) == ("b3", "new", ["stable"])
     assert [each["role"] for each in done["roles"]] == ["targets", "snapshot", "timestamp"]
     assert done["kept"] == ["nightly"]
+
+
+# --- asked on a terminal -------------------------------------------------------------------
+
+
+@contextmanager
+def asked(team: Team, *words: str) -> Iterator[Screen]:
+    """A holder at a terminal, who is asked whether to sign."""
+    signers = signers_file(team.home / "all.json", *PEOPLE, *MACHINE)
+    env = environment(team.home / "home", **signers)
+    command = (*PUBLISHER_COMMAND, "sign", "--raise", "--data", str(team.data), *words)
+    with screen(team.home / "tmux", command, env, columns=90) as shown:
+        shown.wait_for(lambda text: "Sign this? [y/N]" in text)
+        yield shown
+
+
+def test_a_holder_reads_the_change_before_the_question(team: Team) -> None:
+    team.add("stable", "b3")
+    before = team.files()
+    with asked(team) as shown:
+        assert "new       b3 (stable), built by simulator" in shown.text
+        shown.keys("n", "Enter")
+        assert shown.exit_code() == 1
+        assert "nothing was signed" in shown.text
+    assert team.files() == before
+
+
+def test_a_reader_keeps_no_job_waiting(team: Team) -> None:
+    team.add("stable", "b3")
+    with asked(team) as shown:
+        team.run("resign", signers=("host",))
+        team.run("sign", "--channel", "nightly", signers=MACHINE)
+        shown.keys("y", "Enter")
+        assert shown.exit_code() == 0, shown.text
+    assert channels_of(team) == {"stable": ["b3", "b1"], "nightly": ["b2"]}
+
+
+def test_what_changed_while_a_holder_read_is_not_signed(team: Team) -> None:
+    team.add("stable", "b3")
+    before = team.files()
+    with asked(team) as shown:
+        team.add("stable", "b4")
+        shown.keys("y", "Enter")
+        assert shown.exit_code() == 1
+        assert "other content is to be signed by now" in shown.text
+    assert team.files() == before

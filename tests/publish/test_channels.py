@@ -401,6 +401,8 @@ def test_a_release_that_nightly_had_for_72_hours_becomes_stable(
     delegated.run("promote", "b3", "--to", "stable", "--on", "2026-11-25T07:00:00Z")
     # Facts that changed since change nothing: people sign what nightly had.
     (delegated.data / "releases" / "b3.json").unlink()
+    delegated.edit(lambda document: document["channels"].update(nightly=["b2"]))
+    delegated.run("build", tmp_path / "review")
     delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
     before = user.catalog.trusted.targets["releases/b3.json"]
     user.refresh(delegated.files())
@@ -409,7 +411,6 @@ def test_a_release_that_nightly_had_for_72_hours_becomes_stable(
     assert (before.role, after.role) == ("nightly", "targets")
     assert user.channels == {"stable": ["b3", "b1"], "nightly": ["b3", "b2"]}
     # It stays in both, also when the machine drops it.
-    delegated.edit(lambda document: document["channels"].update(nightly=["b2"]))
     delegated.run("sign", "--channel", "nightly", signers=MACHINE)
     user.refresh(delegated.files())
     assert user.channels == {"stable": ["b3", "b1"], "nightly": ["b3", "b2"]}

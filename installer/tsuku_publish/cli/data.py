@@ -15,6 +15,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_publish import revoked
 from tsuku_publish.attestations import Attest
 from tsuku_publish.cli.options import DAY, FILE, FOLDER, TODAY, data_option, root_option, tell
+from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.plan import load_plan
 from tsuku_publish.refresh import Refresh
 from tsuku_publish.releases import known_document, release_files
@@ -119,7 +120,8 @@ def build(*, data: Path, trusted_root: Path | None, into: Path) -> CommandResult
 
     INTO gets those of every channel.
     """
-    releases = release_files(load_plan(data), data, trusted_root)
+    plan = load_plan(data)
+    releases = release_files(plan, data, trusted_root, published=RepositoryFolder(plan.signed))
     for release in releases:
         path = into / release.path
         path.parent.mkdir(parents=True, exist_ok=True)
