@@ -431,6 +431,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.manifest", "tsuku_llm.trust"},
     # Signatures, and the repository that they make.
     "passphrases": frozenset({"errors"}),
+    "founding": frozenset({"errors", "keys", "signers", "tsuku_llm.errors", "tsuku_llm.files"}),
     "tokens": frozenset({"errors"}),
     "signers": frozenset({"errors", "keys", "passphrases", "tokens"}),
     "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
@@ -446,12 +447,23 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"releases", "sightings", "signing", "tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
     # Builds of one's own.
-    "packing": frozenset({"tsuku_llm.archive", "tsuku_llm.disk", "tsuku_llm.files"})
+    "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
+    | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {"documents", "keys", "packing", "passphrases", "plan", "refresh", "releases", "revoked"}
+    | {
+        "documents",
+        "founding",
+        "keys",
+        "packing",
+        "passphrases",
+        "plan",
+        "refresh",
+        "releases",
+        "revoked",
+    }
     | {"secrets", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
@@ -463,10 +475,10 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "elftools": frozenset({"binaries"}),
     "filelock": frozenset({"folder"}),
     "msgspec": frozenset({"errors", "keys", "plan", "promoted", "refresh", "sightings"}),
-    "securesystemslib": frozenset({"keys", "plan", "signers", "signing", "tokens"}),
+    "securesystemslib": frozenset({"founding", "keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
-    "tomli": frozenset({"attestations", "classify", "packages", "plan"}),
-    "tomlkit": frozenset({"plan"}),
+    "tomli": frozenset({"attestations", "classify", "keys", "packages", "plan"}),
+    "tomlkit": frozenset({"founding", "plan"}),
     "tuf": frozenset({"signing"}),
 }
 

@@ -97,7 +97,9 @@ def sign(  # noqa: PLR0913 - each is an option
         plan = load_plan(data)
         into = into or plan.signed
         if channel and gather is None:
-            plan = sign_channel(data, channel, load_signers(), now, into, trusted_root)
+            plan = sign_channel(
+                data, channel, load_signers(ask=asking(console)), now, into, trusted_root
+            )
             line = f"{into}: {channel} {plan.roles[channel].version} is signed"
             return CommandResult(_signed(into, plan, (line,)), (line,))
         order = _Order(console, data, trusted_root, into, gather, dropping, now)
