@@ -10,9 +10,12 @@ variant does not hide the rest of the release from programs of today.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, BinaryIO, Literal, get_args
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -265,12 +268,50 @@ class ReleaseEntry:
     version: Dotted | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _About:
+    publisher: Publisher
+    published: Date
+    version: Dotted | None = None
+
+
+_NUMBERED = re.compile(r"b([0-9]{1,15})")
+"""A release's tag, which has its place in the order of releases."""
+
+
 def parse_entry(target: Target) -> ReleaseEntry:
     """Read the signed entry of a release. Raises ``ManifestError``."""
     try:
         return msgspec.convert(target.custom, ReleaseEntry)
     except msgspec.ValidationError as error:
         raise _not_understood(f"the entry of {target.path[:100]}", error) from error
+
+
+def entry_in(data: VerifiedBytes, release: str, channel: str) -> ReleaseEntry:
+    """Make the entry of a release from its file, whose name says which release it is.
+
+    For files in a delegated role's own folder, which is the channel: their targets metadata has no
+    entry. Raises ``ManifestError`` for a name that is not "b" and a number, and for no JSON. A file
+    that this version cannot read otherwise gets an entry, too: it may say that it is revoked.
+    """
+    number = _NUMBERED.fullmatch(release)
+    if number is None:
+        raise _not_understood(f"{release[:100]!a}", ValueError('it is not "b" and a number'))
+    try:
+        document = decode_json(data)
+    except (ValueError, RecursionError) as error:
+        raise _not_understood("a release file", error) from error
+    about = _About(publisher="unknown", published="1970-01-01")
+    with suppress(msgspec.ValidationError):
+        about = msgspec.convert(document, _About)
+    return ReleaseEntry(
+        release=release,
+        sequence=int(number[1]),
+        publisher=about.publisher,
+        published=about.published,
+        channels=(channel,),
+        version=about.version,
+    )
 
 
 def parse_release(data: VerifiedBytes) -> Release:
@@ -337,10 +378,21 @@ def can_list(path: str) -> bool:
 def can_fetch(url: str) -> bool:
     """Tell whether a release file can name an archive at this URL: https, without a user."""
     try:
-        msgspec.convert(url, Url)
-    except msgspec.ValidationError:
+        _require_host(msgspec.convert(url, Url))
+    except ValueError:
         return False
     return url.startswith("https://")
+
+
+def _require_host(url: str) -> str:
+    """Return a URL; raise ``ValueError`` if its host or port cannot be read, as in https://[::1."""
+    # The syntax of another scheme is not ours to know.
+    if url.startswith("https:"):
+        parts = urlsplit(url)
+        _ = parts.port  # it raises for what is no port
+        if not parts.hostname:
+            raise ValueError(f"a URL without a host: {url[:100]}")
+    return url
 
 
 def _not_understood(what: str, error: Exception) -> ManifestError:
@@ -409,7 +461,7 @@ def _require_known(platform: Platform) -> None:
 def _artifact(raw: _Artifact) -> Artifact:
     files = raw.files
     return Artifact(
-        url=raw.url,
+        url=_require_host(raw.url),
         sha256=raw.sha256,
         size=raw.size,
         format=raw.format,

@@ -71,8 +71,9 @@ class Attest:
         with reading(self._data / "rules.toml"):
             rules = load_rules(self._data)
             digests = _digests(release, rules)
-        bundles = [bundle for data in files for bundle in bundles_in(data)]
-        if not bundles:
+        given = [*files]
+        bundles = [bundle for data in given for bundle in bundles_in(data)]
+        if not given:
             with Network(self._environ) as network:
                 service = HostingService(rules.api, self._environ, network)
                 bundles = published_bundles(service, digests.values())

@@ -48,7 +48,8 @@ class PlatformRule:
 class Rules:
     """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide.
 
-    ``api`` is the URL of upstream's repository in the hosting service's API.
+    ``api`` is the URL of upstream's repository in the hosting service's API. ``requires`` are the
+    named tables of what machines must have.
     """
 
     platforms: Mapping[str, PlatformRule]
@@ -56,6 +57,7 @@ class Rules:
     skipped: tuple[str, ...]
     libraries: frozenset[str]
     api: str
+    requires: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,19 @@ class ClassifiedBuild:
 
     rule: Rule
     artifacts: tuple[Asset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SortedAssets:
+    """The assets of a release: builds, unknown ones, and builds that lack their companion.
+
+    ``lonely`` has the missing companion's pattern by the build's asset. Skipped ones are not here.
+    """
+
+    tag: str
+    builds: tuple[ClassifiedBuild, ...]
+    unknown: tuple[Asset, ...]
+    lonely: Mapping[str, str]
 
 
 def load_rules(data: Path) -> Rules:
@@ -83,17 +98,37 @@ def load_rules(data: Path) -> Rules:
             skipped=tuple(skip["asset"] for skip in raw["skip"]),
             libraries=frozenset(raw["libraries"]["known"]),
             api=raw["hosting"]["api"],
+            requires=raw["requires"],
         )
 
 
 def classify(release: UpstreamRelease, rules: Rules) -> tuple[ClassifiedBuild, ...]:
-    """Return the builds of a release, in the order of the rules.
+    """Return the builds of a release, in the order of the rules, without those left out.
 
     Raises ``PublishError`` for an asset that no rule knows, for a build whose companion is missing,
-    and for a companion without its build.
+    and for a companion without its build, unless the facts say that it is left out.
+    """
+    found = sort_assets(release, rules)
+    for asset, companion in found.lonely.items():
+        if asset not in release.left_out:
+            raise PublishError(f"{release.tag}: {asset} has no {companion}")
+    unknown = [asset.name for asset in found.unknown if asset.name not in release.left_out]
+    if unknown:
+        raise PublishError(f"{release.tag}: no rule knows {', '.join(sorted(unknown))}")
+    return tuple(
+        build
+        for build in found.builds
+        if not any(asset.name in release.left_out for asset in build.artifacts)
+    )
+
+
+def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
+    """Return which assets of a release are a build, and which no rule knows.
+
+    Raises ``PublishError`` if a rule fits more than one asset.
     """
     assets = {asset.name: asset for asset in release.assets}
-    builds = []
+    builds, lonely = [], {}
     for rule in rules.builds:
         asset = _only(rule.asset, release.tag, assets)
         if asset is None:
@@ -102,14 +137,17 @@ def classify(release: UpstreamRelease, rules: Rules) -> tuple[ClassifiedBuild, .
         if rule.companion:
             companion = _only(rule.companion, release.tag, assets)
             if companion is None:
-                raise PublishError(f"{release.tag}: {asset.name} has no {rule.companion}")
+                lonely[asset.name] = rule.companion
+                continue
             artifacts = (asset, companion)
         builds.append(ClassifiedBuild(rule, artifacts))
-    used = {artifact.name for build in builds for artifact in build.artifacts}
-    unknown = [name for name in assets.keys() - used if not _skipped(name, release.tag, rules)]
-    if unknown:
-        raise PublishError(f"{release.tag}: no rule knows {', '.join(sorted(unknown))}")
-    return tuple(builds)
+    used = {artifact.name for build in builds for artifact in build.artifacts} | {*lonely}
+    unknown = (
+        asset
+        for name, asset in assets.items()
+        if name not in used and not _skipped(name, release.tag, rules)
+    )
+    return SortedAssets(release.tag, tuple(builds), tuple(unknown), lonely)
 
 
 def _rule(raw: Mapping[str, Any], requires: Mapping[str, Mapping[str, Any]]) -> Rule:

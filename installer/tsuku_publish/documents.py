@@ -179,8 +179,8 @@ def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str,
     return {"default": platform.default, "preference": preference, "variants": dict(variants)}
 
 
-def _layout(name: str, tag: str) -> tuple[str, str]:
-    """Return an asset's format and top folder.
+def layout(name: str, tag: str) -> tuple[str, str]:
+    """Return the format and the top folder of an upstream asset.
 
     A zip file is flat, and the top folder of a CUDA companion has the companion's name.
     """
@@ -205,7 +205,7 @@ def _variant(
         **arguments,
         "requires": dict(requires),
         "artifacts": [
-            artifact(asset, *_layout(asset.name, tag), contents.get(asset.sha256))
+            artifact(asset, *layout(asset.name, tag), contents.get(asset.sha256))
             for asset in build.artifacts
         ],
     }

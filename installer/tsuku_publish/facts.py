@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class UpstreamRelease:
     """One tag of upstream; ``version`` is the stable version that names it, if any.
 
     ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives were
-    not read. None means that it was done, or must be done.
+    not read. None means that it was done, or must be done. ``left_out`` are assets that its release
+    file does not have, each with the reason.
     """
 
     tag: str
@@ -35,6 +36,7 @@ class UpstreamRelease:
     assets: tuple[Asset, ...]
     unattested: str | None = None
     unlisted: str | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 class Facts:
@@ -83,6 +85,22 @@ class Facts:
         if reason is not None:
             release[what] = reason
 
+    def leave_out(self, tag: str, assets: Mapping[str, str]) -> None:
+        """Record which assets of a release its release file does not have: name → reason."""
+        release = self._raw["releases"][tag]
+        release.pop("left_out", None)
+        if assets:
+            release["left_out"] = dict(sorted(assets.items()))
+
+    def forget(self, tag: str) -> None:
+        """Remove a release."""
+        self._raw["releases"].pop(tag, None)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The recorded stable versions ("v0.6.0"), and the build that each names."""
+        return dict(self._raw["stable"])
+
     def save(self) -> None:
         """Write the file."""
         text = json.dumps(self._raw, indent=1)
@@ -107,6 +125,7 @@ def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamR
         ),
         unattested=raw.get("unattested"),
         unlisted=raw.get("unlisted"),
+        left_out=raw.get("left_out", {}),
     )
 
 

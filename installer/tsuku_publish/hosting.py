@@ -28,15 +28,7 @@ _TAG = re.compile(r"\bb[0-9]{4,6}\b")
 
 
 class RateLimited(PublishError):
-    """The service refuses more requests for some time; ``until`` is when it answers again."""
-
-    def __init__(self, host: str, until: datetime | None) -> None:
-        when = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for some time"
-        super().__init__(
-            f"{host} answers no more requests {when}",
-            hint=f"run it again after that; a token in {TOKEN} allows more requests",
-        )
-        self.until = until
+    """The service refuses more requests for some time."""
 
 
 class IncompleteRelease(PublishError):
@@ -94,14 +86,14 @@ class HostingService:
 
     def _ask(self, path: str, headers: Mapping[str, str] | None = None) -> "_Answer":
         if self._closed_until and self._now() < self._closed_until:
-            raise RateLimited(self._host, self._closed_until)
+            raise self._limited(self._closed_until)
         answer = self._once(path, headers or {})
         wait = answer.wait
         if wait is not None and wait <= self._network.limits.max_retry_after:
             self._network.pause(wait)
             answer = self._once(path, headers or {})
         if answer.limited:
-            raise RateLimited(self._host, answer.until(self._now()))
+            raise self._limited(answer.until(self._now()))
         if answer.status in _REFUSED:
             raise PublishError(f"{self._host} answered {answer.status} to a request for {path}")
         if answer.remaining == 0:
@@ -113,6 +105,13 @@ class HostingService:
             return _get(self._url(path), {"Accept": _JSON, **headers}, self._network)
         except TsukuError as error:
             raise PublishError(in_one_line(error), hint=error.hint) from error
+
+    def _limited(self, until: datetime | None) -> RateLimited:
+        when = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for some time"
+        return RateLimited(
+            f"{self._host} answers no more requests {when}",
+            hint=f"run it again after that; a token in {TOKEN} allows more requests",
+        )
 
     @property
     def _host(self) -> str:

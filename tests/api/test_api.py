@@ -115,6 +115,16 @@ def test_a_server_is_found_by_what_it_serves_or_by_its_name(user: User) -> None:
     assert {server.name for server in api.status()} == {first.name, other.name}
 
 
+@pytest.mark.parametrize("words", [("--port", "70000"), ("--port=80",), ("--host", "[::1]")])
+def test_a_wrong_address_is_refused_before_anything_is_installed(
+    shop: ReleaseServer, user: User, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(errors.UsageError, match="--"):
+        api.ensure_server(arguments=words)
+    assert not shop.downloads()
+    assert user.versions() == []
+
+
 def test_the_block_stops_the_server_that_it_started_and_no_other() -> None:
     with api.ensure_server(name="mine") as server:
         assert [each.name for each in api.status()] == ["mine"]

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ def test_a_terminal_also_shows_how_this_copy_was_installed(tmp_path: Path) -> No
 
 
 # --- the texts ---------------------------------------------------------------------------
+
+
+def test_the_tests_children_learn_no_width_from_their_environment() -> None:
+    code = "import os; print({'COLUMNS', 'LINES'} & {*os.environ})"
+    # Without ``env``: what this process has, also what os.environ does not show.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("columns", COLUMNS)

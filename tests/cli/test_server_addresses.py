@@ -300,6 +300,39 @@ def test_a_server_that_is_gone_or_never_was_has_no_page(home: Home) -> None:
     assert (refused.code, "there is no server called default" in refused.stderr) == (7, True)
 
 
+def test_exec_tells_where_the_server_will_be(home: Home) -> None:
+    """Nothing can follow the server then, so its arguments are all that is known."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = ("--host", "0.0.0.0", "--port", port, "--api-prefix", "/v")  # noqa: S104 - the case
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--exec", "--", *words],
+        env=environment(home.path),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as serving:
+        assert serving.stderr
+        told: dict[str, str] = {}
+        while "open to" not in told:
+            name, _, text = (
+                serving.stderr.readline().strip().partition(", once the server is ready: ")
+            )
+            told[name] = text
+        assert told["web page"] == f"http://127.0.0.1:{port}/v/"
+        assert told["OpenAI API"] == f"{told['web page']}v1"
+        serving.terminate()
+
+
+@pytest.mark.parametrize("flags", [(), ("--on-demand",)])
+def test_a_unit_tells_where_its_server_will_be(home: Home, flags: tuple[str, ...]) -> None:
+    line = ("serve", "--systemd-unit", *flags, "--", "--port", "8123")
+    told = ["web page: http://127.0.0.1:8123/", "OpenAI API: http://127.0.0.1:8123/v1"]
+    printed = home.run(*line)
+    assert printed.stderr.splitlines() == (told if flags else [])
+    written = home.run(*line[:2], "--output", str(home.path / "units"), *line[2:])
+    assert written.stdout.splitlines()[-3:-1] == told
+
+
 @pytest.mark.parametrize("way", ["--exec", "--notify", "--systemd-unit"])
 def test_open_is_refused_where_no_user_waits(home: Home, way: str) -> None:
     done = home.run("serve", way, "--open")

@@ -74,6 +74,9 @@ def test_a_request_that_nothing_meets_is_refused_with_the_reasons(owner: User) -
     assert done.code == 7
     assert "  b1 has no build for nvidia on linux-amd64\n" in done.stderr
     assert "[y/N]" not in done.stderr
+    # To install what is active already would change nothing.
+    assert "install --backend cpu" not in done.stderr
+    assert done.stderr.endswith("hint: use cpu, which is installed: leave out --backend\n")
 
 
 def test_a_unit_keeps_the_backend(owner: User) -> None:

@@ -12,6 +12,7 @@ from tsuku_llm.launch.addresses import (
     ServerAddress,
     ServerUrls,
     address_of,
+    expected_addresses,
     is_everywhere,
     require_address,
     urls_of,
@@ -216,3 +217,14 @@ def test_the_last_value_counts_and_a_value_is_no_option(words: list[str]) -> Non
                 host = value
     expected = int(port) if port.isdecimal() else 8080
     assert address_of(words, {})[:2] == (host or "127.0.0.1", expected)
+
+
+def test_the_addresses_of_a_server_that_is_still_to_start() -> None:
+    assert expected_addresses((), {}) == (
+        ("web page", "http://127.0.0.1:8080/"),
+        ("OpenAI API", "http://127.0.0.1:8080/v1"),
+    )
+    words, others = expected_addresses(("--no-ui", "--host", "::"), {"LLAMA_ARG_PORT": "9"})
+    assert words == ("OpenAI API", "http://[::1]:9/v1")
+    assert others[0] == "open to"
+    assert expected_addresses(("--host", "::", "--port", "0"), {}) == ()

@@ -10,7 +10,7 @@ from support.program import Result, environment, run_program
 from support.servers import install_stand_in
 from support.stored import install
 
-from tsuku_llm.operations.downloads import _lacks_https
+from tsuku_llm.operations.which import lacks_https
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -111,4 +111,15 @@ def test_the_real_build_of_the_index_tells_that_it_has_none(tmp_path: Path) -> N
         for path in folder.iterdir()
         if path.is_file() and "ggml" not in path.name
     }
-    assert _lacks_https(install(Store(tmp_path / "llm"), files=files, links={}))
+    assert lacks_https(install(Store(tmp_path / "llm"), files=files, links={}))
+
+
+def test_no_advice_names_a_download_that_the_build_cannot_do(tmp_path: Path) -> None:
+    without_https(tmp_path)
+    url = "https://example.org/m.gguf"
+    for words in (("models",), ("serve", "-m", "nothing"), ("serve", "-m", url)):
+        done = serve(tmp_path, *words)
+        said = done.stdout + done.stderr
+        assert "download a GGUF file with another program" in said, said
+        assert "-hf" not in said
+        assert "--model-url" not in said

@@ -167,6 +167,23 @@ def test_a_hold_keeps_channel_and_repository_without_settings_for_them(
     assert (receipt.release, receipt.channel, receipt.repository) == ("b7", "nightly", "test")
 
 
+def test_a_flag_for_another_channel_is_told_that_the_hold_outranks_it(
+    shop: Shop, home: Path
+) -> None:
+    shop.release("b7", 3, channel="nightly")
+    install(shop.own(home), release="b1")
+    flag = frozenset({"channel"})
+    told = "--channel nightly changes nothing: llm.hold keeps b1 of the channel stable; "
+    for channel, flags, is_told in (
+        ("nightly", flag, True),
+        ("nightly", frozenset(), False),
+        ("stable", flag, False),
+    ):
+        session = shop.own(home, hold=True, channel=channel, flags=flags)
+        assert install(session).choice.release.release == "b1"
+        assert any(note.startswith(told) for note in notes(session)) == is_told
+
+
 def test_a_hold_without_anything_installed_holds_nothing(shop: Shop, home: Path) -> None:
     assert install(shop.own(home, hold=True)).choice.release.release == "b2"
 

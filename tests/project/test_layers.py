@@ -101,8 +101,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
     | {"which"},
     "fitting": frozenset({"device_check"}),
-    "models": frozenset({"explain", "session"}),
-    "downloads": frozenset({"models", "session"}),
+    "models": frozenset({"explain", "session", "which"}),
+    "downloads": frozenset({"models", "session", "which"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
     "copy_facts": frozenset(),
@@ -446,24 +446,18 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "plan"})
     | {"releases", "sightings", "signing", "tsuku_llm.files"},
     "secrets": frozenset({"errors"}),
+    "feed": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
+    | {"folder", "hosting", "plan", "refresh", "tsuku_llm.archive", "tsuku_llm.errors"}
+    | {"tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Builds of one's own.
     "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
     | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
-    "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "folder"})
-    | {
-        "documents",
-        "founding",
-        "keys",
-        "packing",
-        "passphrases",
-        "plan",
-        "refresh",
-        "releases",
-        "revoked",
-    }
+    "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "feed", "folder"})
+    | {"documents", "founding", "keys", "packing", "passphrases", "plan", "refresh", "releases"}
+    | {"revoked"}
     | {"secrets", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
@@ -474,15 +468,15 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "cryptography": frozenset({"attestations", "keys", "signers"}),
     "elftools": frozenset({"binaries"}),
     "filelock": frozenset({"folder"}),
-    "msgspec": frozenset({"errors", "keys", "plan", "promoted", "refresh", "sightings"}),
+    "msgspec": frozenset({"errors", "feed", "keys", "plan", "promoted", "refresh", "sightings"}),
     "securesystemslib": frozenset({"founding", "keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
-    "tomli": frozenset({"attestations", "classify", "keys", "packages", "plan"}),
-    "tomlkit": frozenset({"founding", "plan"}),
+    "tomli": frozenset({"attestations", "classify", "feed", "keys", "packages", "plan"}),
+    "tomlkit": frozenset({"feed", "founding", "plan"}),
     "tuf": frozenset({"signing"}),
 }
 
-PURE_PUBLISHER = ("documents", "fatbin", "packing.parts", "signing")
+PURE_PUBLISHER = ("documents", "fatbin", "feed.choosing", "feed.drafts", "packing.parts", "signing")
 """Modules of the publisher that decide: no file is opened there, nothing is fetched or run."""
 
 HOMES: dict[str, frozenset[str]] = {

@@ -85,6 +85,15 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
     assert len(made["public"]) == 64
 
 
+def test_a_revocation_of_a_day_to_come_is_recorded_with_a_warning(data: Path) -> None:
+    done = typed(data, "revoke", "b1", "--reason", "it leaks", "--on", "2199-01-01")
+    assert done.code == 0
+    assert done.stderr.startswith("warning: 2199-01-01 has not come yet")
+    assert not typed(data, "withdraw", "b1", "--on", "2199-01-01").stderr
+    again = typed(data, "revoke", "b1", "--reason", "it leaks", "--on", "2000-01-01")
+    assert "a new one needs a later day" in again.stderr
+
+
 def test_a_late_role_is_an_error_with_what_was_found(data: Path) -> None:
     environ = signers_file(data.parent / "signers.json", *SIGNERS)
     assert told(data, "sign", **environ)["status"] == "ok"

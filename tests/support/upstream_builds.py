@@ -22,7 +22,7 @@ from support.offload_bundles import bundle, hip_library
 _MACHINES = {"arm64": 183, "s390x": 22}
 """The numbers of processors in an ELF header."""
 _SMALL = ("-s", "-Wl,-z,noseparate-code", "-Wl,--build-id=none")
-_LEVELS = ("x64", "haswell", "skylakex", "zen4")
+_LEVELS = ("haswell", "zen4")
 _CODE = {
     "12": ((SASS, 86), (SASS, 89), (PTX, 50), (PTX, 75), (PTX, 90)),
     "13": ((SASS, 86), (SASS, 89), (PTX, 75), (PTX, 80), (PTX, 90)),
@@ -119,7 +119,7 @@ def packed(name: Name, tag: str) -> bytes:
     """The bytes of an asset of a tag, the same each time."""
     file = name.of(tag)
     if file.endswith(".zip"):
-        return _zip(_windows_files(name), "" if name.kind == "cudart" else tag)
+        return _zip({**_windows_files(name), "BUILD": file.encode()})
     processor = next((each for each in _MACHINES if each in file), "")
     root = file.removesuffix(".tar.gz") if name.kind == "cudart" else f"llama-{tag}"
     members = [Tar(name=f"{root}/", kind=b"5", mode=0o755)]
@@ -127,13 +127,13 @@ def packed(name: Name, tag: str) -> bytes:
         members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=0o755))
         if path == "libllama.so.0.1.0":
             members.append(Tar(name=f"{root}/libllama.so.0", kind=b"2", target=path))
-    return tar_gz([*members, Tar(name=f"{root}/BUILD", data=tag.encode())])
+    return tar_gz([*members, Tar(name=f"{root}/BUILD", data=file.encode())])
 
 
-def _zip(files: dict[str, bytes], tag: str) -> bytes:
+def _zip(files: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for path, data in ({**files, "BUILD": tag.encode()} if tag else files).items():
+        for path, data in files.items():
             archive.writestr(zipfile.ZipInfo(path, (2026, 8, 11, 0, 0, 0)), data)
     return out.getvalue()
 
@@ -154,13 +154,14 @@ def _files(name: Name) -> dict[str, bytes]:
         "stand-in.txt": "\n".join([*steps, "serve listen", ""]).encode(),
         "libllama.so.0.1.0": made["library"],
         "LICENSE": b"MIT",
-        **{f"libggml-cpu-{level}.so": made["library"] for level in _LEVELS},
     }
     if name.kind == "cuda":
         files["libggml-cuda.so"] = made[f"cuda-{name.line[:2]}"]
     elif name.kind == "rocm":
         files["libggml-hip.so"] = made[f"rocm-{name.line}"]
-    elif name.kind != "cpu":
+    elif name.kind == "cpu":
+        files |= {f"libggml-cpu-{level}.so": made["library"] for level in _LEVELS}
+    else:
         files[f"libggml-{name.kind}.so"] = made["library"]
     return files
 

@@ -55,7 +55,8 @@ class Upstream:
     long simulation has fewer builds a day than upstream's 18. ``uploading`` says until when a
     release's last two assets are on their way, ``missing`` which assets never come (by a part of
     their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are gone.
-    ``attested`` says for a release "no", "late" (six hours), "partly" or "forged". ``delay`` is the
+    ``attested`` says for a release "no", "late" (six hours), "partly" or "forged". ``unreachable``
+    are assets that answer 404. ``delay`` is the
     Retry-After of the next answer, ``instead`` the body of every one. ``tokens`` are who asked.
     """
 
@@ -68,6 +69,7 @@ class Upstream:
     replaced: dict[tuple[str, str], bytes] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
     attested: dict[str, str] = field(default_factory=dict)
+    unreachable: set[str] = field(default_factory=set)
     renamed: dict[str, str] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     left: int = 0
@@ -238,6 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers as the hosting service does, with its headers and its limit of requests."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one packet: the client answers small ones late
     host: Upstream
 
     def do_GET(self) -> None:
@@ -245,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         host.requests.append(self.path)
         if path.startswith(_DOWNLOADS):
             tag, _, name = path.removeprefix(_DOWNLOADS).partition("/")
-            data = host.archive(tag, name)
+            data = None if name in host.unreachable else host.archive(tag, name)
             self._send(200 if data else 404, data or b"")
             return
         if host.delay:

@@ -107,7 +107,7 @@ def test_delegations_to_no_role_are_accepted(tmp_path: Path) -> None:
 def test_a_role_that_can_sign_no_release_is_not_asked_for(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    simulator.delegate("docs", "docs/*", "releases", "releases/*/*")
+    simulator.delegate("docs", "manual/*", "docs/*/*", "releases", "releases/*/*")
     simulator.bump()
     assert len(refresh(simulator, tmp_path).entries) == 2
     assert not [name for name in simulator.requests if "docs" in name]
@@ -649,6 +649,15 @@ def test_T47_unsafe_role_names_are_refused(
     text = json.dumps(name)
     replace_signed(simulator, b'"nightly"', text.encode())
     assert "the downloaded metadata is not trusted" in refusal(simulator, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["Nightly", "TARGETS"])
+def test_T47_role_names_of_one_file_on_some_systems_are_refused(
+    simulator: RepositorySimulator, tmp_path: Path, name: str
+) -> None:
+    simulator.delegate(name, "releases/x*.json")
+    simulator.sign()
+    assert "differ in upper and lower case only" in refusal(simulator, tmp_path)
 
 
 def replace_signed(simulator: RepositorySimulator, old: bytes, new: bytes) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,17 @@ class FolderCopy:
     def read(self, name: str) -> bytes | None:
         """Read the file at a path relative to the repository; None if it does not exist."""
         return read_file(self.folder / name)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesCopy:
+    """A copy in memory, before it is kept."""
+
+    files: Mapping[str, bytes]
+
+    def read(self, name: str) -> bytes | None:
+        """Read the file at a path relative to the repository; None if it does not exist."""
+        return self.files.get(name)
 
 
 @dataclass(frozen=True, slots=True)

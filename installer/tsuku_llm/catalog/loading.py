@@ -28,8 +28,8 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
-from tsuku_llm.trust.delegations import matches
+from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
+from tsuku_llm.trust.delegations import is_own_file, matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
@@ -41,15 +41,17 @@ _NAME_ONE = "name one of them with --release, or omit --release"
 class Catalog:
     """The releases that a repository offers, verified in this process.
 
-    ``source`` is ``embedded`` or ``updated``. ``entries`` are all releases, newest first.
-    ``revoked`` has the signed list of revocations, and those seen before in this repository and
-    in others. ``notes`` say why an updated copy was not used.
+    ``source`` is ``embedded`` or ``updated``. ``entries`` are all releases, newest first, and
+    ``files`` has the signed file of each, by its tag. ``revoked`` has the signed list of
+    revocations, and those seen before in this repository and in others. ``notes`` say why an
+    updated copy was not used, and which files were left out.
     """
 
     repository: Repository
     source: str
     trusted: TrustedRepository
     entries: tuple[ReleaseEntry, ...]
+    files: Mapping[str, Target]
     copy: Copy
     notes: tuple[str, ...] = ()
     revoked: tuple[Revocation, ...] = ()
@@ -102,7 +104,7 @@ class Catalog:
         for entry in entries:
             with suppress(TrustError, StoreError):
                 if entry.release not in ended and says_revoked(self._verified(entry)):
-                    target = self.trusted.targets[f"releases/{entry.release}.json"]
+                    target = self.files[entry.release]
                     builds = self._builds(entry) if target.branch is None else ()
                     yield Revocation(name, entry.release, builds=builds)
 
@@ -198,15 +200,15 @@ class Catalog:
         return release
 
     def _verified(self, entry: ReleaseEntry) -> VerifiedBytes:
-        path = f"releases/{entry.release}.json"
+        target = self.files[entry.release]
         hint = "install tsuku-llm again: this package is damaged"
         if self.source == "updated":
             hint = f"run: tsuku-llm repository refresh {self.repository.name}"
-        data = self.copy.read(self.trusted.targets[path].name)
+        data = self.copy.read(target.name)
         if data is None:
             raise MetadataError(f"the release file of {entry.release} is missing", hint=hint)
         try:
-            return self.trusted.read(path, data)
+            return self.trusted.read(target.path, data)
         except DigestMismatch as error:
             error.hint = hint
             raise
@@ -214,12 +216,17 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A verified copy with its entries (newest first), which this version can read."""
+    """A verified copy with its entries (newest first), which this version can read.
+
+    ``files`` has the signed file of each entry, by its tag; ``notes`` say what was left out.
+    """
 
     source: str
     copy: Copy
     trusted: TrustedRepository
     entries: tuple[ReleaseEntry, ...]
+    files: Mapping[str, Target]
+    notes: tuple[str, ...]
 
 
 def load(repository: Repository, data: Path) -> Catalog:
@@ -299,6 +306,16 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
 
     Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
     """
+    return with_entries(source, copy, verified_metadata(source, copy, repository, roots))
+
+
+def verified_metadata(
+    source: str, copy: Copy, repository: Repository, roots: KnownRoots
+) -> TrustedRepository:
+    """Verify the metadata of a copy, without its release files.
+
+    Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
+    """
     roots.require(copy)
     try:
         trusted = trust.load(copy, roots.start, repository.sought)
@@ -310,7 +327,7 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
         fact = f"its roots end before root {roots.anchor}, which replaced keys"
         raise MetadataError(error.message, facts=(*error.facts, fact), hint=error.hint) from error
     _signed_revocations(source, trusted)
-    return Loaded(source, copy, trusted, _entries(trusted))
+    return trusted
 
 
 def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
@@ -325,39 +342,89 @@ def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocati
         ) from error
 
 
-def _entries(trusted: TrustedRepository) -> tuple[ReleaseEntry, ...]:
+def with_entries(source: str, copy: Copy, trusted: TrustedRepository) -> Loaded:
     """Read the entries of all releases, newest first; skip what a role may not offer.
 
     A path delegated to the role "nightly" is only for the channel "nightly". A name that a user
     can ask for, tag or version, belongs to the role of the highest priority that claims it. So an
     automatic signer of one channel can neither add releases to another channel nor take the names
-    of its releases.
+    of its releases. Raises ``ManifestError``, and ``StoreError`` for the disk.
     """
-    from tsuku_llm.manifest import parse_entry  # noqa: PLC0415
-
-    entries = []
+    entries: dict[str, ReleaseEntry] = {}
+    files: dict[str, Target] = {}
     names: dict[str, str | None] = {}
+    notes = []
+    # The targets come in the order of their roles' priority: the first claim counts.
     for path, target in trusted.targets.items():
-        if not matches(path, trust.RELEASES):
+        try:
+            entry = _entry(path, target, copy, trusted)
+        except _LeftOut as reason:
+            notes.append(f"{path[:100]!a} is skipped: {reason}")
             continue
-        entry = parse_entry(target)
-        if path != f"releases/{entry.release}.json":
-            raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
-        if target.branch is not None and entry.channels != (target.branch,):
+        if entry is None:
             continue
-        # The targets come in the order of their roles' priority: the first claim counts. A tag may
-        # look like the version of another release, also with the "v" of ``Catalog.entry``.
-        claimed = {entry.release.removeprefix("v"), entry.version or entry.release}
+        tag = entry.release
+        if tag in files:
+            # The very same file in a second role's folder, as after a promotion: the release is in
+            # both channels. Another file of that name would take the name of the first one.
+            if files[tag].sha256 == target.sha256:
+                channels = dict.fromkeys((*entries[tag].channels, *entry.channels))
+                entries[tag] = replace(entries[tag], channels=tuple(channels))
+            continue
+        # A tag may look like the version of another release, also with the "v" of
+        # ``Catalog.entry``.
+        claimed = {tag.removeprefix("v"), entry.version or tag}
         if any(names.get(name, target.branch) != target.branch for name in claimed):
             continue
         names |= dict.fromkeys(claimed, target.branch)
-        entries.append(entry)
-    return tuple(sorted(entries, key=lambda each: (each.sequence, each.release), reverse=True))
+        entries[tag], files[tag] = entry, target
+    newest = sorted(entries.values(), key=lambda each: (each.sequence, each.release), reverse=True)
+    return Loaded(source, copy, trusted, tuple(newest), files, tuple(notes))
+
+
+class _LeftOut(Exception):
+    """The reason why a release file has no entry."""
+
+
+def _entry(
+    path: str, target: Target, copy: Copy, trusted: TrustedRepository
+) -> ReleaseEntry | None:
+    """Read the entry of one target; None if it is not offered.
+
+    In ``releases/`` the entry is signed with the target. In a role's own folder there is none: the
+    folder is the channel, and the release file says the rest. Raises ``ManifestError``,
+    ``_LeftOut``, and ``StoreError`` for the disk.
+    """
+    from tsuku_llm.manifest import entry_in, parse_entry  # noqa: PLC0415
+
+    if matches(path, trust.RELEASES):
+        entry = parse_entry(target)
+        if path != f"releases/{entry.release}.json":
+            raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
+        is_offered = target.branch is None or entry.channels == (target.branch,)
+        return entry if is_offered else None
+    if target.branch is None or not is_own_file(path, target.branch):
+        return None
+    tag = path.rpartition("/")[2].removesuffix(".json")
+    try:
+        data = copy.read(target.name)
+        if data is None:
+            raise _LeftOut("its file is missing")
+        return entry_in(trusted.read(path, data), tag, target.branch)
+    except (TrustError, CorruptStore, UnsafeLocation) as error:
+        raise _LeftOut(": ".join((error.message, *error.facts[:1]))) from error
 
 
 def _catalog(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
-    source, copy, trusted, entries = loaded.source, loaded.copy, loaded.trusted, loaded.entries
-    return Catalog(repository, source, trusted, entries, copy, tuple(notes))
+    return Catalog(
+        repository,
+        loaded.source,
+        loaded.trusted,
+        loaded.entries,
+        loaded.files,
+        loaded.copy,
+        (*notes, *loaded.notes),
+    )
 
 
 def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:

@@ -7,6 +7,7 @@ verifies the metadata before it uses a name.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from tsuku_llm.files import read_small
 from tsuku_llm.metadata_status import CURRENT, folder_of
 
 _LARGEST = 5_000_000
+_TAG = re.compile(r"b(?P<number>[0-9]{1,15})\.json")
 
 Read = Callable[[str], bytes | None]
 """Reads a file of a copy of a repository, by its published path; None if it does not exist."""
@@ -55,10 +57,16 @@ def _releases(read: Read) -> Iterator[tuple[int, OfferedNames]]:
     for role, about in _meta(read, f"metadata/{snapshot}.snapshot.json").items():
         signed = _signed(read, f"metadata/{about['version']}.{role}")
         for path, target in signed.get("targets", {}).items():
+            folder, _, name = path.rpartition("/")
+            file = f"targets/{folder}/{target['hashes']['sha256']}.{name}"
             entry = target.get("custom", {})
-            if not path.startswith("releases/") or "release" not in entry:
+            if f"{folder}.json" == role and (tag := _TAG.fullmatch(name)):
+                # In a role's own folder the release file says the rest.
+                entry = {"release": f"b{tag['number']}", "sequence": tag["number"]}
+                entry["version"] = json.loads(read(file) or b"{}").get("version") or ""
+                entry["channels"] = [folder]
+            elif folder != "releases" or "release" not in entry:
                 continue
-            file = f"targets/releases/{target['hashes']['sha256']}.{entry['release']}.json"
             platforms = json.loads(read(file) or b"{}").get("platforms", {})
             variants = (name for each in platforms.values() for name in each.get("variants", {}))
             yield (

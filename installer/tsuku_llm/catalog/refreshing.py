@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, UpdaterCopy
+from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, FilesCopy, UpdaterCopy
 from tsuku_llm.catalog.copy_store import commit
 from tsuku_llm.catalog.loading import (
     Catalog,
@@ -19,7 +19,9 @@ from tsuku_llm.catalog.loading import (
     load,
     updated_copy,
     verified,
+    verified_metadata,
     versions_under,
+    with_entries,
 )
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
@@ -37,7 +39,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.files import make_folder
 from tsuku_llm.folders import opened
 from tsuku_llm.metadata_status import Freshness, days, folder_of
-from tsuku_llm.trust import RoleState, Stated, TrustedRepository
+from tsuku_llm.trust import Copy, RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:
     from tuf.ngclient.fetcher import FetcherInterface
@@ -77,28 +79,31 @@ def refresh(
         finally:
             # Also after a refusal: a root that verified counts from now on (TUF 5.3.8).
             keep_roots(folder, roots, copy)
-        # The updater checks by the specification only; ``trust`` is stricter and reads the entries.
-        fresh = verified("updated", _fetched(repository, copy, download), repository, roots)
+        # The updater checks by the specification only; ``trust`` is stricter.
+        fetched = _fetched(repository, copy, download)
+        trusted = verified_metadata("updated", fetched, repository, roots)
         # The updater has checked the four roles of every repository, but no delegated role.
-        if expired := fresh.trusted.expired(datetime.now(timezone.utc)):
+        if expired := trusted.expired(datetime.now(timezone.utc)):
             fact = f"{expired[0][:60]!a} is expired"
-            raise _stale(repository, fact, fresh.trusted.roles)
-        versions = fresh.trusted.versions
+            raise _stale(repository, fact, trusted.roles)
+        versions = trusted.versions
         # The updater compares with its own state, which may have been lost. So compare with every
         # valid copy on this machine too.
         counted = [versions_under(each, copy, roots) for each in known]
         for each, here in zip(known, counted, strict=True):
             if trust.setbacks(here, versions):
                 raise _rollback(each, here, versions)
+        files = _files(repository, fetched, trusted, known, download)
+        with_entries("updated", FilesCopy(files), trusted)  # refuses what cannot be read
         # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
         # updated copy that is not valid is replaced too, even if the package has the same: else
         # every load would go on to report it.
         here_already = any(
-            versions == here and _is_whole(fresh.trusted, each)
+            versions == here and _is_whole(trusted, each)
             for each, here in zip(known, counted, strict=True)
         )
         if unusable or not here_already:
-            commit(folder, _files(repository, fresh, known, download))
+            commit(folder, files)
     return load(repository, data)
 
 
@@ -261,24 +266,28 @@ def _version_text(versions: Mapping[str, int]) -> str:
 
 
 def _files(
-    repository: Repository, fresh: Loaded, known: tuple[Loaded, ...], download: Download
+    repository: Repository,
+    copy: Copy,
+    trusted: TrustedRepository,
+    known: tuple[Loaded, ...],
+    download: Download,
 ) -> dict[str, bytes]:
     """Collect the files of the new copy; download only the release files that are missing."""
-    roles = fresh.trusted.roles
+    roles = trusted.roles
     pinned = trust.check_root(repository.root).version
     # All roots from the pinned one on, so that the copy verifies without any other.
     walked = range(pinned, roles["root"].version + 1)
     names = [f"metadata/{version}.root.json" for version in walked]
     others = [role for role in roles if role not in ("root", "timestamp")]
     names += [trust.file_name(role, roles[role].version) for role in others]
-    found = {name: fresh.copy.read(name) for name in [*names, "metadata/timestamp.json"]}
+    found = {name: copy.read(name) for name in [*names, "metadata/timestamp.json"]}
     kept = {name: data for name, data in found.items() if data is not None}
-    for path, target in fresh.trusted.targets.items():
-        data = _kept(fresh.trusted, path, known)
+    for path, target in trusted.targets.items():
+        data = _kept(trusted, path, known)
         if data is None:
             limit = min(target.length, LARGEST_FILE)
             data = _limited(download, f"{repository.url}{target.name}", limit)
-        kept[target.name] = fresh.trusted.read(path, data)
+        kept[target.name] = trusted.read(path, data)
     return kept
 
 

@@ -42,12 +42,15 @@ def diagnose(
 # --- requirement -----------------------------------------------------------------------------
 
 
-def remedy(requested: str, everything: Selection, hardware: Hardware, elsewhere: str) -> str:
+def remedy(
+    requested: str, everything: Selection, hardware: Hardware, elsewhere: str, active: str = ""
+) -> str:
     """Say what helps, as ``doctor`` would for this request, and what else leads to a build.
 
     ``everything`` compares all variants of the release, also those that are not requested.
     ``elsewhere`` is the command that takes a fitting variant from another release or channel, ""
-    if there is none. The text says so if nothing helps.
+    if there is none. ``active`` is the variant that is installed: to install it changes nothing,
+    so the text is empty if that is all. Else it says so if nothing helps.
     """
     subject = subject_of(requested, everything, hardware, None)
     chain = diagnose(subject, hardware, everything, NotInstalled(""), None)
@@ -57,7 +60,8 @@ def remedy(requested: str, everything: Selection, hardware: Hardware, elsewhere:
     other = f"tsuku-llm install --backend {best.variant.name}" if best else ""
     # Some fixes of the chain name a variant already; what was asked for comes before that.
     ways = (elsewhere, fix) if "tsuku-llm install" in fix else (fix, elsewhere or other)
-    return "; or: ".join(way for way in ways if way)
+    known = ("", f"tsuku-llm install --backend {active}")
+    return "; or: ".join(way for way in ways if way not in known)
 
 
 def _requirement(subject: Subject, hardware: Hardware, selection: Selection) -> Link:

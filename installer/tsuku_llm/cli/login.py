@@ -10,6 +10,7 @@ from tsuku_llm.cli.background import serve_again
 from tsuku_llm.cli.render import login as render
 from tsuku_llm.errors import UsageError
 from tsuku_llm.instances.record import checked_name, unit_name
+from tsuku_llm.launch.addresses import expected_addresses
 from tsuku_llm.operations.credentials import handover
 from tsuku_llm.operations.service import write_units
 from tsuku_llm.operations.session import Session, working_folder
@@ -57,5 +58,10 @@ def login_file(
         if windows
         else f"launchctl bootstrap gui/$(id -u) {render.AGENTS}/{file}"
     )
-    lines = (f"written: {path}", f"start it with: {start}")
+    told = expected_addresses(argv[at:], session.machine.environ)
+    lines = (
+        f"written: {path}",
+        *(f"{what}: {text}" for what, text in told),
+        f"start it with: {start}",
+    )
     return CommandResult({**data, "written": (path,)}, lines)

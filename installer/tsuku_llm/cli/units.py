@@ -14,7 +14,7 @@ from tsuku_llm.cli.background import serve_again
 from tsuku_llm.cli.render import units as render
 from tsuku_llm.errors import UsageError
 from tsuku_llm.instances.record import checked_name, unit_name
-from tsuku_llm.launch.addresses import address_of
+from tsuku_llm.launch.addresses import address_of, expected_addresses
 from tsuku_llm.operations.credentials import Handover, handover, keep_credentials
 from tsuku_llm.operations.service import (
     closed_to_others,
@@ -100,7 +100,14 @@ def unit(  # noqa: PLR0913
         "credentials": credentials,
         "written": [],
     }
+    # Behind --on-demand it is the address at which systemd listens.
+    told = [
+        f"{what}: {text}" for what, text in expected_addresses(argv[at:], session.machine.environ)
+    ]
     if output is None:
+        # On stderr: stdout may be a file. Any other unit's server tells its addresses itself.
+        for each in told if on_demand else ():
+            session.user.note(each)
         shown = "\n".join(texts.values())
         # As ``systemctl cat`` shows several: each below the name of its file.
         if len(texts) > 1:
@@ -109,7 +116,11 @@ def unit(  # noqa: PLR0913
     written = write_units(output, texts)
     return CommandResult(
         {**data, "written": written},
-        (*(f"written: {file}" for file in written), f"start it with: {service.start_command}"),
+        (
+            *(f"written: {file}" for file in written),
+            *told,
+            f"start it with: {service.start_command}",
+        ),
     )
 
 

@@ -156,6 +156,23 @@ def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:
     return ServerUrls(page=f"{root}/" if page else None, base=f"{root}/v1")
 
 
+def told_addresses(urls: ServerUrls, host: str) -> tuple[tuple[str, str], ...]:
+    """Return what each address of a server is for, and the address, for people."""
+    facts = {"web page": urls.page, "OpenAI API": urls.base or urls.curl}
+    if is_everywhere(host):
+        facts["open to"] = f"other machines, too: the server listens on every interface ({host})"
+    return tuple((what, text) for what, text in facts.items() if text)
+
+
+def expected_addresses(
+    arguments: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the addresses of a server that is still to start; none if it chooses its port."""
+    address = address_of(arguments, env)
+    urls = urls_of(address, page=wants_page(arguments, env))
+    return told_addresses(urls, address.host) if any(urls) else ()
+
+
 def is_everywhere(host: str) -> bool:
     """Tell whether a server with this host listens on every interface of the machine."""
     return _family_of_wildcard(host) is not None

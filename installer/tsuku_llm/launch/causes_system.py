@@ -80,12 +80,14 @@ SYSTEM = (
         _POLICY,
     ),
     Cause(
-        "noexec",
+        # glibc says no more, whatever the kernel's reason was.
+        "library-refused",
         "system",
         r"failed to map segment from shared object",
-        "a library cannot be mapped for execution: its folder is on a noexec mount, "
-        "or a security policy forbids it",
-        "move the store to a file system mounted without noexec (TSUKU_HOME)",
+        "a library cannot be mapped into memory: its folder is on a noexec mount, "
+        "the limit on memory (ulimit -v) is too low, or a security policy forbids it",
+        "raise the limit on memory (ulimit -v); or move the store to a file system mounted "
+        "without noexec (TSUKU_HOME)",
     ),
     Cause(
         "library-refused",

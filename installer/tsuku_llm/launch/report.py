@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tsuku_llm import records
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.launch.addresses import is_everywhere
+from tsuku_llm.launch.addresses import ServerUrls, told_addresses
 
 FORMAT = 1
 
@@ -165,9 +165,9 @@ class StartReport(NamedTuple):
     curl: str | None = None
 
     @property
-    def is_everywhere(self) -> bool:
-        """True if the server listens on every interface of the machine."""
-        return is_everywhere(self.host)
+    def addresses(self) -> tuple[tuple[str, str], ...]:
+        """What each address of a ready server is for, and the address, for people."""
+        return told_addresses(ServerUrls(self.page_url, self.base_url, self.curl), self.host)
 
     @property
     def gpu_share(self) -> float | None:

@@ -161,7 +161,12 @@ def names_a_model(argv: Sequence[str], env: Mapping[str, str]) -> bool:
     """Tell whether a start knows its models, or is asked for something else than to serve."""
     return any(
         last_value(argv, env, names) for names in (_MODEL, _REPOSITORY, _ROUTER)
-    ) or not ANSWERS.isdisjoint(argv)
+    ) or answers_and_ends(argv)
+
+
+def answers_and_ends(argv: Sequence[str]) -> bool:
+    """Tell whether a server is asked for something else than to serve, such as its help."""
+    return not ANSWERS.isdisjoint(argv)
 
 
 def downloads_in(argv: Sequence[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

@@ -158,12 +158,15 @@ def required(session: Session, choice: Choice) -> Candidate:
         raise
 
 
-def what_helps(session: Session, choice: Choice) -> str:
-    """Say the one thing that helps on this machine if no variant of a choice fits."""
+def what_helps(session: Session, choice: Choice, active: str = "") -> str:
+    """Say the one thing that helps on this machine if no variant of a choice fits.
+
+    ``active`` is the variant that is in use already.
+    """
     hardware, request = choice.hardware, Request(prefer=session.settings.prefer)
     everything = select(choice.release, hardware, request)
     elsewhere = _elsewhere(session, choice)
-    return remedy(choice.selection.requested, everything, hardware, elsewhere)
+    return remedy(choice.selection.requested, everything, hardware, elsewhere, active)
 
 
 def _elsewhere(session: Session, choice: Choice) -> str:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
-import os
 from collections.abc import Mapping, Sequence
 
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch.wishes import downloads_in
 from tsuku_llm.operations.models import local_models
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.which import lacks_https
 from tsuku_llm.store.installed import Installed
-
-_WORDS = b"HTTPS is not supported"
-"""What a server says that was built without; with HTTPS these words are not compiled.
-
-See ``common_http_client`` in upstream's common/http.h.
-"""
 
 _ENDPOINTS = ("MODEL_ENDPOINT", "HF_ENDPOINT")
 """The variables that replace https://huggingface.co/ (upstream's common/common.cpp)."""
@@ -30,7 +23,7 @@ def require_https(
     A repository that was downloaded before is served from its cache. Raises ``LaunchError``.
     """
     needed = _first_download(session, arguments, environ)
-    if needed is None or not _lacks_https(installed):
+    if needed is None or not lacks_https(installed):
         return
     receipt = installed.receipt
     upstreams = "use upstream's build, which has it: tsuku-llm install --channel stable; or "
@@ -67,19 +60,3 @@ def _first_download(
 def _repositories_here(session: Session) -> set[str]:
     found = local_models(session.machine.environ, session.settings.model_path).models
     return {each.repository.casefold() for each in found if each.repository}
-
-
-def _lacks_https(installed: Installed) -> bool:
-    """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
-    for file in installed.receipt.files:
-        name = file.path.rpartition("/")[2]
-        # Not the libraries of ggml: a backend has hundreds of megabytes, and talks to no host.
-        if "llama" not in name or not file.size:
-            continue
-        with (
-            open(os.path.join(installed.tree, file.path), "rb") as content,  # noqa: PTH118, PTH123
-            mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            if data.find(_WORDS) >= 0:
-                return True
-    return False

@@ -17,6 +17,7 @@ from tsuku_llm.errors import LaunchError, NotInstalled, TsukuError, revived
 from tsuku_llm.files import make_folder
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.launch.addresses import require_address
 from tsuku_llm.operations import background
 from tsuku_llm.operations.fallback import wanted_version
 from tsuku_llm.operations.install import install
@@ -48,8 +49,11 @@ def ensure_server(  # noqa: PLR0913
 
     ``arguments`` are the server's, and count only for a start. ``chosen`` are the settings of this
     call. Any number of threads and processes may call this at once: one of them starts the server.
-    Raises the errors of ``install`` and of a start, and ``LockTimeout``.
+    Raises ``UsageError`` for an address that the server would misread, the errors of ``install``
+    and of a start, and ``LockTimeout``.
     """
+    # Now: the start would refuse it only after a download.
+    require_address(arguments, session.machine.environ)
     instances = Instances(session.paths.state)
     make_folder(instances.folder, private=True)
     lock = instances.folder / f"{checked_name(name)}.start.lock"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tsuku_llm.errors import BackendFailed, GateFailed, NotInstalled, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, way_to_undo
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
 from tsuku_llm.operations.which import installed_variant, meets, requested_version
 from tsuku_llm.store.installed import Installed
@@ -52,7 +52,12 @@ def wanted_version(session: Session) -> Installed:
     active = session.reader.active()
     choice = choose_like(session, active)
     if not choice.selection.compatible:
-        hint = what_helps(session, choice)
+        hint = what_helps(session, choice, active.receipt.variant if active else "")
+        if active:
+            undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+            use = undo or "leave out --backend"
+            kept = f"use {active.receipt.variant}, which is installed: {use}"
+            hint = f"{hint}; or {kept}" if hint else kept
         raise NotInstalled(missing.message, facts=_why_none(choice), hint=hint) from missing
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:

@@ -7,10 +7,18 @@ import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.errors import BadModel, TsukuError, UnknownModel, UsageError, did_you_mean
+from tsuku_llm.errors import (
+    BadModel,
+    StoreError,
+    TsukuError,
+    UnknownModel,
+    UsageError,
+    did_you_mean,
+)
 from tsuku_llm.launch.fit import Fit
 from tsuku_llm.launch.gguf import read_beginning
 from tsuku_llm.launch.model_header import first_part
@@ -19,6 +27,7 @@ from tsuku_llm.model_caches.finding import FoundModels, find_models
 from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.model_caches.places import places_of
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.which import lacks_https
 
 _SMALL_FILE = 1 << 20
 _MOST_LISTED = 20
@@ -39,11 +48,15 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """The models of this machine; ``problem`` is why it is not known whether they fit."""
+    """The models of this machine; ``problem`` is why it is not known whether they fit.
+
+    ``ways`` says how to get a model, if there is none.
+    """
 
     found: FoundModels
     rows: tuple[ModelRow, ...]
     problem: str = ""
+    ways: tuple[str, ...] = ()
 
 
 def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
@@ -63,7 +76,7 @@ def list_models(session: Session) -> ModelList:
     """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
     found = local_models(session.machine.environ, session.settings.model_path)
     if not found.models:
-        return ModelList(found, ())
+        return ModelList(found, (), ways=ways_to_a_model(session))
     from tsuku_llm.operations.explain import explain, memory_judge  # noqa: PLC0415 - it asks drivers
 
     try:
@@ -120,7 +133,9 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     if "://" in text:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
-            hint=f"let the server download it: tsuku-llm serve -- --model-url {text}",
+            hint=f"let the server download it: tsuku-llm serve -- --model-url {text}"
+            if not text.lower().startswith("https:") or _can_download(session)
+            else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
         )
     # The name may be that of a file in one of its folders.
     session.settings.require({"model_path"})
@@ -150,14 +165,31 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     raise UnknownModel(
         f"no model on this machine is called {text!r}",
         facts=listed,
-        hint=did_you_mean(text, names, _NONE if not names else "see: tsuku-llm models"),
+        hint=did_you_mean(
+            text,
+            names,
+            "see: tsuku-llm models" if names else "; or: ".join(ways_to_a_model(session)),
+        ),
     )
 
 
-_NONE = (
-    "give the path of a GGUF file, or let llama-server download one: "
-    "tsuku-llm serve -- -hf OWNER/REPOSITORY"
-)
+def ways_to_a_model(session: Session) -> tuple[str, ...]:
+    """Say how to get a model, as far as the installed build can download one."""
+    elsewhere = f"{_ELSEWHERE}, then: tsuku-llm serve -m FILE.gguf"
+    if _can_download(session):
+        return "let the server download one: tsuku-llm serve -- -hf OWNER/REPOSITORY", elsewhere
+    return (elsewhere,)
+
+
+_ELSEWHERE = "download a GGUF file with another program"
+
+
+def _can_download(session: Session) -> bool:
+    # A start tells what is wrong with a build; this is advice only.
+    with suppress(StoreError, OSError):
+        installed = session.reader.active()
+        return installed is None or not lacks_https(installed)
+    return True
 
 
 def _files(found: FoundModels) -> list[str]:
@@ -174,7 +206,8 @@ def without_a_model(session: Session) -> str:
         for model in local_models(session.machine.environ, session.settings.model_path).models
     ]
     if not names:
-        return f"no model is named, and none was found on this machine: {_NONE}"
+        ways = "; or: ".join(ways_to_a_model(session))
+        return f"no model is named, and none was found on this machine; {ways}"
     if len(names) == 1:
         name = shlex.quote(names[0])
         return f"no model is named; to serve the one that is here: tsuku-llm serve -m {name}"

@@ -39,6 +39,11 @@ def staying(session: Session) -> Session:
     active = installed.receipt
     if settings.repository not in {None, active.repository}:
         return session
+    if "channel" in settings.flags and settings.channel != active.channel:
+        session.user.note(
+            f"--channel {settings.channel} changes nothing: {HOLD} keeps {active.release} of the "
+            f"channel {active.channel}; to end that: tsuku-llm config set {HOLD} false"
+        )
     return session.with_settings(
         release=active.release, repository=active.repository, channel=active.channel
     )

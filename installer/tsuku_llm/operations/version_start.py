@@ -22,7 +22,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
-from tsuku_llm.launch.wishes import downloads_in, wishes_in
+from tsuku_llm.launch.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches
 from tsuku_llm.operations.device_check import (
     Check,
@@ -191,6 +191,7 @@ class VersionStart(NamedTuple):
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft(placed))
+            self._tell_expected(plan)
             return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
@@ -254,6 +255,14 @@ class VersionStart(NamedTuple):
         for death in deaths:
             self._tell_death(death, reported)
         return code
+
+    def _tell_expected(self, plan: LaunchPlan) -> None:
+        """Print where the server will listen, as far as its arguments say."""
+        from tsuku_llm.launch.addresses import expected_addresses  # noqa: PLC0415 - only --exec
+
+        if not answers_and_ends(plan.argv):
+            for what, text in expected_addresses(plan.argv, plan.env):
+                self.session.user.note(f"{what}, once the server is ready: {text}")
 
     def _tell_death(self, death: Diagnosis, report: StartReport) -> None:
         """Tell why a server ended after it had served; raise GpuLost if another start follows.

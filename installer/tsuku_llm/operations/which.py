@@ -15,6 +15,12 @@ from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
 
+_WITHOUT_HTTPS = b"HTTPS is not supported"
+"""What a server says that was built without; with HTTPS these words are not compiled.
+
+See ``common_http_client`` in upstream's common/http.h.
+"""
+
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 
@@ -167,3 +173,21 @@ def installed_variant(reader: StoreReader, variant: str, release: str) -> Instal
 def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
     """Return the key that orders versions by age, with those of ``release`` last."""
     return installed.receipt.release == release, installed.receipt.sequence
+
+
+def lacks_https(installed: Installed) -> bool:
+    """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
+    import mmap  # noqa: PLC0415 - few starts ask
+
+    for file in installed.receipt.files:
+        name = file.path.rpartition("/")[2]
+        # Not the libraries of ggml: a backend has hundreds of megabytes, and talks to no host.
+        if "llama" not in name or not file.size:
+            continue
+        with (
+            (installed.tree / file.path).open("rb") as content,
+            mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            if data.find(_WITHOUT_HTTPS) >= 0:
+                return True
+    return False

@@ -79,7 +79,10 @@ MAX_ROTATIONS = 256
 """So many roots after the pinned one are refused; python-tuf's client stops there too."""
 
 RELEASES = "releases/*"
-"""The pattern of the targets that the program reads: every file of this folder."""
+"""The pattern of the targets that the program reads: every file of this folder.
+
+With it, the release files in a delegated role's own folder are read too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +153,9 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
 
     The order and the checks are those of the TUF specification's client workflow (section 5),
     without the comparison with an earlier copy (``setbacks``). ``sought`` names the targets to
-    find: one path, or a folder's files ("releases/*"). Only delegated roles that may sign one
-    of them are read. Raises ``MetadataError`` with the role and the reason.
+    find: one path, or a folder's files ("releases/*") and those in a delegated role's own folder.
+    Only delegated roles that may sign one of them are read. Raises ``MetadataError`` with the role
+    and the reason.
     """
     root = newest_root(copy, pinned_root)
     timestamp, snapshot = _online(copy, root)

@@ -7,6 +7,7 @@ way to it covers the path. A terminating delegation ends the walk after its own 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,6 +30,9 @@ MOST_PATTERNS = 256
 """The most path patterns and hash prefixes of all roles: each is compared with every target."""
 
 TOP = "targets"
+
+_OWN_FOLDER = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+"""The names of roles whose own folder is read: those that a channel can have."""
 
 
 class Found(NamedTuple):
@@ -86,30 +90,36 @@ class TargetsRoles:
     def paths(self, sought: str) -> tuple[str, ...]:
         """Read every role that may sign a target of the pattern; list the paths they name.
 
+        The files of a branch's own folder are sought too: "nightly/b1.json" of the role "nightly".
         The order is pre-order, and each path comes once. A role may name paths that it is not
         delegated: only ``find`` says who signs a path. Raises ``MetadataError`` for a role that
         does not verify, and for too many roles or patterns.
         """
-        waiting: list[tuple[str, str | None]] = [(TOP, None)]
+        # As in ``find``: (role, its delegator, branch), with the next role at the end.
+        waiting: list[tuple[str, str | None, str | None]] = [(TOP, None, None)]
         visited: set[str] = set()
         patterns = 0
         found: dict[str, None] = {}
         while waiting:
-            name, delegator = waiting.pop()
+            name, delegator, branch = waiting.pop()
             if name in visited:
                 continue
             if len(visited) > MOST_ROLES:
                 raise refusal(TOP, f"more than {MOST_ROLES} roles are delegated {sought}")
             targets = self._role(name, delegator)
             visited.add(name)
-            found |= {path: None for path in targets.targets if matches(path, sought)}
+            found |= {
+                path: None
+                for path in targets.targets
+                if matches(path, sought) or is_own_file(path, branch)
+            }
             if targets.delegations is None:
                 continue
             patterns += sum(map(_count, (targets.delegations.roles or {}).values()))
             if patterns > MOST_PATTERNS:
                 raise refusal(name, f"it delegates by more than {MOST_PATTERNS} path patterns")
-            children = [*_roles_for(targets.delegations, sought)]
-            waiting += [(child, name) for child in reversed(children)]
+            children = [*_roles_for(targets.delegations, sought, branch)]
+            waiting += [(child, name, its_branch) for child, its_branch in reversed(children)]
         return tuple(found)
 
     def _role(self, name: str, delegator: str | None) -> Targets:
@@ -137,20 +147,36 @@ def matches(path: str, sought: str) -> bool:
     )
 
 
-def _roles_for(delegations: Delegations, sought: str) -> Iterator[str]:
-    """List the roles that may be delegated a path of the pattern, in the file's order.
+def is_own_file(path: str, branch: str | None) -> bool:
+    """Tell whether a path is a release file of a branch's own folder, such as "nightly/b1.json"."""
+    folder, _, file = path.rpartition("/")
+    return folder == branch and file.endswith(".json") and bool(_OWN_FOLDER.fullmatch(folder))
 
-    Raises ``MetadataError`` for more hash bins than a walk may visit.
+
+def _roles_for(
+    delegations: Delegations, sought: str, branch: str | None
+) -> Iterator[tuple[str, str | None]]:
+    """List the roles that may be delegated a sought path, each with its branch, in order.
+
+    ``branch`` is that of the delegator. Raises ``MetadataError`` for more hash bins than a walk may
+    visit.
     """
     bins = delegations.succinct_roles
     if bins is not None:
         if bins.number_of_bins > MOST_ROLES:
             raise refusal(TOP, f"{bins.number_of_bins} hash bins, and {MOST_ROLES} are the most")
-        yield from bins.get_roles()
+        yield from ((name, branch) for name in bins.get_roles())
     for name, role in (delegations.roles or {}).items():
         # A role without paths is delegated hash prefixes: any path may have such a hash.
-        if role.paths is None or any(_may_meet(pattern, sought) for pattern in role.paths):
-            yield name
+        if role.paths is None:
+            yield name, branch
+            continue
+        its_branch = branch or name
+        wanted = [sought]
+        if _OWN_FOLDER.fullmatch(its_branch):
+            wanted.append(f"{its_branch}/*")
+        if any(_may_meet(pattern, each) for pattern in role.paths for each in wanted):
+            yield name, its_branch
 
 
 def _may_meet(pattern: str, sought: str) -> bool:

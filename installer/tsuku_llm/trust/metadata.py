@@ -243,8 +243,13 @@ def _delegation_objections(delegations: Delegations) -> Iterator[str]:
     succinct = delegations.succinct_roles
     if succinct is not None:
         yield from _name_objections(f"{succinct.name_prefix}-{'0' * succinct.suffix_len}")
+    # A role's name is that of its file: some file systems keep only one of two such files.
+    spelled = set(ROLES)
     for name, role in (delegations.roles or {}).items():
         yield from _name_objections(name)
+        if str(name).lower() in spelled:
+            yield f"two roles differ in upper and lower case only: {str(name)[:60]!a}"
+        spelled.add(str(name).lower())
         # Every text is true to Python, also "false".
         if not isinstance(role.terminating, bool):
             yield f"its delegation to {name[:60]!a} does not say whether it is terminating"

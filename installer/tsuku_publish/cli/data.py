@@ -137,13 +137,21 @@ def build(*, data: Path, trusted_root: Path | None, into: Path) -> CommandResult
 @click.argument("tag")
 @click.option("--reason", metavar="TEXT", required=True, help="What users are told, in one line.")
 @click.option("--by-name", is_flag=True, help="Also if its files are not in the data any more.")
-def revoke(*, data: Path, day: datetime, tag: str, reason: str, by_name: bool) -> CommandResult:
+@click.pass_obj
+def revoke(  # noqa: PLR0913 - each is an option
+    console: Console, *, data: Path, day: datetime, tag: str, reason: str, by_name: bool
+) -> CommandResult:
     """Record that a release must not be used any more.
 
     Clients refuse it after: sign --raise, publish.
     """
     document = None if by_name else known_document(tag, data)
     revoked.revoke(data, tag, reason, day.date(), document)
+    if f"{day:%Y-%m-%d}" > TODAY:
+        console.note(
+            f"warning: {day:%Y-%m-%d} has not come yet (UTC); clients refuse {tag} as soon as they "
+            "see the list, and it cannot be withdrawn before that day"
+        )
     line = f"{tag} is revoked from {day:%Y-%m-%d} on: sign --raise, then publish"
     found: documents.RevokeAnswer = {
         "release": tag,

@@ -17,6 +17,8 @@ from tsuku_llm.cli.documents.keys import (
     Unattested,
     VariantName,
 )
+from tsuku_publish.feed.choosing import LeftOut, StableProposal
+from tsuku_publish.feed.run import TakenRelease
 from tsuku_publish.secrets import Finding
 
 
@@ -56,6 +58,24 @@ class BuildAnswer(TypedDict):
     """The answer of ``build``."""
 
     files: list[BuiltFile]
+
+
+class FeedAnswer(TypedDict):
+    """The answer of ``feed``; ``people`` are the lines that a person has to decide about.
+
+    ``stopped`` has the reason for each release that is not taken (again). ``offered`` are the
+    releases of the channel, newest first. ``changed`` is whether it has to be signed again.
+    """
+
+    taken: Sequence[TakenRelease]
+    waiting: Sequence[str]
+    left_out: Sequence[LeftOut]
+    stopped: dict[str, str]
+    offered: Sequence[str]
+    forgotten: Sequence[str]
+    proposal: StableProposal | None
+    people: Sequence[str]
+    changed: bool
 
 
 class RevokeAnswer(TypedDict):
@@ -236,6 +256,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "refresh": (RefreshAnswer,),
     "attest": (AttestAnswer,),
     "build": (BuildAnswer,),
+    "feed": (FeedAnswer,),
     "revoke": (RevokeAnswer,),
     "withdraw": (WithdrawAnswer,),
     "pack": (PackAnswer,),

@@ -16,11 +16,6 @@ _NAMES = 30
 _SOURCES = {"huggingface": "Hugging Face", "lm-studio": "LM Studio", "ollama": "Ollama"}
 _HEAD = ("name", "size", "quant", "context", "from", "fits")
 
-GET_ONE = (
-    "get one: tsuku-llm serve -- -hf OWNER/REPOSITORY, which downloads it",
-    "or download a GGUF file with another program: tsuku-llm serve -m FILE.gguf",
-)
-
 
 def data(listed: ModelList) -> documents.ModelsAnswer:
     """Return the models for programs; all sizes are in bytes."""
@@ -61,7 +56,7 @@ def lines(listed: ModelList) -> tuple[str, ...]:
     if not listed.rows:
         looked = (f"  {place.folder}" for place, _ in listed.found.places)
         left_out = (f"note: {note}" for note in listed.found.notes)
-        return ("no model was found in:", *looked, *left_out, *GET_ONE)
+        return ("no model was found in:", *looked, *left_out, *listed.ways)
     rows = [_HEAD, *(_row(row) for row in listed.rows)]
     short = [row if len(row[0]) <= _NAMES else ("", *row[1:]) for row in rows]
     shown: list[str] = []

@@ -71,7 +71,7 @@ def started_lines(record: Record) -> tuple[str, ...]:
 
 def address_lines(report: StartReport) -> tuple[str, ...]:
     """Return the addresses of a server that has just become ready, for people."""
-    return tuple(f"{what}: {text}" for what, text in _addresses(report))
+    return tuple(f"{what}: {text}" for what, text in report.addresses)
 
 
 def loading_line(seconds: float, sample: LoadSample) -> str:
@@ -158,7 +158,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     processes = f"{server}watched by {record.supervisor.pid}"
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     reached = _reached(record)
-    addresses = _addresses(reached) if reached else ()
+    addresses = reached.addresses if reached else ()
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
         "runs on": _runs_on(report),
@@ -186,16 +186,6 @@ def _facts(record: Record) -> list[tuple[str, str]]:
 def _reached(record: Record) -> StartReport | None:
     """Return the report of a server that can be reached now; None for any other one."""
     return record.report if record.state.is_up and record.report and record.report.ready else None
-
-
-def _addresses(report: StartReport) -> tuple[tuple[str, str], ...]:
-    """Return what each address of a ready server is for, and the address."""
-    facts = {"web page": report.page_url, "OpenAI API": report.base_url or report.curl}
-    if report.is_everywhere:
-        facts["open to"] = (
-            f"other machines, too: the server listens on every interface ({report.host})"
-        )
-    return tuple((what, text) for what, text in facts.items() if text)
 
 
 def _trouble(trouble: Trouble) -> str:

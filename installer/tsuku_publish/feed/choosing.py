@@ -1,0 +1,182 @@
+"""The feed's decisions: what is missing, what is left out, what stays, what is proposed. Pure."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tsuku_publish.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
+from tsuku_publish.contents import Contents
+from tsuku_publish.documents import recorded, requirements
+from tsuku_publish.errors import PublishError
+from tsuku_publish.facts import UpstreamRelease
+from tsuku_publish.feed.drafts import drafted_rule
+from tsuku_publish.feed.state import FeedSettings, FeedState
+
+UNKNOWN = "no rule knows it; "
+"""How the reason begins for an asset that no rule knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An asset that a release file does not have; ``draft`` is a rule for people, TOML or empty."""
+
+    release: str
+    asset: str
+    reason: str
+    draft: str
+
+
+@dataclass(frozen=True, slots=True)
+class StableProposal:
+    """A build that may become stable: what people read before they promote it.
+
+    ``new`` and ``gone`` are its variants in comparison with the release that it ``replaces``.
+    """
+
+    release: str
+    version: str
+    since: datetime
+    hours: int
+    replaces: str | None
+    new: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def number(tag: str) -> int:
+    """Return the build number of a tag, by which builds are ordered."""
+    return int(tag[1:])
+
+
+def is_build(tag: str) -> bool:
+    """Tell whether a tag names a build ("b11429") and not a stable version."""
+    return tag[:1] == "b" and tag[1:].isdecimal()
+
+
+def missing_builds(release: SortedAssets, last: SortedAssets | None) -> tuple[str, ...]:
+    """Return what this release lacks: companions, and builds that the last one taken had.
+
+    As many new unknown assets as missing builds are a change of names, and nothing is missing.
+    """
+    lonely = tuple(release.lonely.values())
+    if last is None:
+        return lonely
+    here = {build.rule.asset for build in release.builds}
+    gone = [each.rule.asset for each in last.builds if each.rule.asset not in here]
+    gone = [each for each in gone if each.format(tag=release.tag, any="") not in release.lonely]
+    new = _unknown_names(release) - _unknown_names(last)
+    return (*lonely, *gone) if lonely or len(gone) > len(new) else ()
+
+
+def _unknown_names(release: SortedAssets) -> set[str]:
+    return {each.name.replace(release.tag, "{tag}") for each in release.unknown}
+
+
+def left_out(
+    release: UpstreamRelease,
+    rules: Rules,
+    contents: Mapping[str, Contents],
+    unread: Mapping[str, str],
+) -> tuple[LeftOut, ...]:
+    """Return every asset that the release file must not have; ``unread`` has reasons by name.
+
+    Those are assets that no rule knows, builds whose archives were not read, builds that were
+    measured and contradict their rule, and all builds of a platform that lacks its default.
+    """
+    found = sort_assets(release, rules)
+    reasons: dict[str, str] = {
+        asset: f"it has no {companion}" for asset, companion in found.lonely.items()
+    }
+    for build in found.builds:
+        reason = _fault(build, rules, contents, unread)
+        if reason:
+            reasons[build.artifacts[0].name] = reason
+    here = [build for build in found.builds if build.artifacts[0].name not in reasons]
+    for name, platform in rules.platforms.items():
+        builds = [build for build in here if build.rule.platform == name]
+        variants = {variant.name for build in builds for variant in build.rule.variants}
+        if platform.default not in variants:
+            for build in builds:
+                why = f"{name} has no build for its default, {platform.default}"
+                reasons[build.artifacts[0].name] = why
+    drafts = {
+        asset.name: drafted_rule(asset, release, rules, contents.get(asset.sha256))
+        for asset in found.unknown
+    }
+    reasons |= {name: _unknown(name, unread) for name in drafts}
+    return tuple(
+        LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
+    )
+
+
+def _unknown(name: str, unread: Mapping[str, str]) -> str:
+    return UNKNOWN + unread[name] if name in unread else UNKNOWN.rstrip("; ")
+
+
+def _fault(
+    build: ClassifiedBuild,
+    rules: Rules,
+    contents: Mapping[str, Contents],
+    unread: Mapping[str, str],
+) -> str:
+    """Return why a build cannot be signed; empty if it can."""
+    for asset in build.artifacts:
+        if asset.sha256 not in contents:
+            return unread.get(asset.name, f"{asset.name} was not read")
+    records = recorded((asset.sha256 for asset in build.artifacts), contents)
+    try:
+        for variant in build.rule.variants:
+            requirements(variant.requires, records, rules.libraries)
+    except PublishError as error:
+        return error.message
+    return ""
+
+
+def channel_after(
+    before: Sequence[str], state: FeedState, settings: FeedSettings, needed: Collection[str]
+) -> tuple[str, ...]:
+    """Return the channel, newest first: the newest builds, and those that are still ``needed``.
+
+    A stopped release leaves the channel, unless it is the only one.
+    """
+    every = sorted({*before, *state.since}, key=number, reverse=True)
+    healthy = [tag for tag in every if tag not in state.stopped] or every[:1]
+    kept = {*healthy[: settings.keep], *needed}
+    return tuple(tag for tag in healthy if tag in kept)
+
+
+def proposal(  # noqa: PLR0913, PLR0917 - the facts that it weighs
+    versions: Mapping[str, str],
+    stable: Sequence[str],
+    variants: Mapping[str, Collection[str]],
+    state: FeedState,
+    settings: FeedSettings,
+    now: datetime,
+) -> StableProposal | None:
+    """Return the newest build of a stable version that was in the channel for long enough.
+
+    ``variants`` are those of each recorded release, as "platform/variant".
+    """
+    head = max((number(tag) for tag in stable), default=-1)
+    ready = [
+        (number(tag), version)
+        for version, tag in versions.items()
+        if number(tag) > head
+        and tag in state.since
+        and tag not in state.stopped
+        and now - state.since[tag] >= settings.soak
+    ]
+    if not ready:
+        return None
+    version = max(ready)[1]
+    tag = versions[version]
+    replaced = max(stable, key=number, default=None)
+    new, old = {*variants.get(tag, ())}, {*variants.get(replaced or "", ())}
+    return StableProposal(
+        release=tag,
+        version=version,
+        since=state.since[tag],
+        hours=int((now - state.since[tag]).total_seconds() // 3600),
+        replaces=replaced,
+        new=tuple(sorted(new - old)),
+        gone=tuple(sorted(old - new)),
+    )

@@ -1,0 +1,146 @@
+"""Rules for assets that no rule knows: drafted from their names and from what was measured. Pure.
+
+A draft is text for people. It is never applied by itself: what a build is for, and which systems
+have the libraries that it needs, is decided by a person.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tsuku_publish.classify import Rules
+from tsuku_publish.contents import Contents
+from tsuku_publish.facts import Asset, UpstreamRelease
+
+_SYSTEMS = {"ubuntu": "linux", "linux": "linux", "win": "windows", "macos": "darwin"}
+_PROCESSORS = {"x64": "amd64", "arm64": "arm64", "s390x": "s390x"}
+_BACKENDS = {
+    "vulkan": "vulkan", "cuda": "cuda", "rocm": "rocm", "hip": "rocm", "sycl": "sycl",
+    "openvino": "openvino", "opencl": "opencl", "metal": "metal",
+}  # fmt: skip
+_GUARDS = {
+    "vulkan": "vulkan", "sycl": "level-zero", "openvino": "openvino", "opencl": "adreno",
+    "metal": "metal",
+}  # fmt: skip
+"""Backends whose requirement is one table of ``[requires]``, the same for every version."""
+_LIBRARY = re.compile(r"(?:lib)?ggml-([a-z]+)\.(?:so|dll|dylib)")
+_LINE = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_SERVERS = ("llama-server", "llama-server.exe")
+
+
+class _Build(NamedTuple):
+    """What a name says of a build; ``line`` is the version of its toolkit, if it has one."""
+
+    system: str
+    processor: str
+    backend: str
+    line: str
+
+
+def drafted_rule(
+    asset: Asset, release: UpstreamRelease, rules: Rules, contents: Contents | None
+) -> str:
+    """Return TOML text to be reviewed and added to ``rules.toml``; empty for a companion.
+
+    Without ``contents`` nothing was measured, and the text says so.
+    """
+    if asset.name.startswith("cudart-"):
+        return ""  # it belongs to the draft of its build
+    pattern = asset.name.replace(release.tag, "{tag}")
+    head = f"# Drafted from {asset.name}. {_measured(contents)}\n"
+    if contents is not None and not contents.brings & {*_SERVERS}:
+        return f'{head}[[skip]]\nasset = "{pattern}"\nwhy = "it has no llama-server"\n'
+    words = re.split(r"-|\.tar\.gz$|\.zip$", asset.name)
+    build = _Build(
+        system=next((_SYSTEMS[word] for word in words if word in _SYSTEMS), "linux"),
+        processor=next((_PROCESSORS[word] for word in words if word in _PROCESSORS), "amd64"),
+        backend=_backend(words, contents),
+        line=next((word for word in words if _LINE.fullmatch(word)), ""),
+    )
+    name = f"{build.backend}-{build.line}" if build.line else build.backend
+    tables, needs = _needs(build, rules, contents)
+    variant = f'name = "{name}", backend = "{build.backend}", requires = {json.dumps(needs)}'
+    companion = _companion(asset, release)
+    lines = [
+        *tables,
+        "[[rule]]",
+        f'asset = "{pattern}"',
+        *([f'companion = "{companion.replace(release.tag, "{tag}")}"'] if companion else ()),
+        f'platform = "{build.system}-{build.processor}"',
+        f"variants = [{{ {variant} }}]",
+    ]
+    return head + "\n".join(lines) + "\n"
+
+
+def _measured(contents: Contents | None) -> str:
+    if contents is None:
+        return "It was not measured."
+    floors = [f"{name} {floor}" for name, floor in contents.floors.items()]
+    parts = [f"{len(contents.listing['files'])} files", *floors]
+    if contents.libraries:
+        parts.append(f"needs {' '.join(contents.libraries)}")
+    if contents.processors:
+        parts.append(f"processors {' '.join(contents.processors)}")
+    return f"Measured: {', '.join(parts)}."
+
+
+def _backend(words: list[str], contents: Contents | None) -> str:
+    """Return the backend that the name says, else the one that its libraries say."""
+    named = next((_BACKENDS[word] for word in words if word in _BACKENDS), None)
+    if named or contents is None:
+        return named or "cpu"
+    libraries = filter(None, map(_LIBRARY.fullmatch, sorted(contents.brings)))
+    found = [_BACKENDS[each[1]] for each in libraries if each[1] in _BACKENDS]
+    return found[0] if found else "cpu"
+
+
+def _needs(build: _Build, rules: Rules, contents: Contents | None) -> tuple[list[str], list[str]]:
+    """Return new tables of ``[requires]``, and the names of all tables that the variant needs."""
+    system, processor, backend, line = build
+    needs = [_system_table(system, processor, rules, contents)]
+    if backend in _GUARDS:
+        needs.append(_GUARDS[backend])
+    if backend not in ("cuda", "rocm"):
+        return [], needs
+    name = f"{backend}-{line}"
+    if backend == "rocm":
+        name += f"-{system}"
+    if name not in rules.requires:
+        return [f'[requires."{name}"]', _code(backend, line, contents), ""], [*needs, name]
+    return [], [*needs, name]
+
+
+def _system_table(system: str, processor: str, rules: Rules, contents: Contents | None) -> str:
+    """Return the table of what the system must have: the known one with the nearest floors."""
+    if system == "windows":
+        return "windows"
+    if system == "darwin":
+        return "macos-arm64" if processor == "arm64" else "macos-x64"
+    floor = (contents.floors if contents else {}).get("glibc", "99")
+    known = {name: table["glibc"] for name, table in rules.requires.items() if "glibc" in table}
+    enough = {name: each for name, each in known.items() if _number(each) >= _number(floor)}
+    # Measured floors replace those of the table, so a near one is good enough.
+    chosen = min(enough, key=lambda each: _number(enough[each]), default=None)
+    return chosen or max(known, key=lambda each: _number(known[each]))
+
+
+def _code(backend: str, line: str, contents: Contents | None) -> str:
+    if backend == "cuda":
+        found: Any = next(iter(contents.device_code.values()), None) if contents else None
+        code: Mapping[str, list[str]] = found or {"sass": [], "ptx": []}
+        lists = f"sass = {json.dumps(code['sass'])}, ptx = {json.dumps(code['ptx'])}"
+        return f'cuda = {{ toolkit = "{line}", {lists} }}'
+    targets = next(iter(contents.gfx.values()), []) if contents else []
+    return f'rocm = {{ runtime = "{line}", gfx = {json.dumps(targets)} }}'
+
+
+def _companion(asset: Asset, release: UpstreamRelease) -> str:
+    """Return the CUDA runtime's archive that belongs to this build; empty without one."""
+    tagless = asset.name.replace(f"-{release.tag}", "")
+    wanted = {f"cudart-{asset.name}", f"cudart-{tagless}"}
+    return next((each.name for each in release.assets if each.name in wanted), "")
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))

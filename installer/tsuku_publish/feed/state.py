@@ -1,0 +1,103 @@
+"""The settings of the feed, what it remembers between runs, and the channels that it writes."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import tomli
+
+from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.folder import locked
+
+STATE = "feed.json"
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class FeedSettings(msgspec.Struct, frozen=True):
+    """``[feed]`` of ``rules.toml``.
+
+    A run takes at most ``take`` new builds for ``channel``, which keeps the newest ``keep``. A
+    release that may still change is waited for ``patience_hours``. A build is proposed for
+    ``stable`` after ``soak_hours`` in the channel. ``unattested`` says whether a release is taken
+    of which no archive has an attestation.
+    """
+
+    channel: str = "nightly"
+    stable: str = "stable"
+    take: _Count = 1
+    keep: _Count = 8
+    patience_hours: _Count = 12
+    soak_hours: _Count = 72
+    unattested: bool = False
+
+    @property
+    def patience(self) -> timedelta:
+        """How long a release that may still change is waited for."""
+        return timedelta(hours=self.patience_hours)
+
+    @property
+    def soak(self) -> timedelta:
+        """How long a build is in the channel before it is proposed for the stable one."""
+        return timedelta(hours=self.soak_hours)
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    etag: str = ""
+    since: dict[str, datetime] = {}
+    stopped: dict[str, str] = {}
+
+
+@dataclass
+class FeedState:
+    """What the feed remembers, in ``feed.json`` of the data.
+
+    ``etag`` names the last list of releases, ``since`` when each build came into the channel,
+    ``stopped`` why a release is not taken (again). People remove an entry to have it tried again.
+    """
+
+    etag: str = ""
+    since: dict[str, datetime] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
+
+
+def load_settings(data: Path) -> FeedSettings:
+    """Read ``rules.toml``. Raises ``PublishError``."""
+    path = data / "rules.toml"
+    with reading(path):
+        raw = tomli.loads(path.read_text("utf-8"))
+        return msgspec.convert(raw.get("feed", {}), FeedSettings)
+
+
+def load_state(data: Path) -> FeedState:
+    """Read what earlier runs left; the first run finds nothing. Raises ``PublishError``."""
+    path = data / STATE
+    if not path.exists():
+        return FeedState()
+    with reading(path):
+        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        if any(when.tzinfo is None for when in stored.since.values()):
+            raise PublishError(f"{path}: a time without a time zone")
+        return FeedState(stored.etag, stored.since, stored.stopped)
+
+
+def save_state(data: Path, state: FeedState) -> None:
+    """Write what the next run needs, in lines that people can review."""
+    stored = _Stored(
+        state.etag, dict(sorted(state.since.items())), dict(sorted(state.stopped.items()))
+    )
+    (data / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n")
+
+
+def save_channel(data: Path, name: str, releases: tuple[str, ...]) -> None:
+    """Write a channel into ``repository.toml``, and keep the comments of the file."""
+    import tomlkit  # noqa: PLC0415
+
+    path = data / "repository.toml"
+    # Only here: signers that work meanwhile must not wait for hours of downloads.
+    with locked(data):
+        with reading(path):
+            document: Any = tomlkit.parse(path.read_text("utf-8"))
+            document["channels"][name] = list(releases)
+        path.write_text(tomlkit.dumps(document), "utf-8")
