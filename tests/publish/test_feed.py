@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, upstream_windows_build
 from support.feed_publisher import FeedPublisher, feed_publisher
 from support.release_data import copied_data, release_process, release_tool
 from support.schemas import read
@@ -293,3 +294,20 @@ def test_a_service_that_does_not_answer_is_one_error(at: FeedPublisher) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error[publish]: localhost:1")
     assert {path: path.read_bytes() for path in at.data.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.index
+def test_upstreams_own_windows_build_is_measured(tmp_path: Path) -> None:
+    """The real archive b10605, in the place where upstream published it."""
+    with Upstream(time_of(10605), tmp_path / "upstream", every=5, limit=5000) as upstream:
+        upstream.replaced["b10605", WINDOWS_BUILD] = upstream_windows_build()
+        at = feed_publisher(tmp_path, upstream)
+        assert [each.release for each in at.run().taken] == ["b10605"]
+        windows = at.documents()["b10605"]["platforms"]["windows-amd64"]["variants"]["cpu"]
+        (artifact,) = windows["artifacts"]
+        assert (artifact["sha256"], artifact["size"]) == (WINDOWS_SHA256, 18_067_840)
+        files = {each["path"] for each in artifact["files"]}
+        assert {"llama-server.exe", "ggml-cpu-haswell.dll", "ggml-cpu-zen4.dll"} <= files
+        assert len(artifact["pieces"]["sha256"]) == 5
+        line = next(each for each in at.said if each.startswith(WINDOWS_BUILD))
+        assert "processors: alderlake" in line

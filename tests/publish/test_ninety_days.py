@@ -117,7 +117,7 @@ def test_ninety_days_with_the_nine_changes(tmp_path: Path) -> None:
     with Upstream(day(8, 9), tmp_path / "upstream", every=4, limit=5000) as upstream:
         at = started(tmp_path, upstream)
         days = Days(at, away=(day(9, 12), day(9, 19)))
-        for number in range(10320, 12100, 4):
+        for number in range(10340, 12100, 4):
             tag = f"b{number}"
             if number % 100 == 40:
                 upstream.uploading[tag] = time_of(number) + timedelta(hours=9)
