@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
     for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
+    # pytest imports readline, which sets both for child processes, behind the back of Python. A
+    # worker of xdist is such a child.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
+        os.unsetenv(name)
     # A shell starts what it runs in the background with SIGINT ignored, `nohup` ignores SIGHUP,
     # and children inherit both: tests that send these signals would wait for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,6 +44,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _order(folder: str) -> int:
     return LONG.index(folder) if folder in LONG else len(LONG)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def variables_are_left_alone() -> Iterator[None]:
+    """No module leaves a variable behind, which would change what the next one tests."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name, _ in before.items() ^ os.environ.items()}
+    assert changed <= {"PYTEST_CURRENT_TEST"}, f"left changed in the environment: {changed}"
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ def test_a_terminal_also_shows_how_this_copy_was_installed(tmp_path: Path) -> No
 
 
 # --- the texts ---------------------------------------------------------------------------
+
+
+def test_the_tests_children_learn_no_width_from_their_environment() -> None:
+    code = "import os; print({'COLUMNS', 'LINES'} & {*os.environ})"
+    # Without ``env``: what this process has, also what os.environ does not show.
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
@@ -183,9 +191,8 @@ def test_a_command_that_is_like_none_gets_the_help(typed: str, program: Run) -> 
     assert program(typed).stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
 
 
-SERVER = (
-    "put arguments that are not for tsuku-llm after --: tsuku-llm serve -m qwen2.5:7b -- -c 8192"
-)
+AFTER = "put arguments that are not for tsuku-llm after --: tsuku-llm serve"
+SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
 
 
 @pytest.mark.parametrize(
@@ -204,7 +211,7 @@ SERVER = (
         ("list -x", ["hint: see: tsuku-llm list --help"]),
         ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
         ("serve --background", [f"hint: did you mean --detach? {SERVER}"]),
-        ("serve --port 80", [f"hint: {SERVER}"]),
+        ("serve --port 80", [f"hint: {AFTER} -- --port"]),
         ("serve --force", ["  tsuku-llm install has it", f"hint: {SERVER}"]),
     ],
 )

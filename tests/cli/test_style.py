@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from tsuku_llm.cli.background import serve_again
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import wanted_color
-from tsuku_llm.cli.style import Style, painted, wants_color, wrapped
+from tsuku_llm.cli.render.text import table
+from tsuku_llm.cli.style import Style, columns, painted, wants_color, wrapped
 
 Run = Callable[..., Result]
 MACHINE = Path(__file__).parents[1] / "snapshots" / "a100-driver-550-without-vulkan.json"
@@ -125,6 +127,52 @@ def test_wrapping_loses_no_word_and_fits(words: list[str], width: int) -> None:
     assert shown.split() == line.split()
     if "'" not in line:
         assert all(len(each) <= width for each in shown.splitlines())
+
+
+@given(
+    st.lists(st.from_regex(r"[a-zé\u0301\u4e00-\u4e20]{1,12}", fullmatch=True)), st.integers(40, 90)
+)
+def test_wide_and_combining_characters_are_counted_in_columns(words: list[str], width: int) -> None:
+    line = " ".join(words)
+    shown = wrapped(line, width)
+    assert shown.split() == line.split()
+    assert all(columns(each) <= width for each in shown.splitlines())
+    # As much as fits stands on a line.
+    for this, after in pairwise(shown.splitlines()):
+        assert columns(f"{this} {after.split()[0]}") > width
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("abc", 3),
+        ("日本", 4),
+        ("e\u0301", 1),
+        ("\u200d", 0),
+        ("\uff46", 2),
+        ("\uff8a", 1),
+        ("é", 1),
+    ],
+)
+def test_a_terminal_has_columns_not_characters(text: str, count: int) -> None:
+    assert columns(text) == count
+    (first, second) = table([(text, "x"), ("abcdef", "y")], indent=0)
+    assert columns(first) == columns(second) == 9
+
+
+@pytest.mark.parametrize("name", ["cuda-12.8", "変種-12.8"])
+def test_a_long_cell_goes_on_below_its_own_column(name: str) -> None:
+    reason = "there is an AMD GPU (gfx1030), but the runtime of ROCm is not installed here"
+    rows = table([("rank", "variant", ""), ("-", name, reason)])
+    shown = wrapped(rows[1], 50).splitlines()
+    assert len(shown) > 2
+    start = columns(rows[1]) - columns(reason)
+    assert {columns(each) - columns(each.lstrip()) for each in shown[1:]} == {start}
+    assert " ".join(each.strip() for each in shown[1:]) in reason
+    assert all(columns(each) <= 50 for each in shown)
+    # Without room below the cell it is better to begin further left.
+    narrow = wrapped(rows[1], start + 10).splitlines()
+    assert {len(each) - len(each.lstrip()) for each in narrow[1:]} == {4}
 
 
 def test_without_a_terminal_a_line_stays_as_it_is() -> None:
@@ -272,3 +320,41 @@ def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
     finally:
         os.close(master)
         os.close(slave)
+
+
+# --- what -v adds to an error --------------------------------------------------------------
+
+
+def test_verbose_adds_causes_urls_and_places_to_an_error(tmp_path: Path) -> None:
+    env = environment(
+        tmp_path / "home", TSUKU_LLM_REPOSITORY_URL="https://me:secret@127.0.0.1:9/x/"
+    )
+    plain = run_program("repository", "refresh", env=env)
+    said = run_program("-v", "repository", "refresh", env=env)
+    assert plain.code == said.code == 4
+    added = [line for line in said.stderr.splitlines() if line not in plain.stderr.splitlines()]
+    assert "  cause: ConnectError: [Errno 111] Connection refused" in added
+    assert any(line.startswith("  url: https://127.0.0.1:9/x/metadata/") for line in added), added
+    assert f"  config file: {tmp_path / 'home' / 'config.toml'}" in added
+    assert f"  data: {tmp_path / 'home' / 'llm'}" in added
+    assert "secret" not in said.stderr
+    assert "Traceback" not in said.stderr
+    # The hint is the last that one reads, and the document does not depend on -v.
+    assert said.stderr.splitlines()[-1] == plain.stderr.splitlines()[-1]
+    both = [
+        run_program("--json", *words, "repository", "refresh", env=env) for words in ((), ("-v",))
+    ]
+    assert both[0].document == both[1].document
+
+
+def test_verbose_names_the_path_of_a_disk_error(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    env = environment(home)
+    added = run_program("-v", "prune", env=env).stderr
+    assert f"  path: {home}" in added
+    assert "  cause: NotADirectoryError: " in added
+
+
+def test_verbose_adds_nothing_to_what_is_typed_wrong(program: Run) -> None:
+    assert program("-v", "install", "frob") == program("install", "frob")

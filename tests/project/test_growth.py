@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import schemas
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
@@ -394,6 +395,7 @@ def test_S40_a_recording_with_long_texts_is_read(tmp_path: Path) -> None:
     file.write_text(json.dumps({**document, "answers": {"cuda": {"lines": [long]}}}))
     done = limited("-m", "tsuku_llm", "explain", "--hardware", str(file), "--json")
     assert done.returncode == 0, done.stderr
+    schemas.read(done.stdout)
 
 
 @pytest.mark.parametrize("digits", [21, 5000])

@@ -422,7 +422,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "revoked": frozenset({"checking", "documents", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
     "keys": frozenset({"errors", "tsuku_llm.trust"}),
-    "sightings": frozenset({"documents", "errors", "tsuku_llm.files"}),
+    "sightings": frozenset({"documents", "errors", "tsuku_llm.files", "tsuku_llm.trust"}),
     "promoted": frozenset({"documents", "errors", "sightings", "tsuku_llm.files"}),
     "plan": frozenset({"errors", "keys", "promoted", "revoked", "sightings"})
     | {"tsuku_llm.files", "tsuku_llm.revocations", "tsuku_llm.trust"},
@@ -440,6 +440,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
+    "review": frozenset({"checking", "documents", "plan", "signing"})
+    | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "wheel": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
     "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "plan"})
@@ -454,8 +456,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "feed", "folder"})
-    | {"documents", "keys", "packing", "passphrases", "plan", "refresh", "releases", "revoked"}
-    | {"secrets", "signers", "signing", "wheel"}
+    | {"documents", "keys", "packing", "passphrases", "plan", "promoted", "refresh", "releases"}
+    | {"review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
@@ -470,7 +472,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "sigstore": frozenset({"attestations"}),
     "tomli": frozenset({"attestations", "classify", "feed", "packages", "plan"}),
     "tomlkit": frozenset({"feed", "plan"}),
-    "tuf": frozenset({"signing"}),
+    "tuf": frozenset({"review", "signing"}),
 }
 
 PURE_PUBLISHER = ("documents", "fatbin", "feed.choosing", "feed.drafts", "packing.parts", "signing")

@@ -187,6 +187,17 @@ def test_L06_without_flock_a_holder_is_waited_for_and_named(
         pass
 
 
+@POSIX
+def test_a_note_that_this_process_could_not_remove_does_not_block_it(store: Store) -> None:
+    with store.lock("b100", timeout=0):
+        (note,) = (store.data / "locks").glob("*.pid")
+        text = note.read_text("utf-8")
+    note.write_text(text, "utf-8")
+    with store.lock("b100", timeout=0):
+        assert note.read_text("utf-8") == text
+    assert not note.exists()
+
+
 @NO_FLOCK
 def test_L06_without_flock_only_staging_of_dead_processes_is_swept(
     store: Store, start: Start, flock: str

@@ -1,7 +1,7 @@
 """Kill a client at every change that it makes on the disk while it walks five rotations.
 
 ``python rotation_drill.py FOLDER`` prints as JSON how many places there were and what went
-wrong. One place in four is taken; with 1,000 or more FUZZ_EXAMPLES, as in ``ci/faults``, all are.
+wrong. In the suite, one place in four is taken.
 The client has the oldest root; the repository is a folder, as a mirror for a network without
 servers is. Each run is a forked child that kills itself right before a step; a step is anything
 that opens a file of the client's or changes a name, as Python's audit events tell. Then the same
@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.folder_shop import FolderShop
 from support.release_server import NAME
 from support.repository import release_document
+from support.sweeps import stride
 
 from tsuku_llm import metadata_status
 from tsuku_llm.errors import TsukuError
@@ -33,7 +34,7 @@ from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 
 ROTATIONS = 5
-EVERY = 1 if int(os.environ.get("FUZZ_EXAMPLES", "0")) >= 1000 else 4
+EVERY = stride(4)
 NAMES = frozenset(
     f"os.{name}" for name in ("chmod", "link", "mkdir", "remove", "rename", "rmdir", "symlink")
 )

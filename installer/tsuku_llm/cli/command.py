@@ -156,10 +156,20 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note which command this is before its arguments can be wrong."""
         _remember(ctx)
+        # click's own words for a stray argument do not say what to type. A group's are commands.
+        ctx.allow_extra_args = True
+        _refuse_empty(self, ctx, args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise _no_such_option(error.option_name, ctx) from error
+        except click.BadOptionUsage as error:  # it does not know its command
+            raise UsageError(
+                f"{error.option_name} needs a value", hint=f"see: {ctx.command_path} --help"
+            ) from error
+        if rest and not isinstance(self, click.Group) and not ctx.resilient_parsing:
+            raise _stray(rest, ctx)
+        return rest
 
 
 class Launching(Command):
@@ -169,7 +179,14 @@ class Launching(Command):
         """Keep the arguments as they are, and say where an option belongs that is not ours."""
         # ``serve --detach`` starts this program again with the same arguments.
         ctx.meta[ARGV] = tuple(args)
-        return super().parse_args(ctx, args)
+        after = len(args) - args.index("--") - 1 if "--" in args else 0
+        rest = super().parse_args(ctx, args)
+        arguments = ctx.params.get("arguments") or ()
+        own = list(arguments[: len(arguments) - after])
+        # A server has no such words. A tool may have: llama-quantize IN OUT.
+        if own and not own[0].startswith("-") and "tool" not in ctx.params:
+            raise _stray(own, ctx)
+        return rest
 
 
 class Group(Command, click.Group):
@@ -217,12 +234,54 @@ def _no_such_option(option: str, context: click.Context) -> UsageError:
     near = option_for(option, context, similar=not owners)
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
-        example = next(call for call in context.command.examples if " -- " in call)
-        hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
+        # An option that is like none of ours is most likely the server's.
+        call = f"{context.command_path} -- {option}"
+        if near or owners:
+            call = next(call for call in context.command.examples if " -- " in call)
+        hints.append(f"put arguments that are not for tsuku-llm after --: {call}")
     return UsageError(
         f"{context.command_path} has no option {option}",
         facts=() if near else tuple(f"{owner} has it" for owner in owners),
         hint=" ".join(hints) or f"see: {context.command_path} --help",
+    )
+
+
+def _refuse_empty(command: click.Command, context: click.Context, args: list[str]) -> None:
+    """Refuse an empty text: as a name or a file it would mean another one, or none."""
+    # Nearly always there is none: then spare each start a second parser.
+    if all(word and not word.endswith("=") for word in args) or context.resilient_parsing:
+        return
+    from tsuku_llm.config.keys import KEYS  # noqa: PLC0415 - only for an error
+
+    # These have a check that says what an empty text means.
+    checked = {"arguments", "value", *(key.name.removeprefix("llm.") for key in KEYS)}
+    try:
+        given, _, _ = command.make_parser(context).parse_args(list(args))
+    except click.UsageError:
+        return  # the real parser says so
+    for parameter in command.get_params(context):
+        value = given.get(parameter.name or "")
+        if parameter.name in checked:
+            continue
+        if value == "" or (isinstance(value, tuple) and "" in value):
+            is_option = isinstance(parameter, click.Option)
+            name = parameter.opts[-1] if is_option else parameter.human_readable_name.strip("[].")
+            leave = f"to give no value: leave {name} out"
+            raise UsageError(
+                f"{name} must not be empty",
+                hint=f"see: {context.command_path} --help" if parameter.required else leave,
+            )
+
+
+def _stray(words: list[str], context: click.Context) -> UsageError:
+    """Return the error for words that are no argument of a command, with what they may mean."""
+    from tsuku_llm.cli.suggestions import call_with  # noqa: PLC0415 - only for an error
+
+    named = " and ".join(repr(word) for word in words)
+    near = call_with(words, context)
+    return UsageError(
+        f"{context.command_path} does not take {named}",
+        hint=f"did you mean: {near}" if near else f"see: {context.command_path} --help",
     )
 
 

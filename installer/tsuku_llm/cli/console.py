@@ -73,4 +73,9 @@ class Console:
         # The progress would be drawn over the question.
         self.progress.hide()
         self.tell(f"{question} [y/N]")
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        try:
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except KeyboardInterrupt:
+            # The terminal has written ^C: what follows begins on a line of its own.
+            streams.control(sys.stderr, "\n")
+            raise

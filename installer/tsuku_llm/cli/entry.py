@@ -119,7 +119,12 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
     except TsukuError as error:
         if isinstance(error, Declined):
             return CommandResult(lines=(error.message,))
-        return CommandResult(exit_code=error.exit_code, failure=ReportedError.of(error))
+        failure = ReportedError.of(error)
+        if console.verbose and not console.json:
+            from tsuku_llm.cli.causes import background  # noqa: PLC0415 - only then
+
+            failure = failure._replace(facts=(*failure.facts, *background(error)))
+        return CommandResult(exit_code=error.exit_code, failure=failure)
     except KeyboardInterrupt as stop:
         return _stopped(stop)
     except Exception as error:  # noqa: BLE001

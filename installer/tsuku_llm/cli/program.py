@@ -212,4 +212,7 @@ def invoke(
 def _as_usage_error(error: click.ClickException, name: str) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else name
-    return UsageError(error.format_message().rstrip("."), hint=f"see: {path} --help")
+    # click lists choices in several lines, and calls a whole number a "valid integer range".
+    text = " ".join(error.format_message().split()).rstrip(".")
+    text = text.replace("a valid integer range", "a whole number")
+    return UsageError(text, hint=f"see: {path} --help")

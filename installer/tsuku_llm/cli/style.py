@@ -82,21 +82,55 @@ def painted(text: str) -> str:
     return text
 
 
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes.
+
+    Characters of East Asia are wide, and marks that combine with the one before take none.
+    """
+    if text.isascii():
+        return len(text)
+    import unicodedata  # noqa: PLC0415 - nearly every text is ASCII
+
+    return sum(
+        0
+        if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf")
+        else 2
+        if unicodedata.east_asian_width(char) in ("W", "F")
+        else 1
+        for char in text
+    )
+
+
 def wrapped(line: str, width: int) -> str:
     """Wrap a line between words; the lines after the first have a hanging indent.
 
-    A command, a URL or a path is never broken: if it is wider than the terminal, it overflows.
+    The last cell of a table's row hangs below its own column, if there is room. A command, a URL or
+    a path is never broken: if it is wider than the terminal, it overflows.
     """
-    if len(line) <= width:
+    # Not textwrap: it counts characters, and a terminal has columns.
+    if columns(line) <= width:
         return line
-    import textwrap  # noqa: PLC0415 - most lines are short
-
-    own = line[: len(line) - len(line.lstrip(" "))]
+    own = len(line) - len(line.lstrip(" "))
     kept = _WHOLE.sub(lambda found: found[0].replace(" ", _BLANK), line)
-    return textwrap.fill(
-        kept,
-        width,
-        subsequent_indent=f"{own}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    ).replace(_BLANK, " ")
+    hanging = " " * _hanging(kept, own, width)
+    shown = [" " * own]
+    for chunk in _CHUNK.findall(kept[own:]):
+        begins = not shown[-1].strip(" ")
+        if begins or columns(shown[-1] + chunk) <= width:
+            shown[-1] += chunk
+        else:
+            shown.append(hanging + chunk.lstrip(" "))
+    return "\n".join(shown).replace(_BLANK, " ")
+
+
+_CHUNK = re.compile(r" *[^ ]+")
+_LEAST_CELL = 16
+"""The fewest columns in which a cell is continued below its own beginning."""
+
+
+def _hanging(line: str, own: int, width: int) -> int:
+    """Return the indent of the lines after the first: that of the last cell, else two more."""
+    # Only the columns of a table have two blanks between them.
+    cells = [found.end() for found in re.finditer(r"(?<=[^ ])  +(?=[^ ])", line[own:])]
+    last = columns(line[: own + cells[-1]]) if cells else width
+    return last if last <= width - _LEAST_CELL else own + 2

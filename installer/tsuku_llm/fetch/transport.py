@@ -249,6 +249,7 @@ class _Failures:
                 hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL",
             ),
             tries=tries,
+            url=shown(self._url),
         )
 
     def _silence(self) -> Exception:

@@ -15,7 +15,7 @@ from typing import IO
 from tsuku_llm.config.editing import set_value
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import BadModel, LaunchError, TsukuError
+from tsuku_llm.errors import BadModel, Declined, LaunchError, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
@@ -196,6 +196,8 @@ def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], t
         else:
             runs.append(VariantRun(entry))
     if not runs:
+        if session.user.can_ask and any(each.reason == _LEFT_OUT for each in skipped):
+            raise Declined("nothing was changed or measured")
         raise LaunchError(
             "there is nothing to measure",
             facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
@@ -204,13 +206,16 @@ def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], t
     return runs, tuple(skipped)
 
 
+_LEFT_OUT = "not installed; --yes installs it"
+
+
 def _installed_on_consent(
     session: Session, choice: Choice, candidate: Candidate
 ) -> Installed | Skipped:
     name, size = candidate.variant.name, left_to_download(session, choice, candidate)
     question = f"{name} fits too and is not installed. Install it ({cost(size)}) to measure it?"
     if not (session.agreed or session.user.ask(question)):
-        return Skipped(name, "not installed; --yes installs it", size)
+        return Skipped(name, _LEFT_OUT, size)
     try:
         return install_beside(session._replace(agreed=True), choice, candidate)
     except TsukuError as error:

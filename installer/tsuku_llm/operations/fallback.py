@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from tsuku_llm.errors import BackendFailed, GateFailed, NotInstalled, TsukuError
+from tsuku_llm.errors import BackendFailed, Declined, GateFailed, NotInstalled, TsukuError
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.operations.session import Session, way_to_undo
 from tsuku_llm.operations.state_notes import FailureNote, StateNotes
@@ -67,7 +67,7 @@ def wanted_version(session: Session) -> Installed:
         elif session.user.ask(f"{missing.message}. Install {name} ({cost(size)})?"):
             session = session._replace(agreed=True)
         else:
-            raise first or missing
+            raise first or _without_yes(session, missing)
         if active is None:
             # The first install asks for newer metadata, and what it installs becomes active.
             return cast("Installed", install(session).installed)
@@ -78,6 +78,13 @@ def wanted_version(session: Session) -> Installed:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
     raise first or missing
+
+
+def _without_yes(session: Session, missing: NotInstalled) -> TsukuError:
+    """Return how a start ends whose build was not allowed: a no of the user is no error."""
+    if session.user.can_ask:
+        return Declined(f"nothing was changed or started: {missing.message}")
+    return missing
 
 
 def _why_none(choice: Choice) -> tuple[str, ...]:

@@ -93,8 +93,10 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
     """
     if bool(names) == everything:
         raise UsageError(
-            "name the versions to remove, or --all, not both",
-            hint="see what is installed: tsuku-llm list",
+            "--all and names of versions cannot be combined"
+            if everything
+            else "no version to remove is named",
+            hint="name one that tsuku-llm list shows, or remove all: tsuku-llm uninstall --all",
         )
     store = session.store
     store.sweep()

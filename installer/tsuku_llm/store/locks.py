@@ -86,7 +86,7 @@ def exclusive(
         lock = _acquire(waiting)
     try:
         # If flock works, a note that is here now is a dead holder's. If not, we wait here.
-        named = _name_us(waiting)
+        named = _name_us(waiting, locked=lock.is_locked)
         try:
             yield lock.is_locked
         finally:
@@ -203,8 +203,10 @@ def _try(lock: BaseFileLock, timeout: float) -> None:
             raise
 
 
-def _name_us(waiting: _Waiting) -> bool:
+def _name_us(waiting: _Waiting, *, locked: bool) -> bool:
     """Write our pid note; wait while another live process on this machine has one.
+
+    ``locked`` tells whether we hold the file lock.
 
     Returns whether it is written. If it cannot be written, only the file lock protects.
     """
@@ -226,10 +228,13 @@ def _name_us(waiting: _Waiting) -> bool:
                 unread += 1
                 time.sleep(_PAUSE)
                 continue
-            # The writer is dead, or runs on another machine, of which we know nothing: remove the
-            # note and try to create ours. Without flock, another process may do the same now, and
-            # its new note gets lost. Both then go on, which is safe: see the module's docstring.
-            if holder is None or not holder.is_alive:
+            # The file lock excludes our own threads too, so this note is from an earlier block,
+            # which could not remove it.
+            left_by_us = locked and holder == Holder(ourselves, node())
+            # Or the writer is dead, or runs on another machine, of which we know nothing: remove
+            # the note and try to create ours. Without flock, another process may do the same now,
+            # and its new note gets lost. Both then go on: see the module's docstring.
+            if holder is None or left_by_us or not holder.is_alive:
                 note.unlink(missing_ok=True)
                 continue
         except OSError:

@@ -124,6 +124,70 @@ class SignedAnswer(TypedDict):
     notes: Sequence[str]
 
 
+class ReleaseChangeDocument(TypedDict):
+    """What changes for one release: new, promoted, moved, changed or gone.
+
+    ``before`` and ``after`` are its channels. Variants and requirements are compared with its own
+    release file, or with the release ``compared_with``. ``because`` says why it did not wait.
+    """
+
+    release: Tag
+    change: str
+    before: Sequence[str]
+    after: Sequence[str]
+    publisher: str
+    unattested: Unattested | None
+    bytes: Bytes
+    compared_with: Tag | None
+    gained: Sequence[str]
+    lost: Sequence[str]
+    requires: Sequence[str]
+    because: str | None
+
+
+class RoleChangeDocument(TypedDict):
+    """What changes for one role: version, last day, old and new threshold, and its signers."""
+
+    role: str
+    before: int
+    after: int
+    expires: str
+    threshold: Sequence[int]
+    joined: Sequence[str]
+    left: Sequence[str]
+
+
+class ReviewAnswer(TypedDict):
+    """The answer of ``review``: what a signature would change.
+
+    ``kept`` are the channels that stay as they are published. ``gathered`` says whether other
+    holders have signed it.
+    """
+
+    roles: Sequence[RoleChangeDocument]
+    releases: Sequence[ReleaseChangeDocument]
+    revoked: Sequence[str]
+    withdrawn: Sequence[str]
+    forgotten: Sequence[str]
+    kept: Sequence[str]
+    gathered: bool
+
+
+class PromotedRelease(TypedDict):
+    """A release that goes to the channel; ``because`` is null if it waited for 72 hours."""
+
+    release: Tag
+    sha256: Sha256
+    because: str | None
+
+
+class PromoteAnswer(TypedDict):
+    """The answer of ``promote``."""
+
+    channel: str
+    releases: list[PromotedRelease]
+
+
 class NewSignerAnswer(TypedDict):
     """The answer of ``new-signer``: the public key, and its line for ``[keys]``.
 
@@ -197,6 +261,8 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "revoke": (RevokeAnswer,),
     "withdraw": (WithdrawAnswer,),
     "pack": (PackAnswer,),
+    "review": (ReviewAnswer,),
+    "promote": (PromoteAnswer,),
     "sign": (SignedAnswer,),
     "resign": (SignedAnswer,),
     "rotate": (SignedAnswer,),

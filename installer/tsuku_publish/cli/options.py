@@ -54,6 +54,11 @@ issued_option = click.option(
     default=NOW,
     help="The day of new versions, or a time in UTC; now.",
 )
+channel_option = click.option(
+    "--channel",
+    metavar="NAME",
+    help="Only the next state of this channel, which has its own signers.",
+)
 drop_option = click.option(
     "--drop",
     "dropping",

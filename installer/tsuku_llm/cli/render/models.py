@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.cli.style import columns
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import running as documents
@@ -58,10 +59,10 @@ def lines(listed: ModelList) -> tuple[str, ...]:
         left_out = (f"note: {note}" for note in listed.found.notes)
         return ("no model was found in:", *looked, *left_out, *listed.ways)
     rows = [_HEAD, *(_row(row) for row in listed.rows)]
-    short = [row if len(row[0]) <= _NAMES else ("", *row[1:]) for row in rows]
+    short = [row if columns(row[0]) <= _NAMES else ("", *row[1:]) for row in rows]
     shown: list[str] = []
     for row, line in zip(listed.rows, table(short, indent=0)[1:], strict=True):
-        if len(row.model.name) > _NAMES:
+        if columns(row.model.name) > _NAMES:
             shown.append(row.model.name)
         shown.append(line)
         if row.model.projector:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tsuku_llm.cli.style import columns
+
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -11,11 +13,13 @@ def table(rows: Sequence[Sequence[str]], *, indent: int = 2) -> tuple[str, ...]:
     """Return rows with their columns aligned; the last column may have any length."""
     if not rows:
         return ()
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns, column)) for column in zip(*rows, strict=True)]
     # rstrip: no spaces at the end of a line after a short last cell.
     return tuple(
         " " * indent
-        + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        + "  ".join(
+            cell + " " * (width - columns(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in rows
     )
 
