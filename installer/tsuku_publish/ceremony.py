@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.checking import FIRST_ROOT, first_root, verify
-from tsuku_publish.copies import MemoryCopy, RepositoryFolder
+from tsuku_publish.copies import FirstOf, MemoryCopy, RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import write
@@ -29,7 +29,7 @@ from tsuku_publish.plan import (
 )
 from tsuku_publish.releases import dated, release_files
 from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
-from tsuku_publish.signing import Signers, lacking, offline_files, sign
+from tsuku_publish.signing import Signers, due_roles, lacking, offline_files, sign
 
 
 def published_versions(into: Path) -> dict[str, int]:
@@ -107,6 +107,71 @@ def next_of_channel(
     return plan, dated(plan, files)
 
 
+def next_state(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    data: Path,
+    into: Path,
+    now: datetime,
+    trusted_root: Path | None,
+    gather: Path | None,
+    channel: str | None,
+    *,
+    higher: bool,
+) -> tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]:
+    """Return the plan that is to be signed, the roles that sign it, and their release files.
+
+    The plan is the one that other holders passed on, if they have begun. Otherwise it is that of
+    the data; ``higher`` gives it the next versions. Raises ``PublishError``.
+    """
+    plan, published = load_plan(data), RepositoryFolder(into)
+    if gather and is_begun(gather, into):
+        if higher:
+            raise PublishError(f"{gather} has signatures already: leave out --raise")
+        passed = load_plan(gather)
+        roles = (channel,) if channel else due_roles(passed, published)
+        plan = _taken_over(plan, passed, roles)
+    elif channel:
+        plan, files = next_of_channel(data, channel, now, into, trusted_root)
+        return plan, (channel,), files
+    elif higher:
+        roles = due_roles(plan, published)
+        plan = raised(caught_up(plan, published_versions(into)), now.date(), (*roles[1:], *ONLINE))
+    roles = (channel,) if channel else due_roles(plan, published)
+    # A holder's repository may be older than a release that another one promoted.
+    places = (into,) if gather is None else (into, gather)
+    return plan, roles, files_for(plan, roles, data, trusted_root, *places)
+
+
+def files_for(
+    plan: Plan, roles: Collection[str], data: Path, trusted_root: Path | None, *places: Path
+) -> tuple[ReleaseFile, ...]:
+    """Return the release files that these roles of a plan sign.
+
+    A promoted one comes from the first of the ``places`` that has it. Raises ``PublishError``.
+    """
+    targets = [role for role in roles if role != "root"]
+    kept = FirstOf(tuple(map(RepositoryFolder, places)))
+    return release_files(plan, data, trusted_root, targets, kept)
+
+
+def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
+    """Return the plan that holders passed on, with our state of the channels they do not sign."""
+    ours = [name for name in passed.delegated if name not in signed and name in own.roles]
+    dates = {name: own.roles[name] for name in ours}
+    roles = {
+        name: replace(
+            passed.roles[name], version=our.version, issued=our.issued, expires=our.expires
+        )
+        for name, our in dates.items()
+    }
+    return replace(
+        passed,
+        signed=own.signed,
+        channels={**passed.channels, **{name: own.channels[name] for name in ours}},
+        roles={**passed.roles, **roles},
+        since={**own.since, **{k: v for k, v in passed.since.items() if k in signed}},
+    )
+
+
 class Ceremony:
     """The signing of some roles of a plan into a repository; ``say`` reports progress.
 
@@ -156,6 +221,7 @@ class Ceremony:
                 if (data / name).exists():
                     shutil.copyfile(data / name, gathered / name)
             save_roles(self._plan, gathered)
+            save_sightings(gathered / SINCE, self._plan.since)
         missing = lacking(self._plan, files, published)
         for line in missing:
             self._say(line)

@@ -6,7 +6,7 @@ from datetime import datetime
 from tsuku_llm import manifest, trust
 from tsuku_llm.errors import TrustError
 from tsuku_llm.revocations import parse
-from tsuku_publish.copies import WheelCopy
+from tsuku_publish.copies import EMBEDDED, WheelCopy
 from tsuku_publish.errors import PublishError, in_one_line
 
 FIRST_ROOT = "metadata/1.root.json"
@@ -56,11 +56,11 @@ def late_roles(
 ) -> list[str]:
     """Return the roles that must be signed again, with the days that they have left.
 
-    ``warn`` has the days at which a role is late. A wheel's timestamp is not among them: it is
-    older than any weekly one, and a client that goes online fetches a newer one.
+    ``warn`` has the days at which a role is late. The timestamp in the program's wheel is not among
+    them: it is older than any weekly one, and a client that goes online fetches a newer one.
     """
     left = days_left(repository, now)
-    if isinstance(copy, WheelCopy):
+    if isinstance(copy, WheelCopy) and copy.folder == EMBEDDED:
         del left["timestamp"]
     return [f"{role} ({days} days left)" for role, days in left.items() if days < warn.get(role, 0)]
 

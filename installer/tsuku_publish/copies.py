@@ -14,6 +14,9 @@ _LARGEST = 5_000_000
 """Bytes of one file of a repository at most; clients have the same limit."""
 _NOT_FOUND = 404
 
+EMBEDDED = "tsuku_llm/manifests"
+"""The folder of the repository in the program's own wheel."""
+
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFolder:
@@ -39,16 +42,40 @@ class MemoryCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstOf:
+    """Several copies, each asked if those before it lack a file."""
+
+    copies: tuple[trust.Copy, ...]
+
+    def read(self, name: str) -> bytes | None:
+        """Return the file at that path in the repository, None if it is missing."""
+        found = (copy.read(name) for copy in self.copies)
+        return next((data for data in found if data is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
 class WheelCopy:
-    """The repository that a wheel embeds."""
+    """The repository in a folder of a wheel: the program's own wheel, or one of metadata alone."""
 
     path: Path
+    folder: str
+
+    @classmethod
+    def of(cls, path: Path) -> "WheelCopy":
+        """Find the repository's folder in a wheel. Raises ``PublishError``."""
+        end = "/metadata/timestamp.json"
+        try:
+            with zipfile.ZipFile(path) as wheel:
+                found = [name.removesuffix(end) for name in wheel.namelist() if name.endswith(end)]
+        except (OSError, zipfile.BadZipFile) as error:
+            raise PublishError(f"{path} is no wheel: {error}") from error
+        return cls(path, found[0] if found else EMBEDDED)
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
         try:
             with zipfile.ZipFile(self.path) as wheel:
-                return wheel.read(f"tsuku_llm/manifests/{name}")
+                return wheel.read(f"{self.folder}/{name}")
         except KeyError:
             return None
         except (OSError, zipfile.BadZipFile) as error:
@@ -81,4 +108,4 @@ def copy_at(place: str) -> trust.Copy:
     """Return a copy by its address: an https or file URL, a wheel, or a folder."""
     if "://" in place:
         return HostedCopy(place if place.endswith("/") else f"{place}/")
-    return WheelCopy(Path(place)) if place.endswith(".whl") else RepositoryFolder(Path(place))
+    return WheelCopy.of(Path(place)) if place.endswith(".whl") else RepositoryFolder(Path(place))

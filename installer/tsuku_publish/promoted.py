@@ -74,7 +74,7 @@ def promotion(  # noqa: PLR0913, PLR0917 - the two times, and what is asked
     if age < PROBATION and not because.strip():
         raise PublishError(
             f"{release} is too young: {origin} must have had it for {_hours(PROBATION)}, "
-            f"and {_hours(PROBATION - age)} are left",
+            f"left: {_hours(PROBATION - age)}",
             facts=(
                 f"{origin} states: since {stated.time:%Y-%m-%d %H:%M} UTC",
                 f"seen by you: since {seen.time:%Y-%m-%d %H:%M} UTC",
@@ -88,4 +88,5 @@ def promotion(  # noqa: PLR0913, PLR0917 - the two times, and what is asked
 
 def _hours(length: timedelta) -> str:
     """Return a length in hours, rounded up: a promise that a minute later still holds."""
-    return f"{-(-length // timedelta(hours=1))} hours"
+    hours = -(-length // timedelta(hours=1))
+    return f"{hours} hour{'' if hours == 1 else 's'}"

@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from tsuku_llm import trust
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import reading
@@ -26,7 +28,7 @@ class Sighting(msgspec.Struct, frozen=True):
     """The digest of a release file, and the time at which a channel had it first."""
 
     sha256: str
-    time: datetime
+    time: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 Sightings = Mapping[str, Mapping[str, Sighting]]
@@ -57,6 +59,41 @@ def save_sightings(path: Path, sightings: Sightings) -> None:
     """Write a record, with its folder."""
     make_folder(path.parent)
     replace_file(path, json_bytes(msgspec.to_builtins(sightings)))
+
+
+def observe(
+    repository: trust.TrustedRepository, first_root: bytes, now: datetime
+) -> Mapping[str, Mapping[str, Sighting]]:
+    """Record what the delegated channels of a verified repository have now; return the record.
+
+    Raises ``PublishError`` for a record that is damaged.
+    """
+    path = own_record(first_root)
+    known = load_sightings(path)
+    found = {
+        role: seen_now(known, role, _digests(repository, role), now)
+        for role in repository.roles
+        if role not in trust.ROLES
+    }
+    if found:
+        save_sightings(path, {**known, **found})
+    return found
+
+
+def stated_by(target: trust.Target) -> Sighting:
+    """Return since when its channel has had a release, as its signer states it.
+
+    Without a statement only what the promoter saw counts. Raises ``PublishError``.
+    """
+    since = target.custom.get("since")
+    with reading(f"since of {target.path}"):
+        time = parse_time(since) if since else datetime.min.replace(tzinfo=timezone.utc)
+    return Sighting(target.sha256, time)
+
+
+def _digests(repository: trust.TrustedRepository, role: str) -> dict[str, str]:
+    targets = repository.targets.values()
+    return {each.custom["release"]: each.sha256 for each in targets if each.role == role}
 
 
 def seen_now(

@@ -113,7 +113,7 @@ def offline_files(  # noqa: PLR0913, PLR0917 - data, and where it comes from
     files = {}
     for role in roles:
         signed = root if role == "root" else _targets(plan, role, releases)
-        entitled = [_public_key(name, plan).keyid for name in plan.roles[role].signers]
+        entitled = [public_key(name, plan).keyid for name in plan.roles[role].signers]
         if role == "root" and last:
             entitled += last.roles["root"].keyids
         name = trust.file_name(role, signed.version)
@@ -199,7 +199,7 @@ def _root(plan: Plan) -> Root:
     root = Root(**_common(plan.roles["root"]), consistent_snapshot=True)
     for name in trust.ROLES:
         for signer in plan.roles[name].signers:
-            root.add_key(_public_key(signer, plan), name)
+            root.add_key(public_key(signer, plan), name)
         root.roles[name].threshold = plan.roles[name].threshold
     return root
 
@@ -219,7 +219,8 @@ def _parsed(data: bytes) -> Metadata[Any]:
         raise PublishError(f"a file of metadata is damaged: {error.__cause__ or error}") from error
 
 
-def _public_key(name: str, plan: Plan) -> SSlibKey:
+def public_key(name: str, plan: Plan) -> SSlibKey:
+    """Return the public key of a signer. Raises ``PublishError`` if the plan has none."""
     if name not in plan.keys:
         raise PublishError(f"[keys] has no public key of {name}")
     return plan.keys[name]
@@ -256,7 +257,7 @@ def _targets(plan: Plan, role: str, releases: Iterable[ReleaseFile]) -> Targets:
                 name, [], its.threshold, terminating=False, paths=[*its.paths]
             )
             for signer in its.signers:
-                targets.add_key(_public_key(signer, plan), name)
+                targets.add_key(public_key(signer, plan), name)
     targets.targets = {each.path: _target_file(each) for each in releases if each.role == role}
     return targets
 
@@ -296,7 +297,7 @@ def _signed_online(signed: Any, plan: Plan, signers: Signers, published: trust.C
     names = plan.roles[signed.type].signers
     if not set(names) <= signers.keys():
         raise PublishError(f"the online signer is not at hand: {', '.join(names)}")
-    return _signed(signed, signers, [_public_key(name, plan).keyid for name in names], None)
+    return _signed(signed, signers, [public_key(name, plan).keyid for name in names], None)
 
 
 def _same(signed: Any, data: bytes | None) -> Metadata[Any] | None:

@@ -191,9 +191,8 @@ def test_a_command_that_is_like_none_gets_the_help(typed: str, program: Run) -> 
     assert program(typed).stderr.splitlines()[-1] == "hint: see: tsuku-llm --help"
 
 
-SERVER = (
-    "put arguments that are not for tsuku-llm after --: tsuku-llm serve -m qwen2.5:7b -- -c 8192"
-)
+AFTER = "put arguments that are not for tsuku-llm after --: tsuku-llm serve"
+SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ SERVER = (
         ("list -x", ["hint: see: tsuku-llm list --help"]),
         ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
         ("serve --background", [f"hint: did you mean --detach? {SERVER}"]),
-        ("serve --port 80", [f"hint: {SERVER}"]),
+        ("serve --port 80", [f"hint: {AFTER} -- --port"]),
         ("serve --force", ["  tsuku-llm install has it", f"hint: {SERVER}"]),
     ],
 )

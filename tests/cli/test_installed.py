@@ -74,6 +74,15 @@ def test_the_server_gets_its_arguments_and_keeps_its_streams(
     assert result.stderr.splitlines() == [
         "b100: no channel of repository official offers it any more; to update: tsuku-llm update",
         "requested=auto detected=[vulkan,cpu] selected=cpu",
+        # The server itself says when it is ready: with --exec nothing watches it.
+        *(
+            (
+                "web page, once the server is ready: http://127.0.0.1:1/",
+                "OpenAI API, once the server is ready: http://127.0.0.1:1/v1",
+            )
+            if extra
+            else ()
+        ),
         "listening on :1",
     ]
 

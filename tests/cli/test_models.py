@@ -210,7 +210,7 @@ def test_any_part_stands_for_a_split_model(run: Run, user: Path) -> None:
         ("qwen", 2, "unknown-model", "2 models may be meant"),
         ("qwen2.5:8b", 2, "unknown-model", "did you mean qwen2.5:7b?"),
         ("mistral", 2, "unknown-model", "qwen2.5:14b"),
-        ("", 2, "unknown-model", "called ''"),
+        ("", 2, "bad-usage", "--model must not be empty"),
         ("none.gguf", 7, "bad-model", "No such file"),
         ("tinny.gguf", 7, "bad-model", "did you mean tiny.gguf?"),
         ("/", 7, "bad-model", "it is a folder"),

@@ -20,6 +20,7 @@ STRAY = {
     "update vulkan": "tsuku-llm install --backend vulkan",
     "update check": "tsuku-llm update --check",
     "rollback b100": "tsuku-llm use b100",
+    "backends cuda": "tsuku-llm explain --backend cuda",
     "models 'my model'": "tsuku-llm serve -m 'my model'",
     "list available": "tsuku-llm list --available",
     "prune 3": "tsuku-llm prune --keep 3",
@@ -123,6 +124,15 @@ def test_a_missing_value_is_told_with_the_help_of_that_command(line: str, progra
     assert result.stderr == (
         f"error[bad-usage]: {option} needs a value\nhint: see: {command} --help\n"
     )
+
+
+def test_an_option_of_the_server_is_shown_where_it_belongs(program: Run) -> None:
+    said = program("serve", "-m", "x.gguf", "--port", "80").stderr
+    assert said.endswith("after --: tsuku-llm serve -- --port\n")
+
+
+def test_verbose_adds_no_empty_line_where_there_is_nothing_to_add(program: Run) -> None:
+    assert program("-v", "status").stdout == program("status").stdout
 
 
 def test_clicks_own_words_are_one_plain_line(program: Run) -> None:

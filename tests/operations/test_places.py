@@ -16,18 +16,20 @@ from support.release_server import NAME
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 from support.sessions import changed
 
-from tsuku_llm import metadata_status
+from tsuku_llm import fetch, metadata_status
 from tsuku_llm.catalog.repositories import repository as known_repository
 from tsuku_llm.errors import (
     BodyError,
     DownloadError,
     HostUnreachable,
+    HttpStatusError,
     MetadataError,
     PackageIndexError,
     StaleMetadata,
 )
 from tsuku_llm.fetch import pip_index
 from tsuku_llm.operations import repository as operations
+from tsuku_llm.operations.places import download_from
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_publish.wheel import make_wheel
@@ -158,9 +160,13 @@ def test_a_place_that_never_answers_leaves_time_for_the_others(
     shop: FolderShop, session: Session, tmp_path: Path, silent: str
 ) -> None:
     good = folder(shop.simulator, tmp_path / "good")
-    found = refresh(at(session, silent, good), patience=1)
+    found = refresh(at(session, silent, good), patience=0.2)
     assert [entry.release for entry in found.entries] == ["b2", "b1"]
     assert f"{silent} was passed over" in told(session)
+    with pytest.raises(HostUnreachable) as caught:
+        refresh(at(session, silent, f"{silent}again/", f"{silent}more/"), patience=0.6)
+    # The others were really asked: without time for them they would not even be connected to.
+    assert "did not send all metadata in time" not in "\n".join(caught.value.facts)
 
 
 def test_all_failing_places_are_in_one_error(
@@ -235,6 +241,29 @@ def test_metadata_comes_from_a_package(
     assert [entry.release for entry in found.entries] == ["b2", "b1"]
     assert f"{NOTHING_LISTENS} was passed over" in told(session)
     assert not list((session.paths.data / "partials").iterdir())
+
+
+def test_a_package_answers_as_a_host_does(
+    shop: FolderShop, session: Session, index: PackageIndex
+) -> None:
+    """What is missing has the status 404, and no file is unpacked further than its limit."""
+    index.put(bomb(dict(shop.simulator.files)))
+    session = at(changed(session, environ=index.environ), PLACE)
+    repository = known_repository(session.paths.data, NAME)
+    with fetch.Network(index.environ) as network:
+        download = download_from(session, repository, network, network.clock() + 30)
+    root = download(f"{repository.url}metadata/1.root.json", 10_000)
+    assert root == shop.simulator.pinned_root
+    with pytest.raises(HttpStatusError) as missing:
+        download(f"{repository.url}metadata/2.root.json", 10_000)
+    assert missing.value.status == 404
+    with pytest.raises(BodyError, match="more than 100 bytes"):
+        download(f"{repository.url}metadata/1.root.json", 100)
+    with pytest.raises(BodyError, match="more than 16,384 bytes"):
+        download(f"{repository.url}metadata/timestamp.json", 16_384)
+    index.put(make_wheel({"metadata/1.root.json": bytes(129 << 20)}, PROJECT, 1))
+    with fetch.Network(index.environ) as network, pytest.raises(BodyError, match="refused"):
+        download_from(session, repository, network, network.clock() + 30)
 
 
 def bomb(files: dict[str, bytes]) -> bytes:

@@ -3,90 +3,20 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomlkit
 from support.own_publisher import ROLE, write_plan
 from support.release_data import copied_data, keys_of, release_tool, signers_file
-from support.repository import FrozenCopy, cpu_platform, release_document, signer
+from support.repository import signer
+from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, refreshing
-from tsuku_llm.catalog.repositories import Repository, add_repository
-from tsuku_llm.errors import HttpStatusError
-from tsuku_publish import ceremony, checking, copies, folder
+from tsuku_publish import checking, copies, folder
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import add_to_channel, load_plan
-
-PEOPLE = ("anna", "ben")
-MACHINE = ("machine", "host")
-URL = "https://own.example/"
-
-
-def release(tag: str, **fields: object) -> dict[str, object]:
-    """A release file with one archive that no other release has."""
-    platform = cpu_platform()
-    platform["variants"]["cpu"]["artifacts"][0]["sha256"] = f"{int(tag[1:]):064x}"
-    return release_document(tag, platforms={"linux-amd64": platform}, **fields)
-
-
-@dataclass(frozen=True)
-class Team:
-    """Two people and a machine, with one folder of data; users know the first root."""
-
-    home: Path
-
-    @property
-    def data(self) -> Path:
-        return self.home / "data"
-
-    @property
-    def signed(self) -> Path:
-        return self.data / "signed"
-
-    def add(self, channel: str, *tags: str) -> None:
-        """Put releases at the head of a channel, and write their files."""
-        (self.data / "releases").mkdir(parents=True, exist_ok=True)
-        for tag in tags:
-            path = self.data / "releases" / f"{tag}.json"
-            path.write_text(json.dumps(release(tag)))
-        add_to_channel(self.data, channel, tags)
-
-    def edit(self, change: Callable[[Any], object]) -> None:
-        path = self.data / "repository.toml"
-        document = tomlkit.parse(path.read_text())
-        change(document)
-        path.write_text(tomlkit.dumps(document))
-
-    def tried(self, *words: str | Path, signers: Iterable[str] = ()) -> tuple[int, str, str]:
-        environ = signers_file(self.home / "signers.json", *(signers or (*PEOPLE, *MACHINE)))
-        environ["XDG_STATE_HOME"] = str(self.home / "state")
-        done = release_tool(*words, "--data", self.data, **environ)
-        return done.returncode, done.stdout, done.stderr
-
-    def run(self, *words: str | Path, signers: Iterable[str] = ()) -> str:
-        code, out, err = self.tried(*words, signers=signers)
-        assert code == 0, err
-        return out
-
-    def files(self) -> dict[str, bytes]:
-        found = (path for path in self.signed.rglob("*") if path.is_file())
-        return {path.relative_to(self.signed).as_posix(): path.read_bytes() for path in found}
-
-    def versions(self) -> dict[str, int]:
-        return ceremony.published_versions(self.signed)
-
-    def delegate(self, channel: str = "nightly", signers: tuple[str, ...] = MACHINE[:1]) -> None:
-        """Say in the plan that a channel has signers of its own."""
-        path = self.data / "repository.toml"
-        table = ROLE.format(name=channel, days=30, signers=[*signers], threshold=1)
-        head, mark, rest = path.read_text().partition("\n[warn]")
-        path.write_text(head + table + mark + rest)
+from tsuku_publish.plan import load_plan
 
 
 @pytest.fixture
@@ -108,43 +38,6 @@ def delegated(team: Team) -> Team:
     team.delegate()
     team.run("sign", "--raise", "--issued", "2026-11-21")
     return team
-
-
-class Client:
-    """A user of a team's repository: what the package embeds, and what refreshes brought."""
-
-    def __init__(self, home: Path, team: Team, *, embedded: bool = False) -> None:
-        self.home = home
-        files = team.files()
-        root = files["metadata/1.root.json"]
-        copy = FrozenCopy(files) if embedded else None
-        self.repository = Repository("own", URL, root, copy)
-        if not embedded:
-            self.repository = add_repository(home, "own", URL, root)
-
-    def refresh(self, files: dict[str, bytes]) -> None:
-        def download(url: str, limit: int) -> bytes:
-            data = files.get(url.removeprefix(URL))
-            if data is None:
-                raise HttpStatusError(f"{url}: 404", status=404)
-            assert len(data) <= limit
-            return data
-
-        refreshing.refresh(self.repository, self.home, download)
-
-    @property
-    def catalog(self) -> loading.Catalog:
-        return loading.load(self.repository, self.home)
-
-    @property
-    def channels(self) -> dict[str, list[str]]:
-        catalog = self.catalog
-        return {name: [e.release for e in catalog.releases(name)] for name in catalog.channels}
-
-
-def channels_of(team: Team) -> dict[str, list[str]]:
-    """What a client with the signed repository in its package offers."""
-    return Client(team.home / "nobody", team, embedded=True).channels
 
 
 # --- the way there ------------------------------------------------------------------------
@@ -475,3 +368,130 @@ def test_a_command_waits_for_another_one_on_the_same_data(delegated: Team) -> No
 def test_what_a_dead_command_held_is_free(delegated: Team) -> None:
     (delegated.data / folder.LOCK).write_text(str(os.getpid()))
     delegated.run("resign", signers=("host",))
+
+
+# --- from nightly to stable ----------------------------------------------------------------
+
+
+def tried_nightly(team: Team) -> None:
+    """The machine put b3 into nightly on the 22nd, and a promoter saw it in that hour."""
+    team.add("nightly", "b3")
+    team.run("sign", "--channel", "nightly", "--issued", "2026-11-22T06:00:00Z", signers=MACHINE)
+
+
+def seen(team: Team, *tags: str, on: str) -> str:
+    """What a promotion on a day says, and that nothing was promoted."""
+    before = (team.data / "repository.toml").read_text()
+    code, _, err = team.tried("promote", *tags, "--to", "stable", "--on", on)
+    assert code == 1, "promoted"
+    assert (team.data / "repository.toml").read_text() == before
+    return err
+
+
+def test_a_release_that_nightly_had_for_72_hours_becomes_stable(
+    delegated: Team, tmp_path: Path
+) -> None:
+    tried_nightly(delegated)
+    user = Client(tmp_path / "user", delegated)
+    user.refresh(delegated.files())
+    said = seen(delegated, "b3", on="2026-11-22T07:00:00Z")
+    assert "b3 is too young" in said
+    assert "left: 72 hours" in said
+    assert "left: 1 hour" in seen(delegated, "b3", on="2026-11-25T06:30:00Z")
+    delegated.run("promote", "b3", "--to", "stable", "--on", "2026-11-25T07:00:00Z")
+    # Facts that changed since change nothing: people sign what nightly had.
+    (delegated.data / "releases" / "b3.json").unlink()
+    delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
+    before = user.catalog.trusted.targets["releases/b3.json"]
+    user.refresh(delegated.files())
+    after = user.catalog.trusted.targets["releases/b3.json"]
+    assert (after.sha256, after.length) == (before.sha256, before.length)
+    assert (before.role, after.role) == ("nightly", "targets")
+    assert user.channels == {"stable": ["b3", "b1"], "nightly": ["b3", "b2"]}
+    # It stays in both, also when the machine drops it.
+    delegated.edit(lambda document: document["channels"].update(nightly=["b2"]))
+    delegated.run("sign", "--channel", "nightly", signers=MACHINE)
+    user.refresh(delegated.files())
+    assert user.channels == {"stable": ["b3", "b1"], "nightly": ["b3", "b2"]}
+
+
+def test_a_machine_that_states_an_early_time_gains_nothing(delegated: Team) -> None:
+    """The thief of its key may state any time: what the promoter saw counts."""
+    delegated.add("nightly", "b3")
+    early = ("--issued", "2026-11-01T00:00:00Z")
+    delegated.run("sign", "--channel", "nightly", *early, signers=MACHINE)
+    said = seen(delegated, "b3", on="2026-11-22T06:00:00Z")
+    assert "nightly states: since 2026-11-01 00:00 UTC" in said
+    assert "seen by you: since 2026-11-22 06:00 UTC" in said
+    assert "left: 72 hours" in said
+
+
+def test_a_release_that_changed_in_nightly_waits_again(delegated: Team) -> None:
+    tried_nightly(delegated)
+    seen(delegated, "b3", on="2026-11-22T07:00:00Z")
+    path = delegated.data / "releases" / "b3.json"
+    path.write_text(json.dumps(release("b3", publisher="another")))
+    at = ("--issued", "2026-11-24T06:00:00Z")
+    delegated.run("sign", "--channel", "nightly", *at, signers=MACHINE)
+    said = seen(delegated, "b3", on="2026-11-25T12:00:00Z")
+    assert "left: 72 hours" in said
+
+
+def test_check_records_what_a_promoter_saw(delegated: Team) -> None:
+    tried_nightly(delegated)
+    # With --on it is a question about another day, and records nothing.
+    delegated.run("check", "--on", "2026-11-22")
+    assert not (delegated.home / "state").exists()
+    delegated.run("check")
+    (record,) = (delegated.home / "state" / "tsuku-publish" / "seen").glob("*.json")
+    assert json.loads(record.read_text())["nightly"].keys() == {"b2", "b3"}
+
+
+def test_a_reason_not_to_wait_is_said_and_signed(delegated: Team) -> None:
+    tried_nightly(delegated)
+    now = ("--on", "2026-11-22T07:00:00Z")
+    why = "closes CVE-2026-1"
+    delegated.run("promote", "b3", "--to", "stable", "--because", why, *now)
+    said = delegated.run("sign", "--raise", signers=(*PEOPLE, "host"))
+    assert "promoted  b3 (nightly -> nightly, stable)" in said
+    assert f"it did not wait: {why}" in said
+    targets = json.loads(delegated.files()["metadata/3.targets.json"])["signed"]["targets"]
+    assert targets["releases/b3.json"]["custom"]["promoted"] == {
+        "from": "nightly",
+        "on": "2026-11-22",
+        "because": why,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("b9", "--to", "stable"), "b9 is unknown: nightly does not have it"),
+        (("b1", "--to", "stable"), "b1 is unknown"),
+        (("b3", "--to", "stable", "--from", "index"), "b3 is unknown: index does not have it"),
+        (("b3", "--to", "nightly"), "nightly is no channel that the signers of targets sign"),
+        (("b3", "--to", "weekly"), "weekly is no channel"),
+        (("b3", "--to", "stable", "--because", "a\nb"), "a reason is one line"),
+        (("b2", "--to", "stable", "--because", "now"), "b2 is revoked"),
+        (("b3", "--to", "stable", "--on", "2027-11-25"), "has expired"),
+    ],
+)
+def test_what_cannot_be_promoted(delegated: Team, words: tuple[str, ...], told: str) -> None:
+    tried_nightly(delegated)
+    delegated.run("revoke", "b2", "--reason", "it leaks")
+    before = (delegated.data / "repository.toml").read_bytes()
+    on = () if "--on" in words else ("--on", "2026-11-23")
+    code, _, err = delegated.tried("promote", *words, *on)
+    assert (code, told in err) == (1, True), err
+    assert (delegated.data / "repository.toml").read_bytes() == before
+
+
+def test_a_promoted_release_file_that_is_lost_is_an_error(delegated: Team) -> None:
+    tried_nightly(delegated)
+    now = ("--on", "2026-11-22T07:00:00Z")
+    delegated.run("promote", "b3", "--to", "stable", "--because", "now", *now)
+    path = delegated.data / "releases" / "b3.json"
+    path.write_text(json.dumps(release("b3", publisher="another")))
+    shutil.rmtree(delegated.signed)
+    code, _, err = delegated.tried("sign")
+    assert (code, "b3 was promoted with the digest" in err) == (1, True), err

@@ -191,10 +191,12 @@ def test_R09_signatures_are_collected_from_machine_to_machine(maintainer: Mainta
     gather = ("--gather", maintainer.home / "gathered")
     before = maintainer.files()
     options = (*gather, "--raise", "--issued", "2026-12-01")
-    assert maintainer.said("sign", *options, signers=pair[1:]) == "targets: 1 of 2 signatures\n"
-    assert maintainer.said("sign", *gather, signers=("online-1",)).startswith("targets: 1 of 2")
+    said = maintainer.said("sign", *options, signers=pair[1:])
+    assert said.endswith("\ntargets: 1 of 2 signatures\n")
+    said = maintainer.said("sign", *gather, signers=("online-1",))
+    assert said.endswith("\ntargets: 1 of 2 signatures\n")
     said = maintainer.said("sign", *gather, signers=pair[:1])
-    assert said == "every threshold is reached: it is the online signer's turn\n"
+    assert said.endswith("\nevery threshold is reached: it is the online signer's turn\n")
     assert maintainer.files() == before
     assert "signed and checked" in maintainer.said("sign", *gather, signers=("online-1",))
     assert maintainer.files() == alone.files()
@@ -213,7 +215,7 @@ def test_a_rotation_collects_old_and_new_signers(maintainer: Maintainer) -> None
     command: tuple[str, ...] = ("rotate", changed("root", PEOPLE))
     for name, lacking in turns.items():
         said = maintainer.said(*command, *gather, signers=(name,)).splitlines()
-        assert said == [f"{line} signatures" for line in lacking]
+        assert said[-len(lacking) :] == [f"{line} signatures" for line in lacking]
         command = ("sign",)
     maintainer.run("sign", *gather, signers=("targets-2", "online-1"))
     assert (

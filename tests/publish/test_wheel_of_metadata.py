@@ -10,7 +10,8 @@ from packaging.utils import parse_wheel_filename
 from support.program import PUBLISHER, Result, environment, run_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 
-from tsuku_publish.copies import RepositoryFolder
+from tsuku_publish.checking import first_root, late_roles, verify
+from tsuku_publish.copies import EMBEDDED, RepositoryFolder, WheelCopy, copy_at
 from tsuku_publish.errors import PublishError
 from tsuku_publish.wheel import current_files, write_wheel
 
@@ -126,6 +127,22 @@ def test_a_repository_that_clients_would_refuse_becomes_no_wheel(
     simulator.write(tmp_path / "served")
     with pytest.raises(PublishError):
         write_wheel(tmp_path / "served", "ours", tmp_path / "dist")
+
+
+def test_check_reads_the_wheel_and_counts_its_timestamp(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """It is published as often as a web server's; the program's own wheel is older."""
+    simulator.write(tmp_path / "served")
+    wheel = write_wheel(tmp_path / "served", "ours", tmp_path / "dist")
+    copy = copy_at(str(wheel))
+    repository = verify(copy, first_root(copy))
+    warn, now = {"timestamp": 7}, simulator.timestamp.expires
+    assert late_roles(copy, repository, warn, now) == ["timestamp (0 days left)"]
+    assert not late_roles(WheelCopy(wheel, EMBEDDED), repository, warn, now)
+    wheel.write_bytes(b"")
+    with pytest.raises(PublishError, match="is no wheel"):
+        copy_at(str(wheel))
 
 
 def publish(tmp_path: Path, *words: str) -> Result:

@@ -112,7 +112,8 @@ def plain(value: object) -> Any:
 
 def details(data: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the data of an answer for people: a line for each key, indented as it is nested."""
-    return ("", *_nested(plain(data), "  ")) if data else ()
+    lines = tuple(_nested(plain(data), "  "))
+    return ("", *lines) if lines else ()
 
 
 def _nested(value: Any, indent: str) -> Iterator[str]:

@@ -234,8 +234,11 @@ def _no_such_option(option: str, context: click.Context) -> UsageError:
     near = option_for(option, context, similar=not owners)
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
-        example = next(call for call in context.command.examples if " -- " in call)
-        hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
+        # An option that is like none of ours is most likely the server's.
+        call = f"{context.command_path} -- {option}"
+        if near or owners:
+            call = next(call for call in context.command.examples if " -- " in call)
+        hints.append(f"put arguments that are not for tsuku-llm after --: {call}")
     return UsageError(
         f"{context.command_path} has no option {option}",
         facts=() if near else tuple(f"{owner} has it" for owner in owners),

@@ -110,7 +110,12 @@ def option_for(word: str, context: click.Context, *, similar: bool) -> str | Non
 _CHANNELS = ("stable", "nightly", "index")
 _RELEASE = re.compile(r"[bv]?\d[\w.+-]*")
 
-_INSTEAD = {"update": ("install", ""), "rollback": ("use", "{}"), "models": ("serve", "-m {}")}
+_INSTEAD = {
+    "update": ("install", ""),
+    "backends": ("explain", ""),
+    "rollback": ("use", "{}"),
+    "models": ("serve", "-m {}"),
+}
 """Commands without arguments: the one that takes the word, and how; "" is as an option."""
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from tsuku_llm import fetch
 from tsuku_llm.archive.budget import Budget, Spending
-from tsuku_llm.archive.member import Member
 from tsuku_llm.archive.zips import zip_members
 from tsuku_llm.catalog.refreshing import Download
 from tsuku_llm.catalog.repositories import Repository
@@ -22,8 +21,8 @@ from tsuku_llm.fetch.pip_index import package_folder
 from tsuku_llm.fetch.urls import PACKAGE_SCHEME, scheme_of, shown
 from tsuku_llm.operations.session import Session
 
-_UNPACKED = Budget(size=256 << 20, members=20_000)
-"""What may be unpacked of it: an answer of a few files, each with a limit of its own."""
+_UNPACKED = Budget(size=128 << 20, members=20_000)
+"""What may be unpacked of a package; the official repository has less than 1 MB in 20 files."""
 
 _MISSING = 404
 
@@ -42,45 +41,37 @@ def download_from(
     digest = hashlib.sha256(f"metadata of {repository.name}".encode()).hexdigest()
     scratch = session.store.partials / f"{digest}.index"
     data = fetch.package(repository.url, scratch, network, deadline)
-    members = _members(repository.url, data)
-    inside = package_folder(repository.url.rstrip("/").rpartition("/")[2])
+    files = _unpacked(repository.url, data)
 
     def download(url: str, limit: int) -> bytes:
-        return _content(members, f"{inside}/{url.removeprefix(repository.url)}", url, limit)
+        name = url.removeprefix(repository.url)
+        found = files.get(name)
+        if found is None:
+            raise HttpStatusError(
+                f"there is no file {name} in the package",
+                status=_MISSING,
+                facts=(f"package: {shown(repository.url)}",),
+            )
+        if len(found) > limit:
+            raise BodyError(f"{name} in the package has more than {limit:,} bytes")
+        return found
 
     return download
 
 
-def _members(url: str, data: bytes) -> Mapping[str, Member]:
+def _unpacked(url: str, data: bytes) -> Mapping[str, bytes]:
+    """Unpack the files of the repository in a package. Raises ``BodyError``."""
+    folder = f"{package_folder(url.rstrip('/').rpartition('/')[2])}/"
+    spending = Spending(_UNPACKED)
     try:
-        found = zip_members(io.BytesIO(data), Spending(_UNPACKED))
-        return {member.name: member for member in found if member.kind == "file"}
+        return {
+            member.name.removeprefix(folder): b"".join(member.content())
+            for member in zip_members(io.BytesIO(data), spending)
+            if member.kind == "file" and member.name.startswith(folder)
+        }
     except UnsafeArchive as error:
-        raise _refused(url, error) from error
-
-
-def _content(members: Mapping[str, Member], name: str, url: str, limit: int) -> bytes:
-    member = members.get(name)
-    if member is None:
-        raise HttpStatusError(
-            f"there is no file {name} in the package",
-            status=_MISSING,
-            facts=(f"package: {shown(url)}",),
-        )
-    data = bytearray()
-    try:
-        for chunk in member.content():
-            data += chunk
-            if len(data) > limit:
-                raise BodyError(f"{name} in the package has more than {limit:,} bytes")
-    except UnsafeArchive as error:
-        raise _refused(url, error) from error
-    return bytes(data)
-
-
-def _refused(url: str, error: UnsafeArchive) -> BodyError:
-    """Make the error for a package that cannot be read; another place may have a good one."""
-    return BodyError(
-        "a package of metadata is refused",
-        facts=(f"package: {shown(url)}", f"reason: {error.message}", *error.facts),
-    )
+        # Not as an archive of a build: another place may have a good package.
+        raise BodyError(
+            "a package of metadata is refused",
+            facts=(f"package: {shown(url)}", f"reason: {error.message}", *error.facts),
+        ) from error

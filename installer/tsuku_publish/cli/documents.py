@@ -113,6 +113,69 @@ class PackAnswer(TypedDict):
     not_packed: Sequence[str]
 
 
+class InitAnswer(TypedDict):
+    """The answer of ``init``: the file, and the folder of the signers that were ``made`` here.
+
+    ``signers`` is null if none was made. ``threshold`` people sign root and targets.
+    """
+
+    file: Path
+    signers: Path | None
+    made: Sequence[str]
+    threshold: int
+
+
+class CudaDocument(TypedDict):
+    """The CUDA code of a build; ``toolkit`` is null if its runtime is not in the build."""
+
+    toolkit: str | None
+    sass: list[str]
+    ptx: list[str]
+
+
+class MeasuredDocument(TypedDict):
+    """A build as its files show it; null and empty: not shown, or not needed.
+
+    ``files`` is their number. ``missing`` are the libraries that it needs and does not have.
+    """
+
+    files: int
+    size: Bytes
+    server: str | None
+    platform: str | None
+    backends: list[str]
+    glibc: str | None
+    libstdcxx: str | None
+    cuda: CudaDocument | None
+    gfx: list[str]
+    missing: list[str]
+
+
+class MeasureAnswer(MeasuredDocument):
+    """The answer of ``measure``: a build as its files show it."""
+
+    build: Path
+
+
+class AddedDocument(TypedDict):
+    """A variant that ``add`` has entered."""
+
+    platform: str
+    variant: VariantName
+    backend: str
+    measured: MeasuredDocument
+    archives: list[ArchiveDocument]
+
+
+class AddAnswer(TypedDict):
+    """The answer of ``add``: the release file, its channel, and the variants that were entered."""
+
+    release: Tag
+    release_file: Path
+    channel: str
+    variants: list[AddedDocument]
+
+
 class SignedAnswer(TypedDict):
     """The answer of ``sign``, ``resign`` and ``rotate``: the folder, and each role's version.
 
@@ -122,6 +185,70 @@ class SignedAnswer(TypedDict):
     folder: Path
     versions: dict[str, int]
     notes: Sequence[str]
+
+
+class ReleaseChangeDocument(TypedDict):
+    """What changes for one release: new, promoted, moved, changed or gone.
+
+    ``before`` and ``after`` are its channels. Variants and requirements are compared with its own
+    release file, or with the release ``compared_with``. ``because`` says why it did not wait.
+    """
+
+    release: Tag
+    change: str
+    before: Sequence[str]
+    after: Sequence[str]
+    publisher: str
+    unattested: Unattested | None
+    bytes: Bytes
+    compared_with: Tag | None
+    gained: Sequence[str]
+    lost: Sequence[str]
+    requires: Sequence[str]
+    because: str | None
+
+
+class RoleChangeDocument(TypedDict):
+    """What changes for one role: version, last day, old and new threshold, and its signers."""
+
+    role: str
+    before: int
+    after: int
+    expires: str
+    threshold: Sequence[int]
+    joined: Sequence[str]
+    left: Sequence[str]
+
+
+class ReviewAnswer(TypedDict):
+    """The answer of ``review``: what a signature would change.
+
+    ``kept`` are the channels that stay as they are published. ``gathered`` says whether other
+    holders have signed it.
+    """
+
+    roles: Sequence[RoleChangeDocument]
+    releases: Sequence[ReleaseChangeDocument]
+    revoked: Sequence[str]
+    withdrawn: Sequence[str]
+    forgotten: Sequence[str]
+    kept: Sequence[str]
+    gathered: bool
+
+
+class PromotedRelease(TypedDict):
+    """A release that goes to the channel; ``because`` is null if it waited for 72 hours."""
+
+    release: Tag
+    sha256: Sha256
+    because: str | None
+
+
+class PromoteAnswer(TypedDict):
+    """The answer of ``promote``."""
+
+    channel: str
+    releases: list[PromotedRelease]
 
 
 class NewSignerAnswer(TypedDict):
@@ -197,6 +324,11 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "revoke": (RevokeAnswer,),
     "withdraw": (WithdrawAnswer,),
     "pack": (PackAnswer,),
+    "init": (InitAnswer,),
+    "add": (AddAnswer,),
+    "measure": (MeasureAnswer,),
+    "review": (ReviewAnswer,),
+    "promote": (PromoteAnswer,),
     "sign": (SignedAnswer,),
     "resign": (SignedAnswer,),
     "rotate": (SignedAnswer,),

@@ -17,12 +17,13 @@ from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 from tsuku_llm.revocations import parse
 from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
-from tsuku_publish.cli.options import DAY, FOLDER, TODAY, data_option, tell
+from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell
 from tsuku_publish.copies import copy_at
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import publish as publish_folder
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import built, files_below, history, search
+from tsuku_publish.sightings import observe
 from tsuku_publish.signers import VARIABLE, load_seeds
 from tsuku_publish.wheel import write_wheel
 
@@ -78,18 +79,20 @@ def publish(
 @data_option
 @click.argument("place", required=False)
 @click.option("--published", metavar="PLACE", help="Compare with what is published there.")
-@click.option("--on", "now", type=DAY, metavar="DAY", default=TODAY, help="As if it were that day.")
+@click.option("--on", "day", type=DAY, metavar="DAY", help="As if it were that day; today.")
 @click.pass_obj
 def check(
-    console: Console, *, data: Path, place: str | None, published: str | None, now: datetime
+    console: Console, *, data: Path, place: str | None, published: str | None, day: datetime | None
 ) -> CommandResult:
     """Verify a repository as a client would.
 
     It prints how long each role is valid. PLACE is a folder, a wheel or a URL; without it, the
     folder that repository.toml names. Ends with 1 if a role must be signed again, if a client of
-    any root would be stuck, or if a package would refuse what is published.
+    any root would be stuck, or if a package would refuse what is published. Without --on it records
+    what channels with their own signers have now, for promote.
     """
-    plan, now = load_plan(data), now.replace(tzinfo=timezone.utc)
+    plan, clock = load_plan(data), datetime.now(timezone.utc)
+    now = (day or clock.replace(hour=0, minute=0, second=0)).replace(tzinfo=timezone.utc)
     copy = copy_at(place or str(plan.signed))
     repository = verify(copy, first_root(copy))
     roles, left = repository.roles, days_left(repository, now)
@@ -130,6 +133,9 @@ def check(
         newest = walk(other)
         tell(console, f"every published root leads to root {newest}")
         found["published"] = {"versions": versions, "root": newest}
+    if day is None:
+        seen_at = copy_at(published) if published else copy
+        observe(verify(seen_at, root := first_root(seen_at)), root, clock)
     if found["late"]:
         return _failed(found, f"sign again: {', '.join(found['late'])}")
     return CommandResult(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +16,9 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish.ceremony import (
     Ceremony,
+    files_for,
     is_begun,
-    next_of_channel,
+    next_state,
     published_versions,
     record_since,
     sign_channel,
@@ -25,6 +26,7 @@ from tsuku_publish.ceremony import (
 from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
     asking,
+    channel_option,
     data_option,
     drop_option,
     gather_option,
@@ -33,6 +35,7 @@ from tsuku_publish.cli.options import (
     root_option,
     tell,
 )
+from tsuku_publish.cli.review import review_lines
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
@@ -49,20 +52,14 @@ from tsuku_publish.plan import (
     save_roles,
     with_signers,
 )
-from tsuku_publish.releases import release_files
+from tsuku_publish.review import Review, review
 from tsuku_publish.revoked import require_kept
 from tsuku_publish.signers import load_signers, make_signer, register_token
-from tsuku_publish.signing import due_roles
+from tsuku_publish.signing import Signers, due_roles
 from tsuku_publish.signing import sign as signed_files
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
-
-channel_option = click.option(
-    "--channel",
-    metavar="NAME",
-    help="Sign only the next state of this channel, which has its own signers.",
-)
 
 
 @click.command(cls=Command)
@@ -74,6 +71,7 @@ channel_option = click.option(
 @drop_option
 @channel_option
 @click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
+@click.option("--yes", is_flag=True, help="Sign without a question.")
 @click.pass_obj
 def sign(  # noqa: PLR0913 - each is an option
     console: Console,
@@ -86,35 +84,38 @@ def sign(  # noqa: PLR0913 - each is an option
     dropping: tuple[str, ...],
     channel: str | None,
     higher: bool,
+    yes: bool,
 ) -> CommandResult:
     """Make the repository, and sign it.
 
-    TSUKU_LLM_SIGNERS names the file of the signers. A channel with its own signers stays as it is
-    published; they sign its next state with --channel.
+    It shows what would change, and asks on a terminal. TSUKU_LLM_SIGNERS names the file of the
+    signers. A channel with its own signers stays as it is published; they sign its next state with
+    --channel.
     """
     now = issued.replace(tzinfo=timezone.utc)
+    into = into or load_plan(data).signed
+    if channel and gather is None:
+        signers = load_signers(ask=asking(console))
+        with locked(data):
+            plan = sign_channel(data, channel, signers, now, into, trusted_root)
+        line = f"{into}: {channel} {plan.roles[channel].version} is signed"
+        return CommandResult(_signed(into, plan, (line,)), (line,))
+    order = _Order(console, data, into, gather, dropping, now)
+    asked = (data, into, now, trusted_root, gather, channel)
+    shown: Review | None = None
+    if console.can_ask and not yes:
+        # Without the lock: a person reads for longer than a job can wait.
+        shown = order.show(*next_state(*asked, higher=higher))
+        if not console.ask("Sign this?"):
+            raise PublishError("nothing was signed")
+    signers = load_signers(ask=asking(console))
     with locked(data):
-        plan = load_plan(data)
-        into = into or plan.signed
-        if channel and gather is None:
-            plan = sign_channel(data, channel, load_signers(), now, into, trusted_root)
-            line = f"{into}: {channel} {plan.roles[channel].version} is signed"
-            return CommandResult(_signed(into, plan, (line,)), (line,))
-        order = _Order(console, data, trusted_root, into, gather, dropping, now)
-        if gather and is_begun(gather, into):
-            if higher:
-                raise PublishError(f"{gather} has signatures already: leave out --raise")
-            plan = replace(load_plan(gather), signed=plan.signed)
-            roles = (channel,) if channel else due_roles(plan, RepositoryFolder(into))
-            return order.done(plan, roles)
-        if channel:
-            plan, files = next_of_channel(data, channel, now, into, trusted_root)
-            return order.done(plan, (channel,), files)
-        roles = due_roles(plan, RepositoryFolder(into))
-        if higher:
-            higher_roles = (*roles[1:], *ONLINE)
-            plan = raised(caught_up(plan, published_versions(into)), now.date(), higher_roles)
-        return order.done(plan, roles)
+        state = next_state(*asked, higher=higher)
+        if shown is None:
+            order.show(*state)
+        elif not shown.agrees(order.review(*state)):
+            raise PublishError("other content is to be signed by now: run sign again")
+        return order.done(*state, signers)
 
 
 @click.command(cls=Command)
@@ -127,13 +128,15 @@ def resign(console: Console, *, data: Path, into: Path | None, issued: datetime)
 
     Only the online signer is needed.
     """
+    # Before the lock: a person may have to type a passphrase.
+    signers = load_signers(ask=asking(console))
     with locked(data):
         plan = load_plan(data)
         into = into or plan.signed
         copy = RepositoryFolder(into)
         first_root(copy)
         plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
-        write(into, signed_files(plan, (), load_signers(ask=asking(console)), copy, roles=()))
+        write(into, signed_files(plan, (), signers, copy, roles=()))
         save_roles(plan, data)
     line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
     return CommandResult(_signed(into, plan), (line,))
@@ -168,6 +171,7 @@ def rotate(  # noqa: PLR0913 - each is an option
     parts = (change.partition("=") for change in changes)
     signers = {role: names.split(",") for role, _, names in parts}
     now = issued.replace(tzinfo=timezone.utc)
+    at_hand = load_signers(ask=asking(console))
     with locked(data):
         plan = load_plan(data)
         into = into or plan.signed
@@ -178,7 +182,10 @@ def rotate(  # noqa: PLR0913 - each is an option
         # Other signers of a channel are named by targets; those of the four roles by root.
         of_root = () if signers.keys() <= {*plan.delegated} else ("root",)
         plan = raised(plan, now.date(), (*of_root, *roles[1:], *ONLINE))
-        return _Order(console, data, trusted_root, into, gather, dropping, now).done(plan, roles)
+        files = files_for(plan, roles, data, trusted_root, into)
+        order = _Order(console, data, into, gather, dropping, now)
+        order.show(plan, roles, files)
+        return order.done(plan, roles, files, at_hand)
 
 
 @click.command("new-signer", cls=Command)
@@ -211,22 +218,35 @@ def new_signer(
     return CommandResult(found, (line,))
 
 
+Roles = tuple[str, ...]
+Files = tuple[ReleaseFile, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Order:
     """What both commands of people were asked to sign, and where it goes."""
 
     console: Console
     data: Path
-    trusted_root: Path | None
     into: Path
     gather: Path | None
     dropping: tuple[str, ...]
     now: datetime
 
-    def done(
-        self, plan: Plan, roles: tuple[str, ...], files: tuple[ReleaseFile, ...] | None = None
-    ) -> CommandResult:
-        """Sign these roles of a plan; ``files`` are their release files, if they are made."""
+    def review(self, plan: Plan, roles: Roles, files: Files) -> Review:
+        """Compare with what is published."""
+        return review(plan, roles, files, RepositoryFolder(self.into))
+
+    def show(self, plan: Plan, roles: Roles, files: Files) -> Review:
+        """Print what the signature would change, and return it."""
+        found = self.review(plan, roles, files)
+        if found.roles or found.releases:
+            for line in review_lines(found):
+                tell(self.console, line)
+        return found
+
+    def done(self, plan: Plan, roles: Roles, files: Files, signers: Signers) -> CommandResult:
+        """Sign these roles of a plan with the signers at hand."""
         notes: list[str] = []
 
         def say(line: str) -> None:
@@ -234,13 +254,10 @@ class _Order:
             tell(self.console, line)
 
         published = RepositoryFolder(self.into)
-        if files is None:
-            made_for = [role for role in roles if role != "root"]
-            files = release_files(plan, self.data, self.trusted_root, made_for, published)
         if TARGETS in roles:
             for tag in require_kept(plan.revoked, files, published, self.dropping):
                 say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-        ceremony = Ceremony(plan, files, load_signers(ask=asking(self.console)), say, roles)
+        ceremony = Ceremony(plan, files, signers, say, roles)
         if self.gather is None:
             ceremony.alone(self.into)
             if plan != load_plan(self.data):

@@ -1,0 +1,175 @@
+"""Commands for people who decide: what would change, and which release becomes stable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_publish.ceremony import is_begun, next_state
+from tsuku_publish.checking import first_root, verify
+from tsuku_publish.cli.options import (
+    NOW,
+    TIME,
+    channel_option,
+    data_option,
+    gather_option,
+    into_option,
+    root_option,
+)
+from tsuku_publish.copies import RepositoryFolder, copy_at
+from tsuku_publish.documents import PUBLISHER
+from tsuku_publish.errors import PublishError
+from tsuku_publish.folder import locked
+from tsuku_publish.plan import add_to_channel, load_plan
+from tsuku_publish.promoted import promotion, save_promoted
+from tsuku_publish.review import ReleaseChange, Review
+from tsuku_publish.review import review as compared
+from tsuku_publish.sightings import observe, stated_by
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
+
+on_option = click.option(
+    "--on", "now", type=TIME, metavar="DAY", default=NOW, help="As if it were that day, or time."
+)
+
+
+@click.command(cls=Command)
+@data_option
+@root_option
+@into_option
+@gather_option
+@channel_option
+@on_option
+def review(  # noqa: PLR0913 - each is an option
+    *,
+    data: Path,
+    trusted_root: Path | None,
+    into: Path | None,
+    gather: Path | None,
+    channel: str | None,
+    now: datetime,
+) -> CommandResult:
+    """Show what a signature would change.
+
+    It compares the data with the signed repository, and signs nothing. With --gather it shows what
+    other holders have signed there, with --channel the next state of one channel.
+    """
+    now = now.replace(tzinfo=timezone.utc)
+    own = load_plan(data)
+    into = into or own.signed
+    begun = gather is not None and is_begun(gather, into)
+    state = next_state(data, into, now, trusted_root, gather, channel, higher=not begun)
+    found = compared(*state, RepositoryFolder(into))
+    answer: documents.ReviewAnswer = {**asdict(found), "gathered": begun}  # type: ignore[typeddict-item]
+    return CommandResult(answer, tuple(review_lines(found)))
+
+
+@click.command(cls=Command)
+@data_option
+@click.argument("releases", nargs=-1, required=True, metavar="RELEASE...")
+@click.option("--to", "channel", required=True, metavar="CHANNEL", help="The channel that gets it.")
+@click.option("--from", "origin", metavar="CHANNEL", help="The channel that has it.")
+@click.option("--because", metavar="REASON", default="", help="Why it cannot wait for 72 hours.")
+@click.option("--published", metavar="PLACE", help="Where the channel is published.")
+@on_option
+def promote(  # noqa: PLR0913 - each is an option
+    *,
+    data: Path,
+    releases: tuple[str, ...],
+    channel: str,
+    origin: str | None,
+    because: str,
+    published: str | None,
+    now: datetime,
+) -> CommandResult:
+    """Put releases that a channel has tried into one that people sign.
+
+    The channel must have had exactly that release file for 72 hours: by what its signer states, and
+    by what you saw (check and promote record it). Users get it after: sign --raise, publish.
+    """
+    now = now.replace(tzinfo=timezone.utc)
+    with locked(data):
+        plan = load_plan(data)
+        if channel not in plan.channels or channel in plan.delegated:
+            raise PublishError(f"{channel} is no channel that the signers of targets sign")
+        copy = copy_at(published or str(plan.signed))
+        root = first_root(copy)
+        repository = verify(copy, root)
+        if late := [role for role in repository.expired(now) if role != "root"]:
+            raise PublishError(f"the published {', '.join(late)} has expired: what is newer?")
+        seen = observe(repository, root, now)
+        done = []
+        for release in dict.fromkeys(releases):
+            target = repository.targets.get(f"releases/{release}.json")
+            source = target.role if target else None
+            if target is None or source not in plan.delegated or origin not in (None, source):
+                where = origin or " or ".join(plan.delegated) or "a delegated channel"
+                raise PublishError(f"{release} is unknown: {where} does not have it")
+            if any(each.release == release and not each.withdrawn for each in plan.revoked):
+                raise PublishError(f"{release} is revoked")
+            stated = stated_by(target)
+            done.append(promotion(release, source, stated, seen[source][release], now, because))
+        save_promoted(data, [*plan.promoted, *done])
+        add_to_channel(data, channel, [each.release for each in done])
+    answer: documents.PromoteAnswer = {
+        "channel": channel,
+        "releases": [
+            {"release": each.release, "sha256": each.sha256, "because": each.because or None}
+            for each in done
+        ],
+    }
+    lines = [f"{each.release} goes from {each.origin} to {channel}" for each in done]
+    return CommandResult(answer, (*lines, "next: review, sign --raise, publish"))
+
+
+def review_lines(found: Review) -> Iterator[str]:
+    """Show a review to people, in one screen if little changes."""
+    for release in found.releases:
+        yield from _release_lines(release)
+    lists = {
+        "revoked": found.revoked,
+        "withdrawn": found.withdrawn,
+        "FORGOTTEN": found.forgotten,
+    }
+    yield from (f"{word:9} {tag}" for word, tags in lists.items() for tag in tags)
+    for role in found.roles:
+        old, new = role.threshold
+        threshold = "" if old == new else f", {new} must sign instead of {old}"
+        yield f"{role.role:9} {role.before} -> {role.after}, until {role.expires}{threshold}"
+        yield from _indented({"joined": role.joined, "LEFT": role.left})
+    yield from (f"{name:9} stays as it is published" for name in found.kept)
+
+
+def _release_lines(each: ReleaseChange) -> Iterator[str]:
+    where = ", ".join(each.after or each.before)
+    if each.change in ("moved", "promoted"):
+        where = f"{', '.join(each.before) or 'no channel'} -> {where}"
+    size = f"{each.bytes / 1e6:,.0f} MB" if each.bytes else "unknown size"
+    yield f"{each.change:9} {each.release} ({where}), built by {each.publisher}, {size}"
+    attested = (each.publisher,) if each.publisher == PUBLISHER and not each.unattested else ()
+    yield from _indented(
+        {
+            "it did not wait": filter(None, [each.because]),
+            "its builder is not proven": filter(None, [each.unattested]),
+            "its builder is attested": attested,
+            "compared with": filter(None, [each.compared_with]),
+            "gained": each.gained,
+            "LOST": each.lost,
+        }
+    )
+    yield from (f"          needs: {line}" for line in each.requires)
+
+
+def _indented(lists: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """Show each list that is not empty, in a line below its release or role."""
+    for word, names in lists.items():
+        if told := ", ".join(names):
+            yield f"          {word}: {told}"
