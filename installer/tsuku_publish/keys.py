@@ -5,16 +5,18 @@ names it, and ``public``, the key in PEM.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
+import tomli
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.trust.keys import key_objections
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, reading
 
 ED25519 = "ed25519"
 _FORMS = "write 64 hexadecimal digits (Ed25519), or a table with its scheme and its public PEM"
@@ -41,6 +43,16 @@ def read_public_keys(raw: Mapping[str, str | PublicKeyTable]) -> dict[str, SSlib
         if first != name:
             raise PublishError(f"[keys] has the same public key twice: {first} and {name}")
     return found
+
+
+def load_public_keys(paths: Iterable[Path]) -> dict[str, SSlibKey]:
+    """Read files with lines that ``new-signer`` printed. Raises ``PublishError``."""
+    raw: dict[str, str | PublicKeyTable] = {}
+    for path in paths:
+        with reading(path):
+            lines = tomli.loads(path.read_text("utf-8"))
+            raw |= msgspec.convert(lines, dict[str, str | PublicKeyTable])
+    return read_public_keys(raw)
 
 
 def read_public_key(name: str, raw: str | PublicKeyTable) -> SSlibKey:
@@ -71,4 +83,4 @@ def key_line(name: str, key: SSlibKey) -> str:
 
 def _toml_key(name: str) -> str:
     bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
-    return name if bare else json.dumps(name)
+    return name if bare else json.dumps(name, ensure_ascii=False)

@@ -56,7 +56,8 @@ class Plan:
     ``keys`` are the signers' public keys. ``warn`` are the days left at which ``check`` fails.
     ``revoked`` is the list that is signed with the targets, and ``promoted`` are the releases that
     people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
-    that has signers of its own; ``since`` is what these state.
+    that has signers of its own; ``since`` is what these state. ``publisher`` is for new release
+    files of own builds.
     """
 
     signed: Path
@@ -67,6 +68,7 @@ class Plan:
     revoked: tuple[Revocation, ...] = ()
     promoted: tuple[Promotion, ...] = ()
     since: Sightings = field(default_factory=dict)
+    publisher: str = ""
 
     @property
     def delegated(self) -> tuple[str, ...]:
@@ -90,6 +92,7 @@ class _Role(msgspec.Struct):
 class _RepositoryFile(msgspec.Struct, kw_only=True):
     """The content of ``repository.toml``."""
 
+    publisher: str = ""
     signed: str = SIGNED
     channels: dict[str, list[str]]
     keys: dict[str, str | PublicKeyTable]
@@ -111,6 +114,7 @@ def load_plan(data: Path) -> Plan:
             revoked=load_revoked(data),
             promoted=load_promoted(data),
             since=load_sightings(data / SINCE),
+            publisher=raw.publisher,
         )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.builds import NO_DEVICE_STEPS, stand_in
 from support.gguf_files import layered_model
 from support.release_server import ReleaseServer, release_server
 from support.serving import told_port
@@ -50,11 +51,11 @@ class Machine:
     env: dict[str, str]
     folder: Path
     port: int
+    replaced: dict[str, str]
     server: "subprocess.Popen[str] | None" = field(default=None)
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
-        # Another program may use the documented ports here.
-        text = re.sub(r"\b8080\b", str(self.port), line)
+        text = self.here(line)
         return subprocess.run(
             ["sh", "-c", text],
             env=self.env,
@@ -66,10 +67,17 @@ class Machine:
             check=False,
         )
 
+    def here(self, line: str) -> str:
+        """The line with this machine's port, web server and its folder for the documented ones."""
+        text = re.sub(r"\b8080\b", str(self.port), line)
+        for documented, ours in self.replaced.items():
+            text = text.replace(documented, ours)
+        return text
+
     def serve(self, line: str) -> None:
         """Run a line that serves until it is ended; wait until the server answers."""
         self.end()
-        words = shlex.split(re.sub(r"\b8080\b", str(self.port), line), comments=True)
+        words = shlex.split(self.here(line), comments=True)
         words += [] if "--port" in words else [*([] if "--" in words else ["--"]), "--port", "0"]
         self.server = subprocess.Popen(
             words, env=self.env, cwd=self.folder, stderr=subprocess.PIPE, text=True
@@ -138,7 +146,10 @@ def machine(shop: ReleaseServer, tmp_path: Path) -> Iterator[Machine]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    machine = Machine(env, home / "clone", port)
+    for name in ("cpu", "vulkan"):
+        stand_in(home / "clone" / "build" / name, devices=NO_DEVICE_STEPS)
+    replaced = {"https://host.example": shop.nginx.url, "/srv/www": str(shop.nginx.root)}
+    machine = Machine(env, home / "clone", port, replaced)
     yield machine
     machine.end()
     machine.run("tsuku-llm stop --all")

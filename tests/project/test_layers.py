@@ -431,6 +431,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"tsuku_llm.manifest", "tsuku_llm.trust"},
     # Signatures, and the repository that they make.
     "passphrases": frozenset({"errors"}),
+    "founding": frozenset({"errors", "keys", "signers", "tsuku_llm.errors", "tsuku_llm.files"}),
     "tokens": frozenset({"errors"}),
     "signers": frozenset({"errors", "keys", "passphrases", "tokens"}),
     "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
@@ -451,13 +452,14 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"folder", "hosting", "plan", "refresh", "tsuku_llm.archive", "tsuku_llm.errors"}
     | {"tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Builds of one's own.
-    "packing": frozenset({"tsuku_llm.archive", "tsuku_llm.disk", "tsuku_llm.files"})
+    "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
+    | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset({"attestations", "ceremony", "checking", "copies", "errors", "feed", "folder"})
-    | {"documents", "keys", "packing", "passphrases", "plan", "promoted", "refresh", "releases"}
-    | {"review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
+    | {"documents", "founding", "keys", "packing", "passphrases", "plan", "promoted", "refresh"}
+    | {"releases", "review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
     | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"},
 }
 """The same for ``tsuku_publish``; what it shares with the client has that package's name."""
@@ -468,10 +470,10 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "elftools": frozenset({"binaries"}),
     "filelock": frozenset({"folder"}),
     "msgspec": frozenset({"errors", "feed", "keys", "plan", "promoted", "refresh", "sightings"}),
-    "securesystemslib": frozenset({"keys", "plan", "signers", "signing", "tokens"}),
+    "securesystemslib": frozenset({"founding", "keys", "plan", "signers", "signing", "tokens"}),
     "sigstore": frozenset({"attestations"}),
-    "tomli": frozenset({"attestations", "classify", "feed", "packages", "plan"}),
-    "tomlkit": frozenset({"feed", "plan"}),
+    "tomli": frozenset({"attestations", "classify", "feed", "keys", "packages", "plan"}),
+    "tomlkit": frozenset({"feed", "founding", "plan"}),
     "tuf": frozenset({"review", "signing"}),
 }
 

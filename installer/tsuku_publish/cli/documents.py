@@ -113,6 +113,69 @@ class PackAnswer(TypedDict):
     not_packed: Sequence[str]
 
 
+class InitAnswer(TypedDict):
+    """The answer of ``init``: the file, and the folder of the signers that were ``made`` here.
+
+    ``signers`` is null if none was made. ``threshold`` people sign root and targets.
+    """
+
+    file: Path
+    signers: Path | None
+    made: Sequence[str]
+    threshold: int
+
+
+class CudaDocument(TypedDict):
+    """The CUDA code of a build; ``toolkit`` is null if its runtime is not in the build."""
+
+    toolkit: str | None
+    sass: list[str]
+    ptx: list[str]
+
+
+class MeasuredDocument(TypedDict):
+    """A build as its files show it; null and empty: not shown, or not needed.
+
+    ``files`` is their number. ``missing`` are the libraries that it needs and does not have.
+    """
+
+    files: int
+    size: Bytes
+    server: str | None
+    platform: str | None
+    backends: list[str]
+    glibc: str | None
+    libstdcxx: str | None
+    cuda: CudaDocument | None
+    gfx: list[str]
+    missing: list[str]
+
+
+class MeasureAnswer(MeasuredDocument):
+    """The answer of ``measure``: a build as its files show it."""
+
+    build: Path
+
+
+class AddedDocument(TypedDict):
+    """A variant that ``add`` has entered."""
+
+    platform: str
+    variant: VariantName
+    backend: str
+    measured: MeasuredDocument
+    archives: list[ArchiveDocument]
+
+
+class AddAnswer(TypedDict):
+    """The answer of ``add``: the release file, its channel, and the variants that were entered."""
+
+    release: Tag
+    release_file: Path
+    channel: str
+    variants: list[AddedDocument]
+
+
 class SignedAnswer(TypedDict):
     """The answer of ``sign``, ``resign`` and ``rotate``: the folder, and each role's version.
 
@@ -261,6 +324,9 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "revoke": (RevokeAnswer,),
     "withdraw": (WithdrawAnswer,),
     "pack": (PackAnswer,),
+    "init": (InitAnswer,),
+    "add": (AddAnswer,),
+    "measure": (MeasureAnswer,),
     "review": (ReviewAnswer,),
     "promote": (PromoteAnswer,),
     "sign": (SignedAnswer,),

@@ -9,7 +9,7 @@ from tsuku_llm.cli import entry, program
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
-from tsuku_publish.cli import data, feed, pack, repository, review, signing
+from tsuku_publish.cli import data, feed, own, pack, repository, review, signing
 from tsuku_publish.errors import MissingExtra, PublishError
 
 PROGRAM = "tsuku-publish"
@@ -28,6 +28,7 @@ group = Group(
 for command in (
     feed.feed,
     *(data.refresh, data.attest, data.build, data.revoke, data.withdraw, pack.pack),
+    *(own.init, own.add, own.measure),
     *(review.review, review.promote),
     *(signing.sign, signing.resign, signing.rotate, signing.new_signer),
     *(repository.publish, repository.check, repository.secrets),

@@ -10,6 +10,7 @@ import click
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.console import Console
+from tsuku_llm.errors import UsageError
 from tsuku_llm.safe_text import printable
 from tsuku_publish.errors import PublishError
 
@@ -82,6 +83,18 @@ def asking(console: Console) -> Callable[[str], str | None]:
             raise PublishError(f"no answer: {question}") from None
 
     return ask
+
+
+def question(console: Console, option: str, text: str) -> str:
+    """Ask for what an option could have said. Raises ``UsageError`` if nobody answers."""
+    answer = ""
+    if console.can_ask:
+        console.progress.hide()
+        console.tell(text)
+        answer = sys.stdin.readline().strip()
+    if not answer:
+        raise UsageError(f"{option} is not given", hint=f"add {option}: {text}")
+    return answer
 
 
 def tell(console: Console, line: str) -> None:

@@ -48,12 +48,13 @@ def _data(report: PackReport) -> documents.PackAnswer:
         "release_file": report.release,
         "platform": report.platform,
         "variant": report.variant,
-        "archives": [_archive(each) for each in report.archives],
+        "archives": [archive_document(each) for each in report.archives],
         "not_packed": report.not_packed,
     }
 
 
-def _archive(packed: PackedArchive) -> documents.ArchiveDocument:
+def archive_document(packed: PackedArchive) -> documents.ArchiveDocument:
+    """Return an archive for programs."""
     artifact = packed.artifact
     return {
         "file": packed.path,

@@ -53,6 +53,19 @@ class Draft:
             )
         return next(iter(found.items()))
 
+    def platform(self, name: str) -> dict[str, Any]:
+        """Return the entry of a platform, which is made if it is new."""
+        described: dict[str, Any] = self.content["platforms"].setdefault(name, {})
+        described.setdefault("variants", {})
+        return described
+
+    def require_sound(self) -> None:
+        """Raise ``UsageError`` unless clients would understand what is in the file already."""
+        if self.content.get("platforms"):
+            self._check()
+        elif self.content.get("platforms") != {}:
+            raise _unusable(self.path, "it has no platforms with variants")
+
     def _variants(self, name: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             entries = [
@@ -73,6 +86,10 @@ class Draft:
         Other variants may still be without archives: a release is packed one variant after the
         other. Raises ``UsageError``, and the errors of the disk.
         """
+        self._check()
+        write_output(self.path, json.dumps(self.content, indent=2) + "\n")
+
+    def _check(self) -> None:
         checked = copy.deepcopy(self.content)
         for _, _, entry in _without_archives(checked):
             entry["artifacts"] = [_NOT_PACKED]
@@ -85,7 +102,6 @@ class Draft:
                 facts=error.facts,
                 hint="correct the release file; nothing was entered into it",
             ) from error
-        write_output(self.path, json.dumps(self.content, indent=2) + "\n")
 
     @property
     def not_packed(self) -> tuple[str, ...]:
@@ -97,9 +113,10 @@ class Draft:
 
 def _without_archives(content: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield platform, name and entry of each variant that no archive was entered for."""
-    for platform, described in content["platforms"].items():
-        # Anything may be in the file; what is no object is for the parser to refuse.
-        variants = described["variants"]
+    # Anything may be in the file; what is no object is for the parser to refuse.
+    platforms = content.get("platforms")
+    for platform, described in platforms.items() if isinstance(platforms, dict) else ():
+        variants = described.get("variants") if isinstance(described, dict) else None
         for name, entry in variants.items() if isinstance(variants, dict) else ():
             if isinstance(entry, dict) and not entry.get("artifacts"):
                 yield platform, name, entry

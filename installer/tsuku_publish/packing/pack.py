@@ -21,7 +21,7 @@ from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.parts import parted
 from tsuku_publish.packing.tarball import write_tarball
-from tsuku_publish.packing.tree import contents
+from tsuku_publish.packing.tree import contents, without_top
 
 _THREADS = min(4, os.cpu_count() or 1)
 _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
@@ -74,15 +74,10 @@ def pack(
     would not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
     file is replaced in one step, at the end.
     """
-    if not can_fetch(place.url):
-        raise UsageError(
-            "archives have to be at an https URL without a user and password",
-            facts=(f"given: {shown(place.url)}",),
-            hint="name the address of the folder: --url https://host.example/llm/archives/",
-        )
+    require_fetchable(place.url)
     draft = Draft.read(release)
     platform, entry = draft.variant(variant, platform)
-    with _opened(build, place.folder) as folder:
+    with opened(build, place.folder) as folder:
         tree, items = _build(folder, entry["server"])
         archives = pack_tree(tree, items, place)
     entry["artifacts"] = [each.artifact.document() for each in archives]
@@ -150,8 +145,18 @@ def _artifact(part: Sequence[TreeEntry], url: str, measured: Measured) -> Artifa
     )
 
 
+def require_fetchable(url: str) -> None:
+    """Raise ``UsageError`` for an address that no client downloads from."""
+    if not can_fetch(url):
+        raise UsageError(
+            "archives have to be at an https URL without a user and password",
+            facts=(f"given: {shown(url)}",),
+            hint="name the address of the folder: --url https://host.example/llm/archives/",
+        )
+
+
 @contextmanager
-def _opened(build: Path, near: Path) -> Iterator[Path]:
+def opened(build: Path, near: Path) -> Iterator[Path]:
     """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
     if build.is_dir():
         yield build
@@ -179,16 +184,9 @@ def _opened(build: Path, near: Path) -> Iterator[Path]:
 
 def _build(folder: Path, server: str) -> tuple[Path, tuple[TreeEntry, ...]]:
     """Return the folder in which the variant's server path is right, and its contents."""
-    items = contents(folder)
-    paths = {item.path for item in items}
-    if server in paths:
-        return folder, items
-    tops = {path.partition("/")[0] for path in paths}
-    top = f"{next(iter(tops), '')}/"
-    if len(tops) == 1 and f"{top}{server}" in paths:
-        return folder / top, tuple(
-            item._replace(path=item.path.removeprefix(top)) for item in items
-        )
+    tree, items = without_top(folder, contents(folder))
+    if server in {item.path for item in items}:
+        return tree, items
     raise UsageError(
         f"the build has no {server}",
         facts=("the variant names it as its server",),

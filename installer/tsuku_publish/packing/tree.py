@@ -35,6 +35,15 @@ def contents(folder: Path) -> tuple[TreeEntry, ...]:
     return tuple(sorted(found, key=lambda item: item.path))
 
 
+def without_top(folder: Path, items: tuple[TreeEntry, ...]) -> tuple[Path, tuple[TreeEntry, ...]]:
+    """Return the folder and entries of a build without the one top folder that holds everything."""
+    tops = {item.path.partition("/")[0] for item in items}
+    top = f"{next(iter(tops), '')}/"
+    if len(tops) != 1 or not all(item.path.startswith(top) for item in items):
+        return folder, items
+    return folder / top, tuple(item._replace(path=item.path.removeprefix(top)) for item in items)
+
+
 def _entries(folder: Path) -> Iterator[Path]:
     """Yield the path of everything below ``folder`` that is not a folder itself."""
 

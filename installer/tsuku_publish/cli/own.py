@@ -1,0 +1,284 @@
+"""The commands of a repository of one's own: ``init``, ``add`` and ``measure``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.errors import UsageError
+from tsuku_publish.cli.options import (
+    DAY,
+    FOLDER,
+    TODAY,
+    asking,
+    data_option,
+    issued_option,
+    question,
+)
+from tsuku_publish.cli.pack import ANY, archive_document
+from tsuku_publish.folder import locked
+from tsuku_publish.founding import Founders, found, make_keys, put_in_channel, require_new
+from tsuku_publish.keys import load_public_keys
+from tsuku_publish.packing.adding import AddedVariant, NewVariant
+from tsuku_publish.packing.adding import add as add_builds
+from tsuku_publish.packing.measuring import MeasuredBuild
+from tsuku_publish.packing.measuring import measure as measure_build
+from tsuku_publish.packing.pack import Place
+from tsuku_publish.passphrases import Passphrases
+from tsuku_publish.plan import load_plan
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
+
+_ARCHIVES = "/srv/www/llm/archives --url https://host.example/llm/archives/"
+"""The example's folder and address of archives, as docs/releases.md has them."""
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=FOLDER)
+@click.option("--publisher", metavar="TEXT", help="Who builds the releases; users see it.")
+@click.option("--root", metavar="NAMES", help="Who may replace signers: anna,ben,chris.")
+@click.option("--targets", metavar="NAMES", help="Who signs releases; the same people.")
+@click.option("--threshold", type=int, metavar="N", help="How many of them; more than half.")
+@click.option(
+    "--online", metavar="NAME", default="host", help="The machine's signer of every week; host."
+)
+@click.option(
+    "--keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    multiple=True,
+    help="Lines that new-signer printed elsewhere.",
+)
+@click.option(
+    "--signers", type=FOLDER, metavar="FOLDER", help="Where other keys are made; FOLDER-signers."
+)
+@click.option("--unencrypted", is_flag=True, help="Make keys without passphrases.")
+@issued_option
+@click.pass_obj
+def init(  # noqa: PLR0913 - each is an option
+    console: Console,
+    *,
+    folder: Path,
+    publisher: str | None,
+    root: str | None,
+    targets: str | None,
+    threshold: int | None,
+    online: str,
+    keys: tuple[Path, ...],
+    signers: Path | None,
+    unencrypted: bool,
+    issued: datetime,
+) -> CommandResult:
+    """Make a new repository of your own builds.
+
+    FOLDER gets repository.toml. On a terminal it asks for what no option says. Signers that --keys
+    does not name are made here; their keys are encrypted if a passphrase can be asked for or is
+    in TSUKU_LLM_PASSPHRASE_FILE or TSUKU_LLM_PASSPHRASE.
+    """
+    require_new(folder)
+    publisher = publisher or question(console, "--publisher", "who builds the releases?")
+    people = _names(root or question(console, "--root", "who signs? (anna,ben,chris)"))
+    founders = Founders(
+        root=people,
+        targets=_names(targets) if targets else people,
+        online=online,
+        threshold=len(people) // 2 + 1 if threshold is None else threshold,
+    )
+    founders.require_sound()
+    known = load_public_keys(keys)
+    missing = [name for name in founders.names if name not in known]
+    beside = signers or folder.absolute().with_name(f"{folder.absolute().name}-signers")
+    secrets = Passphrases(os.environ, asking(console))
+    made = make_keys(missing, beside, _no_passphrase if unencrypted else secrets.new)
+    path = found(folder, founders, known | made, publisher, issued.date())
+    answer: documents.InitAnswer = {
+        "file": path,
+        "signers": beside if made else None,
+        "made": tuple(made),
+        "threshold": founders.threshold,
+    }
+    people_text = ", ".join(founders.root)
+    lines = [f"{path}: {founders.threshold} of {people_text} sign, and {online} every week"]
+    if made:
+        lines.append(f"{beside}: the private keys of {', '.join(made)}; give each to its holder")
+    where = shlex.quote(str(folder.absolute()))
+    lines += [
+        "next, type these lines with your builds, your web server's folder and its address:",
+        f"  export TSUKU_PUBLISH_DATA={where} TSUKU_LLM_SIGNERS={shlex.quote(str(beside))}",
+        f"  tsuku-publish add b1 --variant cpu=BUILD --into {_ARCHIVES}",
+        "  tsuku-publish sign",
+        "  tsuku-publish publish /srv/www/llm/repository",
+    ]
+    return CommandResult(answer, tuple(lines))
+
+
+@click.command("add", cls=Command)
+@data_option
+@click.argument("release")
+@click.option(
+    "--variant",
+    "variants",
+    metavar="NAME=BUILD",
+    multiple=True,
+    required=True,
+    help="A variant and its build: cpu=build/bin; also PLATFORM/NAME=BUILD.",
+)
+@click.option("--into", type=ANY, metavar="FOLDER", required=True, help="Where the archives go.")
+@click.option("--url", required=True, help="The https URL at which that folder is served.")
+@click.option("--channel", metavar="NAME", help="Whose newest release it is; the first channel.")
+@click.option("--publisher", metavar="TEXT", help="Who built it; as repository.toml says.")
+@click.option(
+    "--system-library",
+    "system",
+    metavar="NAME",
+    multiple=True,
+    help="A library that all machines have anyway.",
+)
+@click.option("--on", "day", type=DAY, metavar="DAY", default=TODAY, help="Its date; today.")
+def add(  # noqa: PLR0913 - each is an option
+    *,
+    data: Path,
+    release: str,
+    variants: tuple[str, ...],
+    into: Path,
+    url: str,
+    channel: str | None,
+    publisher: str | None,
+    system: tuple[str, ...],
+    day: datetime,
+) -> CommandResult:
+    """Add builds to a release, which is made if it is new.
+
+    Each BUILD is a folder, or a .tar.gz or .zip of upstream. What it needs of a machine is
+    measured, and its files are packed as pack does it. RELEASE is b and a number; its file is in
+    releases/ of the data. Variants that are not named stay as they are.
+    """
+    with locked(data):
+        plan = load_plan(data)
+        channel = channel or next(iter(plan.channels), "")
+        if channel not in plan.channels:
+            raise UsageError(
+                f"there is no channel {channel}".rstrip(),
+                facts=(f"channels: {', '.join(plan.channels) or 'none'}",),
+                hint="name a channel of repository.toml: --channel NAME",
+            )
+        added = add_builds(
+            data / "releases",
+            release,
+            tuple(map(_variant, variants)),
+            Place(into, url),
+            publisher=publisher or plan.publisher,
+            published=f"{day:%Y-%m-%d}",
+            system=system,
+        )
+        put_in_channel(data, channel, release)
+    answer: documents.AddAnswer = {
+        "release": release,
+        "release_file": data / "releases" / f"{release}.json",
+        "channel": channel,
+        "variants": [_added(each) for each in added],
+    }
+    rows = [(each.platform, each.name, _archives(each), _needs(each.measured)) for each in added]
+    then = f"{release} is in {channel}: sign it, then publish it"
+    return CommandResult(answer, (*table(rows, indent=0), then))
+
+
+@click.command("measure", cls=Command)
+@click.argument("build", type=ANY)
+def measure(*, build: Path) -> CommandResult:
+    """Show what a build holds and what it needs.
+
+    BUILD is a folder, or a .tar.gz or .zip of upstream. Nothing is recorded.
+    """
+    with tempfile.TemporaryDirectory(prefix="measure-") as aside:
+        found = measure_build(build, Path(aside))
+    rows = [
+        ("files", f"{found.files} ({size(found.size)})"),
+        ("server", found.server or "none, or several"),
+        ("platform", found.platform or "not shown by the server"),
+        ("backends", ", ".join(found.backends)),
+        ("glibc", found.glibc or "-"),
+        ("libstdc++", found.libstdcxx or "-"),
+    ]
+    if found.cuda:
+        rows += [
+            ("CUDA toolkit", found.cuda.toolkit or "not shown: no libcudart.so"),
+            ("CUDA SASS", ", ".join(found.cuda.sass) or "none"),
+            ("CUDA PTX", ", ".join(found.cuda.ptx) or "none"),
+        ]
+    rows += [("AMD GPUs", ", ".join(found.gfx))] if found.gfx else []
+    rows += [("missing", ", ".join(found.missing))] if found.missing else []
+    answer: documents.MeasureAnswer = {"build": build, **_measured(found)}
+    return CommandResult(answer, table(rows, indent=0))
+
+
+def _no_passphrase(_name: str) -> None:
+    return None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _variant(text: str) -> NewVariant:
+    left, equals, build = text.partition("=")
+    platform, slash, name = left.rpartition("/")
+    if not (equals and name and build) or (slash and not platform):
+        raise UsageError(
+            f"{text} is no variant with its build",
+            hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
+        )
+    return NewVariant(platform or None, name, Path(build))
+
+
+def _archives(each: AddedVariant) -> str:
+    count = len(each.archives)
+    return f"{count} archives" if count > 1 else "1 archive"
+
+
+def _needs(measured: MeasuredBuild) -> str:
+    floors = {"glibc": measured.glibc, "libstdc++": measured.libstdcxx}
+    found = [f"{name} {floor}" for name, floor in floors.items() if floor]
+    if measured.cuda:
+        found.append(f"CUDA {', '.join((*measured.cuda.sass, *measured.cuda.ptx))}")
+    found += [", ".join(measured.gfx)] if measured.gfx else []
+    return "; ".join(found)
+
+
+def _added(each: AddedVariant) -> documents.AddedDocument:
+    return {
+        "platform": each.platform,
+        "variant": each.name,
+        "backend": each.backend,
+        "measured": _measured(each.measured),
+        "archives": [archive_document(archive) for archive in each.archives],
+    }
+
+
+def _measured(found: MeasuredBuild) -> documents.MeasuredDocument:
+    cuda = found.cuda
+    return {
+        "files": found.files,
+        "size": found.size,
+        "server": found.server,
+        "platform": found.platform,
+        "backends": list(found.backends),
+        "glibc": found.glibc,
+        "libstdcxx": found.libstdcxx,
+        "cuda": {"toolkit": cuda.toolkit, "sass": list(cuda.sass), "ptx": list(cuda.ptx)}
+        if cuda
+        else None,
+        "gfx": list(found.gfx),
+        "missing": list(found.missing),
+    }

@@ -1,0 +1,163 @@
+"""A new repository: its folder, its signers and its ``repository.toml``."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
+
+from tsuku_llm.errors import UsageError
+from tsuku_llm.files import replace_file
+from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.keys import key_line
+from tsuku_publish.signers import make_signer
+
+CHANNEL = "stable"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+
+_HEAD = """\
+# A repository of builds that tsuku-llm installs: releases, signers, versions and dates.
+# docs/releases.md of tsuku-llm describes it.
+
+# Who built the releases: users see it. `add` writes it into new release files.
+publisher = {publisher}
+
+# Releases, newest first. `add` puts a release at the head of its channel.
+[channels]
+{channel} = []
+
+# The public keys of those who may sign, as `new-signer` prints them.
+[keys]
+{keys}
+
+# Who signs what, and how many of them are needed. A signature holds for so many days.
+# `sign --raise` and `resign` raise versions and days.
+"""
+_ROLE = """\
+[roles.{role}]
+version = 1
+issued = {issued}
+days = {days}
+signers = {signers}
+threshold = {threshold}
+
+"""
+_DAYS = {"root": 730, "targets": 365, "snapshot": 365, "timestamp": 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Founders:
+    """The signers of a new repository; ``threshold`` of the people are needed for root and targets.
+
+    ``online`` signs snapshot and timestamp, every week and alone.
+    """
+
+    root: tuple[str, ...]
+    targets: tuple[str, ...]
+    online: str
+    threshold: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every signer once."""
+        return tuple(dict.fromkeys((*self.root, *self.targets, self.online)))
+
+    def require_sound(self) -> None:
+        """Raise ``UsageError`` for names or a threshold that no repository can have."""
+        for name in self.names:
+            if not _NAME.fullmatch(name):
+                raise UsageError(
+                    f"{name!a} is no name of a signer",
+                    hint="take letters, digits, dots and dashes, such as anna",
+                )
+        for role, names in (("root", self.root), ("targets", self.targets)):
+            if len({*names}) != len(names):
+                raise UsageError(f"a signer of {role} is named twice: {', '.join(names)}")
+            if not 1 <= self.threshold <= len(names):
+                raise UsageError(
+                    f"{self.threshold} of {len(names)} signers of {role} cannot be needed",
+                    hint=f"name a threshold from 1 to {len(names)}: --threshold N",
+                )
+
+
+def make_keys(
+    names: Iterable[str], folder: Path, passphrase_of: Callable[[str], str | None]
+) -> dict[str, SSlibKey]:
+    """Make a signer for each name in a folder of its own; return their public keys.
+
+    After an error none of them stays. Raises ``PublishError``.
+    """
+    made: dict[str, SSlibKey] = {}
+    paths: list[Path] = []
+    try:
+        for name in names:
+            passphrase = passphrase_of(name)
+            path = folder / f"{name}.{'json' if passphrase is None else 'pem'}"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made[name] = make_signer(name, path, passphrase)
+            paths.append(path)
+    except BaseException:
+        for path in paths:
+            path.unlink()
+        raise
+    return made
+
+
+def require_new(folder: Path) -> None:
+    """Raise ``UsageError`` if a folder is a repository already: its keys are in use."""
+    if (folder / "repository.toml").exists():
+        raise UsageError(
+            f"{folder} has a repository.toml already",
+            hint="name a new folder; rotate replaces the signers of a repository",
+        )
+
+
+def found(
+    folder: Path, founders: Founders, keys: Mapping[str, SSlibKey], publisher: str, day: date
+) -> Path:
+    """Write ``repository.toml`` into a folder, and return its path."""
+    people = {"root": founders.root, "targets": founders.targets}
+    roles = [
+        _ROLE.format(
+            role=role,
+            issued=day.isoformat(),
+            days=days,
+            signers=json.dumps([*people.get(role, (founders.online,))]),
+            threshold=founders.threshold if role in people else 1,
+        )
+        for role, days in _DAYS.items()
+    ]
+    head = _HEAD.format(
+        publisher=json.dumps(publisher, ensure_ascii=False),
+        channel=CHANNEL,
+        keys="\n".join(key_line(name, keys[name]) for name in founders.names),
+    )
+    (folder / "releases").mkdir(parents=True, exist_ok=True)
+    path = folder / "repository.toml"
+    replace_file(path, (head + "".join(roles)).rstrip().encode() + b"\n")
+    return path
+
+
+def put_in_channel(data: Path, channel: str, release: str) -> None:
+    """Put a release at the head of a channel of ``repository.toml``, unless it is there already.
+
+    Raises ``PublishError`` for a channel that the file does not have.
+    """
+    import tomlkit  # noqa: PLC0415
+
+    path = data / "repository.toml"
+    with reading(path):
+        document: Any = tomlkit.parse(path.read_text("utf-8"))
+        channels = document["channels"]
+        if channel not in channels:
+            known: Sequence[str] = [*channels]
+            raise PublishError(f"there is no channel {channel}: {', '.join(known) or 'none'}")
+        if release in channels[channel]:
+            return
+        channels[channel].insert(0, release)
+        text = tomlkit.dumps(document)
+    replace_file(path, text.encode())

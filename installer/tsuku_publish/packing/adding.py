@@ -1,0 +1,171 @@
+"""Builds of one's own become variants of a release file: measured, packed and entered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm.backends import POLICIES
+from tsuku_llm.errors import UsageError
+from tsuku_publish.packing.draft import Draft
+from tsuku_publish.packing.measuring import (
+    PLATFORMS,
+    MeasuredBuild,
+    backend_of,
+    measure_tree,
+    requirements_of,
+    server_of,
+)
+from tsuku_publish.packing.pack import PackedArchive, Place, opened, pack_tree, require_fetchable
+from tsuku_publish.packing.tree import contents, without_top
+
+FORMAT = 1
+_TAG = re.compile(r"b[0-9]{1,15}")
+_ORDERS: dict[str, tuple[str, ...]] = {
+    "portable": ("vulkan", "metal", "cuda", "rocm", "sycl", "openvino", "opencl", "cpu"),
+    "native": ("cuda", "metal", "rocm", "sycl", "openvino", "vulkan", "opencl", "cpu"),
+}
+"""The orders of backends for a new platform, as the official repository has them."""
+_MEASURED = frozenset({"glibc", "libstdcxx", "cuda", "rocm", "vulkan"})
+"""What ``add`` states anew; what a person wrote into ``requires`` besides stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewVariant:
+    """A build, and the variant that it becomes; ``platform`` None is told by its server."""
+
+    platform: str | None
+    name: str
+    build: Path
+
+
+@dataclass(frozen=True, slots=True)
+class AddedVariant:
+    """A variant of the release file as it is now."""
+
+    platform: str
+    name: str
+    backend: str
+    measured: MeasuredBuild
+    archives: tuple[PackedArchive, ...]
+
+
+def add(  # noqa: PLR0913 - what a new file says, and what systems have
+    folder: Path,
+    release: str,
+    variants: Sequence[NewVariant],
+    place: Place,
+    *,
+    publisher: str,
+    published: str,
+    system: Collection[str] = (),
+) -> tuple[AddedVariant, ...]:
+    """Measure and pack builds, and enter them into a release file, which is made if needed.
+
+    ``folder`` has the release files; this one has the name of its release. ``publisher`` and
+    ``published`` are for a new file. Raises ``UsageError`` for a build that cannot be entered,
+    ``PublishError`` for a damaged one, ``UnsafeArchive`` for an archive, and the errors of the
+    disk. The release file is replaced in one step, at the end.
+    """
+    require_fetchable(place.url)
+    draft = _draft(folder, release, publisher, published)
+    added = tuple(_added(draft, variant, place, system) for variant in variants)
+    # Last: the release file never names an archive that is not complete.
+    draft.write()
+    return added
+
+
+def _draft(folder: Path, release: str, publisher: str, published: str) -> Draft:
+    # First: a name with a slash would lead to another folder.
+    if not _TAG.fullmatch(release):
+        raise UsageError(
+            f"a release is named b and its build number, not {release!a}",
+            hint="take a higher number for each release: b1, b2",
+        )
+    path = folder / f"{release}.json"
+    if path.exists():
+        draft = Draft.read(path)
+        draft.require_sound()
+        return draft
+    if not publisher:
+        raise UsageError(
+            "a new release has to say who built it",
+            hint='name the publisher: --publisher "Example Ltd", or publisher in repository.toml',
+        )
+    head = {"format": FORMAT, "release": release, "publisher": publisher}
+    folder.mkdir(parents=True, exist_ok=True)
+    return Draft(path, {**head, "published": published, "platforms": {}})
+
+
+def _added(
+    draft: Draft, variant: NewVariant, place: Place, system: Collection[str]
+) -> AddedVariant:
+    with opened(variant.build, place.folder) as folder:
+        tree, items = without_top(folder, contents(folder))
+        server = server_of(items)
+        if server is None:
+            raise UsageError(
+                f"{variant.build} has not exactly one llama-server",
+                hint="name the folder that holds the server and its libraries",
+            )
+        measured = measure_tree(tree, items)
+        platform = _platform(variant, measured)
+        backend = backend_of(variant.name, measured)
+        needs = requirements_of(variant.name, backend, platform, measured, system)
+        archives = pack_tree(tree, items, place)
+    described = draft.platform(platform)
+    before = described["variants"].get(variant.name, {})
+    kept = {key: value for key, value in before.get("requires", {}).items() if key not in _MEASURED}
+    entry = {**before, "backend": backend, "server": server, "requires": {**kept, **needs}}
+    if backend == "cpu" and len(measured.backends) > 1:
+        # The CPU variant of a build with GPU code never opens a GPU.
+        entry.setdefault("arguments", ["--device", "none"])
+    entry["artifacts"] = [each.artifact.document() for each in archives]
+    described["variants"][variant.name] = entry
+    _choose(described, variant.name)
+    return AddedVariant(platform, variant.name, backend, measured, archives)
+
+
+def _platform(variant: NewVariant, measured: MeasuredBuild) -> str:
+    """Return the platform that a build is for, as it was told or as its server shows it."""
+    told, shown = variant.platform, measured.platform
+    if told is None and shown is None:
+        raise UsageError(
+            f"{variant.name}: its server does not show for which platform it is",
+            facts=(f"server: {measured.server}",),
+            hint=f"name the platform: --variant linux-amd64/{variant.name}=BUILD",
+        )
+    if told is not None and (told not in PLATFORMS or shown not in (None, told)):
+        raise UsageError(
+            f"{variant.name}: its server is not one for {told}",
+            facts=(f"for: {shown}",) if shown else (f"platforms: {', '.join(PLATFORMS)}",),
+            hint="name the platform that the build is for, or leave it out",
+        )
+    return told or str(shown)
+
+
+def _choose(platform: dict[str, Any], added: str) -> None:
+    """Complete a platform's default and orders for a variant that was added.
+
+    The default is what runs without a GPU, if there is such a variant. The orders that a person
+    wrote stay; a backend that they lack comes before the CPU.
+    """
+    variants = platform["variants"]
+    default = platform.get("default")
+    if default not in variants or (
+        variants[added]["backend"] == "cpu" and variants[default].get("backend") != "cpu"
+    ):
+        platform["default"] = added
+    present = {entry.get("backend") for entry in variants.values()}
+    orders = platform.setdefault("preference", {})
+    for policy in POLICIES:
+        known = [*orders.get(policy, ())]
+        if not known:
+            orders[policy] = [name for name in _ORDERS[policy] if name in present]
+            continue
+        at = known.index("cpu") if "cpu" in known else len(known)
+        known[at:at] = [name for name in _ORDERS[policy] if name in present - {*known}]
+        orders[policy] = known

@@ -1,0 +1,257 @@
+"""What a build is and what it needs of a machine, read from its files."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm.backends import TABLE
+from tsuku_llm.errors import UsageError
+from tsuku_llm.tree_entry import FileEntry, TreeEntry
+from tsuku_publish.binaries import Needs, Version, needs_of
+from tsuku_publish.packing.pack import opened
+from tsuku_publish.packing.tree import contents, without_top
+
+SYSTEM_LIBRARIES = frozenset(
+    {
+        *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld64.so.1", "libc.so.6", "libdl.so.2"),
+        *("libm.so.6", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libgomp.so.1"),
+        *("libstdc++.so.6", "libcuda.so.1", "libOpenCL.so.1", "libvulkan.so.1"),
+    }
+)
+"""Libraries that a build need not bring along: of the system, of the compiler, of drivers."""
+
+_SERVER = re.compile(r"(?:.*/)?llama-server(?:\.exe)?")
+_PLUGIN = re.compile(r"(?:lib)?ggml-([a-z]+)(?:-[\w.+-]+)?\.(?:so|dll|dylib)(?:\.[0-9.]+)?")
+_BY_PLUGIN = {row.plugin: row.name for row in TABLE if row.plugin}
+_BY_LIBRARY = {
+    "libcuda.so": "cuda",
+    "libamdhip64.so": "rocm",
+    "libOpenCL.so": "opencl",
+    "libvulkan.so": "vulkan",
+}
+"""The backends of builds that have no plugins, by a library that they are linked with."""
+_RUNTIME = re.compile(r"libcudart\.so\.([0-9]+\.[0-9]+)\.[0-9]+")
+_LINE = re.compile(r"[a-z]+-([0-9]+\.[0-9]+)")
+"""A variant's name with the version of its toolkit or runtime: "cuda-13.0", "rocm-10.0"."""
+
+# The first bytes of a program: format, then processor.
+_ELF_MACHINES = {62: "linux-amd64", 183: "linux-arm64", 22: "linux-s390x"}
+_PE_MACHINES = {0x8664: "windows-amd64", 0xAA64: "windows-arm64"}
+_MACHO_MACHINES = {0x01000007: "darwin-amd64", 0x0100000C: "darwin-arm64"}
+PLATFORMS = (*_ELF_MACHINES.values(), *_MACHO_MACHINES.values(), *_PE_MACHINES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class CudaCode:
+    """The CUDA code of a build: its architectures, and its toolkit if the runtime is there."""
+
+    toolkit: str | None
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBuild:
+    """A build as its files show it.
+
+    ``server`` and ``platform`` are None if the files do not show them. ``backends`` are those with
+    a plugin, with code, or with a linked driver; the CPU always counts. ``missing`` are the
+    libraries that neither the build nor every system has. Sizes are in bytes.
+    """
+
+    files: int
+    size: int
+    server: str | None
+    platform: str | None
+    backends: tuple[str, ...]
+    glibc: str | None
+    libstdcxx: str | None
+    cuda: CudaCode | None
+    gfx: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def server_of(items: Sequence[TreeEntry]) -> str | None:
+    """Return the path of the server; None unless exactly one file has its name."""
+    found = [
+        item.path for item in items if isinstance(item, FileEntry) and _SERVER.fullmatch(item.path)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def measure(build: Path, aside: Path) -> MeasuredBuild:
+    """Read a folder or an archive, which is unpacked in ``aside``.
+
+    Raises ``UsageError``, ``UnsafeArchive``, ``PublishError``, and the errors of the disk.
+    """
+    with opened(build, aside) as folder:
+        return measure_tree(*without_top(folder, contents(folder)))
+
+
+def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
+    """Read every file of a build. Raises ``PublishError`` for a damaged one.
+
+    Raises ``UsageError`` if two of its files have different CUDA code, or code for other AMD GPUs.
+    """
+    files = [item for item in items if isinstance(item, FileEntry)]
+    needs = {file.path: found for file in files if (found := needs_of(tree / file.path))}
+    names = {item.path.rpartition("/")[2] for item in items}
+    asked = {library for each in needs.values() for library in each.libraries}
+    server = server_of(items)
+    return MeasuredBuild(
+        files=len(files),
+        size=sum(file.size for file in files),
+        server=server,
+        platform=_platform_of(tree / server) if server else None,
+        backends=_backends(names, needs),
+        glibc=_highest(each.glibc for each in needs.values()),
+        libstdcxx=_highest(each.libstdcxx for each in needs.values()),
+        cuda=_cuda(names, needs),
+        gfx=_gfx(needs),
+        missing=tuple(sorted(asked - names - SYSTEM_LIBRARIES)),
+    )
+
+
+def backend_of(variant: str, build: MeasuredBuild) -> str:
+    """Return the backend of a variant: the word before its name's first "-", or the only GPU's.
+
+    Raises ``UsageError`` if the build has code for several, and the name does not say which.
+    """
+    told = variant.partition("-")[0]
+    if told in {row.name for row in TABLE}:
+        return told
+    gpus = [name for name in build.backends if name != "cpu"]
+    if len(gpus) > 1:
+        raise UsageError(
+            f"{variant}: the build has code for several backends",
+            facts=tuple(gpus),
+            hint=f"begin the variant's name with the backend, such as {gpus[0]}-{variant}",
+        )
+    return gpus[0] if gpus else "cpu"
+
+
+def requirements_of(
+    variant: str, backend: str, platform: str, build: MeasuredBuild, system: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return what a variant requires, as in a release file.
+
+    ``system`` are more libraries that all machines have. Raises ``UsageError`` for a library that
+    is missing, and for a GPU build whose toolkit or code cannot be told.
+    """
+    missing = [name for name in build.missing if name not in system]
+    if missing:
+        raise UsageError(
+            f"{variant}: the build needs libraries that it does not bring along",
+            facts=tuple(missing),
+            hint="copy them next to the server, or name each that all machines have anyway: "
+            "--system-library NAME",
+        )
+    found: dict[str, Any] = {}
+    if platform.startswith("linux-"):
+        floors = {"glibc": build.glibc, "libstdcxx": build.libstdcxx}
+        found |= {name: floor for name, floor in floors.items() if floor}
+    if platform.startswith("windows-"):
+        found["vcruntime"] = "14.0"
+    line = _LINE.fullmatch(variant)
+    if backend == "cuda":
+        found["cuda"] = _cuda_requirement(variant, line[1] if line else None, build)
+    elif backend == "rocm":
+        if not (line and build.gfx):
+            raise UsageError(
+                f"{variant}: its ROCm version or its GPUs cannot be told",
+                facts=(f"GPUs with code: {', '.join(build.gfx) or 'none'}",),
+                hint="name the variant rocm-MAJOR.MINOR; a compressed library cannot be read",
+            )
+        found["rocm"] = {"runtime": line[1], "gfx": [*build.gfx]}
+    elif backend == "vulkan":
+        found["vulkan"] = "1.2"
+    elif backend in {"sycl", "openvino", "metal"}:
+        found["level_zero" if backend == "sycl" else backend] = True
+    return found
+
+
+def _cuda_requirement(variant: str, line: str | None, build: MeasuredBuild) -> dict[str, Any]:
+    toolkit = line or (build.cuda.toolkit if build.cuda else None)
+    if build.cuda is None or toolkit is None:
+        fact = "no file has CUDA code" if build.cuda is None else "no libcudart.so is in the build"
+        raise UsageError(
+            f"{variant}: what it needs of a GPU cannot be told",
+            facts=(fact,),
+            hint="name the folder with ggml's CUDA library, and the variant cuda-MAJOR.MINOR",
+        )
+    return {"toolkit": toolkit, "sass": [*build.cuda.sass], "ptx": [*build.cuda.ptx]}
+
+
+def _backends(names: Collection[str], needs: dict[str, Needs]) -> tuple[str, ...]:
+    plugins = {found[1] for name in names if (found := _PLUGIN.fullmatch(name))}
+    linked = {library for each in needs.values() for library in each.libraries}
+    present = {"cpu"} | {_BY_PLUGIN[plugin] for plugin in plugins & _BY_PLUGIN.keys()}
+    present |= {
+        backend
+        for start, backend in _BY_LIBRARY.items()
+        if any(name.startswith(start) for name in linked)
+    }
+    present |= {"cuda"} if any(each.device_code for each in needs.values()) else set()
+    present |= {"rocm"} if any(each.gfx for each in needs.values()) else set()
+    return tuple(row.name for row in TABLE if row.name in present)
+
+
+def _cuda(names: Collection[str], needs: dict[str, Needs]) -> CudaCode | None:
+    # NVIDIA's libraries have code for other GPUs than ggml's kernels.
+    codes = {
+        path: each.device_code
+        for path, each in needs.items()
+        if each.device_code and not path.rpartition("/")[2].startswith(("libcu", "cu", "libnv"))
+    }
+    if not codes:
+        return None
+    _require_same("CUDA code", codes)
+    runtime = next((found[1] for name in names if (found := _RUNTIME.fullmatch(name))), None)
+    code = next(iter(codes.values()))
+    return CudaCode(runtime, code.sass, code.ptx)
+
+
+def _gfx(needs: dict[str, Needs]) -> tuple[str, ...]:
+    own = {
+        path: each.gfx
+        for path, each in needs.items()
+        if each.gfx and path.rpartition("/")[2].startswith(("libggml", "ggml", "llama"))
+    }
+    _require_same("code for AMD GPUs", own)
+    return next(iter(own.values()), ())
+
+
+def _require_same(what: str, codes: dict[str, Any]) -> None:
+    if len({repr(code) for code in codes.values()}) > 1:
+        raise UsageError(
+            f"files of the build have different {what}",
+            facts=tuple(sorted(codes)),
+            hint="build them for the same GPUs: one list holds for the whole variant",
+        )
+
+
+def _platform_of(server: Path) -> str | None:
+    """Return the platform of a program by its first bytes; None for a script and others."""
+    with server.open("rb") as file:
+        head = file.read(4096)
+    try:
+        if head.startswith(b"\x7fELF"):
+            order = "<" if head[5] == 1 else ">"
+            return _ELF_MACHINES.get(struct.unpack_from(f"{order}H", head, 18)[0])
+        if head.startswith(b"MZ"):
+            (at,) = struct.unpack_from("<I", head, 60)
+            return _PE_MACHINES.get(struct.unpack_from("<H", head, at + 4)[0])
+        if head.startswith(b"\xcf\xfa\xed\xfe"):
+            return _MACHO_MACHINES.get(struct.unpack_from("<I", head, 4)[0])
+    except (struct.error, IndexError):
+        return None
+    return None
+
+
+def _highest(versions: Iterator[Version | None]) -> str | None:
+    return ".".join(map(str, max(filter(None, versions), default=()))) or None
