@@ -5,6 +5,7 @@ the feed asks, add drafted rules, and sign the next stable. What they had to do 
 """
 
 import json
+import os
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,8 @@ from support.upstream_host import STABLE, Upstream, time_of
 from tsuku_publish.facts import Facts
 
 STEP = timedelta(hours=6)
+# Read when this module is imported: the tests remove our variables later.
+WHOLE = os.environ.get("TSUKU_LLM_NINETY_DAYS") == "1"
 
 
 class Days:
@@ -109,6 +112,7 @@ def test_two_days_around_a_new_rocm(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not WHOLE, reason="a quarter of an hour: TSUKU_LLM_NINETY_DAYS=1 asks for it")
 def test_ninety_days_with_the_nine_changes(tmp_path: Path) -> None:
     """From 9 August to 7 November, with faults and a week without people.
 
