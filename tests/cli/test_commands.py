@@ -223,6 +223,7 @@ def test_a_repository_is_added_listed_and_removed(program: Program, as_json: AsJ
     assert ours == {
         "name": "ours",
         "url": url,
+        "others": [],
         "fingerprint": fingerprint,
         "source": None,
         "signed": None,

@@ -67,7 +67,7 @@ COMMANDS = all_commands()
 TAKES_WORDS = {"help", "uninstall", "verify", "run", "serve", "explain", "bench", "repository add"}
 
 
-@pytest.mark.parametrize("name", COMMANDS.keys() - TAKES_WORDS)
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - TAKES_WORDS))
 def test_no_command_takes_one_word_too_many(name: str, program: Run) -> None:
     arguments = [each for each in COMMANDS[name].params if isinstance(each, click.Argument)]
     words = ["bash" if name == "completion" else "x" for _ in arguments]

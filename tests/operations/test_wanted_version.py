@@ -190,7 +190,9 @@ def test_a_backend_that_does_not_fit_is_refused_with_its_reason(
         wanted_version(session)
     assert caught.value.message == "the backend vulkan is requested, and cpu is installed"
     assert caught.value.facts == ("vulkan: the Vulkan loader is not installed",)
-    assert str(caught.value.hint).endswith("; or: tsuku-llm install --backend cpu")
+    assert str(caught.value.hint).endswith(
+        "; or use cpu, which is installed: tsuku-llm config set llm.backend auto"
+    )
     with pytest.raises(NotInstalled) as caught:
         wanted(shop, home, "hip", ask=user)
     assert caught.value.facts == ("b1 has no build for rocm on linux-amd64",)

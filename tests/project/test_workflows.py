@@ -16,6 +16,12 @@ import yaml
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TESTS = ROOT / ".github/workflows/tests.yml"
+PUBLISH = ROOT / ".github/workflows/publish.yml"
+
+MAY = {
+    "publish": {"contents": "write", "issues": "write", "pages": "write", "id-token": "write"},
+}
+"""What a job may do beyond reading: only the one that publishes."""
 
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 
@@ -43,8 +49,8 @@ def test_a_job_may_only_read_and_ends(path: Path) -> None:
     workflow = load(path)
     assert workflow["permissions"] == {"contents": "read"}
     assert "cancel-in-progress" in workflow["concurrency"]
-    for job in workflow["jobs"].values():
-        assert "permissions" not in job
+    for name, job in workflow["jobs"].items():
+        assert job.get("permissions", {}) == MAY.get(name, {})
         assert job["timeout-minutes"] <= 180
     for step in steps(path):
         if "actions/checkout@" in step.get("uses", ""):
@@ -69,6 +75,21 @@ def test_the_jobs_run_the_repositorys_own_scripts() -> None:
         assert (ROOT / script).is_file()
     # Windows' own shell cannot run them; and bash is started with pipefail by its name only.
     assert load(TESTS)["defaults"]["run"]["shell"] == "bash"
+
+
+def test_the_publishers_job_runs_the_commands_of_its_script() -> None:
+    runs = [step.get("run", "") for step in steps(PUBLISH)]
+    script = (ROOT / "ci" / "publishing").read_text("utf-8")
+    for command in ("feed", "resign", "check", "report"):
+        assert f"ci/publishing {command}" in runs
+        assert f"\n{command})\n" in script
+    # The feed every six hours; resign and check once a day.
+    times = [each["cron"].split() for each in load(PUBLISH)[True]["schedule"]]
+    assert [each[1] for each in times] == ["*/6", "3"]
+    # No secret is in a command's words, and the signers' file goes away whatever happens.
+    assert not any("secrets." in run for run in runs)
+    forgotten = next(each for each in steps(PUBLISH) if each.get("name") == "Forget the signers")
+    assert forgotten["if"] == "always()"
 
 
 @each_workflow

@@ -1,15 +1,13 @@
 """The feed: runs against a host that plays upstream, with a clock that the tests set."""
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-import tomlkit
-from support.release_data import copied_data, forget_releases, release_process, release_tool
+from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, upstream_windows_build
+from support.feed_publisher import FeedPublisher, feed_publisher
+from support.release_data import copied_data, release_process, release_tool
 from support.schemas import read
 from support.upstream_builds import Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
@@ -17,79 +15,8 @@ from support.upstream_host import Upstream, time_of
 from ci.schemas import PUBLISHER
 from tsuku_publish.classify import classify, load_rules
 from tsuku_publish.facts import Facts
-from tsuku_publish.feed.run import Feed, FeedReport
+from tsuku_publish.feed.run import FeedReport
 from tsuku_publish.feed.state import load_state
-from tsuku_publish.plan import load_plan
-from tsuku_publish.releases import release_files
-
-FUTURE = ("rocm-10.0", "cuda-13.4", "ubuntu-cuda", "win-vulkan-arm64")
-"""What no rule of 8 August could know."""
-
-
-def rules_of_august(data: Path) -> None:
-    """Forget the rules for everything that upstream changed later."""
-    path = data / "rules.toml"
-    document: Any = tomlkit.parse(path.read_text("utf-8"))
-    for at in reversed(range(len(document["rule"]))):
-        if any(word in document["rule"][at]["asset"] for word in FUTURE):
-            del document["rule"][at]
-    path.write_text(tomlkit.dumps(document), "utf-8")
-
-
-@dataclass
-class Publisher:
-    """A data folder whose nightly channel the feed fills."""
-
-    data: Path
-    upstream: Upstream
-    said: list[str]
-
-    def run(self, **more: Any) -> FeedReport:
-        self.said.clear()
-        return Feed(
-            self.data,
-            self.upstream.environ,
-            self.upstream.now,
-            self.said.append,
-            self.upstream.api,
-            trusted_root=self.upstream.trusted_root,
-            **more,
-        ).run()
-
-    @property
-    def nightly(self) -> tuple[str, ...]:
-        return load_plan(self.data).channels["nightly"]
-
-    def documents(self) -> dict[str, Any]:
-        """The release files of all channels, as ``sign`` makes them."""
-        made = release_files(load_plan(self.data), self.data, self.upstream.trusted_root)
-        return {json.loads(each.data)["release"]: json.loads(each.data) for each in made}
-
-    def adopt(self, drafts: Sequence[str]) -> None:
-        """Add drafted rules as they are, as a maintainer does after reading them."""
-        path = self.data / "rules.toml"
-        document: Any = tomlkit.parse(path.read_text("utf-8"))
-        for text in drafts:
-            draft: Any = tomlkit.parse(text)
-            for name, table in draft.get("requires", {}).items():
-                document["requires"].setdefault(name, table)
-            for kind in ("rule", "skip"):
-                for each in draft.get(kind, ()):
-                    document[kind].append(each)
-        path.write_text(tomlkit.dumps(document), "utf-8")
-
-
-def publisher(folder: Path, upstream: Upstream) -> Publisher:
-    data = copied_data(folder / "data")
-    forget_releases(data)
-    rules_of_august(data)
-    path = data / "repository.toml"
-    document: Any = tomlkit.parse(path.read_text("utf-8"))
-    document["channels"]["stable"] = []
-    document["channels"]["nightly"] = []
-    document["channels"]["index"] = []
-    path.write_text(tomlkit.dumps(document), "utf-8")
-    return Publisher(data, upstream, [])
 
 
 @pytest.fixture
@@ -99,15 +26,15 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
 
 
 @pytest.fixture
-def at(tmp_path: Path, upstream: Upstream) -> Publisher:
-    return publisher(tmp_path, upstream)
+def at(tmp_path: Path, upstream: Upstream) -> FeedPublisher:
+    return feed_publisher(tmp_path, upstream)
 
 
 def names(report: FeedReport) -> set[str]:
     return {each.asset for each in report.left_out}
 
 
-def test_the_newest_build_is_measured_attested_and_put_into_the_channel(at: Publisher) -> None:
+def test_the_newest_build_is_measured_attested_and_put_into_the_channel(at: FeedPublisher) -> None:
     report = at.run()
     newest = at.upstream.tags()[0]
     assert at.nightly == report.offered
@@ -125,7 +52,7 @@ def test_the_newest_build_is_measured_attested_and_put_into_the_channel(at: Publ
     assert (again.taken, again.changed) == ((), False)
 
 
-def test_an_asset_that_no_rule_knows_is_left_out_with_a_drafted_rule(at: Publisher) -> None:
+def test_an_asset_that_no_rule_knows_is_left_out_with_a_drafted_rule(at: FeedPublisher) -> None:
     report = at.run()
     tag = at.nightly[0]
     rocm = f"llama-{tag}-bin-ubuntu-rocm-7.14-x64.tar.gz"
@@ -149,7 +76,7 @@ def test_an_asset_that_no_rule_knows_is_left_out_with_a_drafted_rule(at: Publish
     assert len(cuda["artifacts"]) == 2
 
 
-def test_drafts_of_every_asset_of_the_year_are_rules_that_work(at: Publisher) -> None:
+def test_drafts_of_every_asset_of_the_year_are_rules_that_work(at: FeedPublisher) -> None:
     """Without any rule but the CPU's, each name is drafted, and the draft knows its asset."""
     at.run()
     tag = at.nightly[0]
@@ -163,7 +90,7 @@ def test_drafts_of_every_asset_of_the_year_are_rules_that_work(at: Publisher) ->
 
 
 def test_a_release_that_is_still_uploaded_is_waited_for_and_an_older_one_is_taken(
-    at: Publisher,
+    at: FeedPublisher,
 ) -> None:
     first, second = at.upstream.tags()[:2]
     at.upstream.uploading[first] = at.upstream.now + timedelta(hours=5)
@@ -174,7 +101,7 @@ def test_a_release_that_is_still_uploaded_is_waited_for_and_an_older_one_is_take
     assert [each.release for each in at.run().taken] == [first]
 
 
-def test_a_release_that_lacks_builds_is_not_taken_at_once(at: Publisher) -> None:
+def test_a_release_that_lacks_builds_is_not_taken_at_once(at: FeedPublisher) -> None:
     at.run()
     at.upstream.pass_time(hours=20)
     first = at.upstream.tags()[0]
@@ -184,7 +111,7 @@ def test_a_release_that_lacks_builds_is_not_taken_at_once(at: Publisher) -> None
     assert any(f"{first} lacks" in line for line in report.waiting)
 
 
-def test_a_build_that_stays_away_is_done_without(at: Publisher) -> None:
+def test_a_build_that_stays_away_is_done_without(at: FeedPublisher) -> None:
     at.run()
     at.upstream.pass_time(hours=30)
     for tag in at.upstream.tags()[:40]:
@@ -196,7 +123,7 @@ def test_a_build_that_stays_away_is_done_without(at: Publisher) -> None:
     assert "linux-s390x" not in at.documents()[taken]["platforms"]
 
 
-def test_attestations_that_come_late_are_waited_for(at: Publisher) -> None:
+def test_attestations_that_come_late_are_waited_for(at: FeedPublisher) -> None:
     first = at.upstream.tags()[0]
     at.upstream.attested[first] = "late"
     assert first not in [each.release for each in at.run().taken]
@@ -205,7 +132,7 @@ def test_attestations_that_come_late_are_waited_for(at: Publisher) -> None:
     assert "unattested" not in at.documents()[at.nightly[0]]
 
 
-def test_a_release_that_is_never_attested_says_so(at: Publisher) -> None:
+def test_a_release_that_is_never_attested_says_so(at: FeedPublisher) -> None:
     for tag in at.upstream.tags():
         at.upstream.attested[tag] = "no"
     at.run()
@@ -215,7 +142,7 @@ def test_a_release_that_is_never_attested_says_so(at: Publisher) -> None:
 
 @pytest.mark.parametrize("state", ["forged", "partly"])
 def test_a_release_with_wrong_attestations_is_stopped_and_others_go_on(
-    at: Publisher, state: str
+    at: FeedPublisher, state: str
 ) -> None:
     tags = at.upstream.tags()
     bad = next(tag for tag in tags if at.upstream.now - time_of(int(tag[1:])) > timedelta(hours=13))
@@ -229,7 +156,7 @@ def test_a_release_with_wrong_attestations_is_stopped_and_others_go_on(
     assert bad not in Facts(at.data / "facts").releases()
 
 
-def test_changed_bytes_stop_that_release_only(at: Publisher) -> None:
+def test_changed_bytes_stop_that_release_only(at: FeedPublisher) -> None:
     at.run()
     first = at.nightly[0]
     at.upstream.pass_time(hours=20)
@@ -246,7 +173,7 @@ def test_changed_bytes_stop_that_release_only(at: Publisher) -> None:
     assert first not in at.nightly
 
 
-def test_a_release_that_upstream_takes_back_is_stopped(at: Publisher) -> None:
+def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> None:
     at.run()
     at.upstream.pass_time(hours=20)
     at.run()
@@ -259,7 +186,7 @@ def test_a_release_that_upstream_takes_back_is_stopped(at: Publisher) -> None:
 
 
 def test_a_damaged_archive_is_left_out_and_a_platform_without_its_default_too(
-    at: Publisher,
+    at: FeedPublisher,
 ) -> None:
     tag = at.upstream.tags()[0]
     broken = f"llama-{tag}-bin-ubuntu-arm64.tar.gz"
@@ -274,7 +201,7 @@ def test_a_damaged_archive_is_left_out_and_a_platform_without_its_default_too(
     assert names(at.run()) == names(report)
 
 
-def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: Publisher) -> None:
+def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: FeedPublisher) -> None:
     tag = at.upstream.tags()[0]
     at.upstream.unreachable.add(f"llama-{tag}-bin-ubuntu-x64.tar.gz")
     report = at.run()
@@ -284,7 +211,7 @@ def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: Publisher) 
     assert tag in [each.release for each in at.run().taken]
 
 
-def test_the_limit_of_requests_ends_a_run_and_keeps_what_was_done(at: Publisher) -> None:
+def test_the_limit_of_requests_ends_a_run_and_keeps_what_was_done(at: FeedPublisher) -> None:
     at.upstream.left = 10
     report = at.run()
     assert report.taken == ()
@@ -294,7 +221,7 @@ def test_the_limit_of_requests_ends_a_run_and_keeps_what_was_done(at: Publisher)
 
 
 def test_the_build_of_a_stable_version_is_taken_and_proposed_after_three_days(
-    at: Publisher,
+    at: FeedPublisher,
 ) -> None:
     at.upstream.now = day(9, 1)
     report = at.run()
@@ -310,14 +237,13 @@ def test_the_build_of_a_stable_version_is_taken_and_proposed_after_three_days(
     assert "linux-amd64/cpu" in report.proposal.new
     assert any("ready to become stable" in line for line in report.people)
     # A person decides: here it is what they do.
-    path = at.data / "repository.toml"
-    document: Any = tomlkit.parse(path.read_text("utf-8"))
-    document["channels"]["stable"] = ["b10621"]
-    path.write_text(tomlkit.dumps(document), "utf-8")
+    at.edit("repository.toml", lambda document: document["channels"].update(stable=["b10621"]))
     assert at.run().proposal is None
 
 
-def test_the_channel_keeps_its_number_and_forgets_the_facts_of_the_others(at: Publisher) -> None:
+def test_the_channel_keeps_its_number_and_forgets_other_facts(
+    at: FeedPublisher,
+) -> None:
     rules = at.data / "rules.toml"
     rules.write_text(rules.read_text().replace("keep = 8 ", "keep = 2 "))
     seen = []
@@ -339,7 +265,7 @@ def test_the_channel_keeps_its_number_and_forgets_the_facts_of_the_others(at: Pu
 
 
 def test_the_command_prints_what_to_decide_and_the_drafts(
-    at: Publisher, monkeypatch: pytest.MonkeyPatch
+    at: FeedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", at.upstream.environ["SSL_CERT_FILE"])
     words = ["feed", "--data", at.data, "--api", at.upstream.api, "--now", "2026-08-24T00:00"]
@@ -351,7 +277,7 @@ def test_the_command_prints_what_to_decide_and_the_drafts(
     assert "next: tsuku-publish sign --raise" in done.stdout
 
 
-def test_its_document_is_as_the_schema_says(at: Publisher) -> None:
+def test_its_document_is_as_the_schema_says(at: FeedPublisher) -> None:
     words = ["feed", "--data", at.data, "--api", at.upstream.api, "--now", "2026-08-24T00:00"]
     words += ["--trusted-root", at.upstream.trusted_root, "--json"]
     done = release_process(*words, **at.upstream.environ)
@@ -362,9 +288,26 @@ def test_its_document_is_as_the_schema_says(at: Publisher) -> None:
     assert any(each["draft"] for each in answer["left_out"])
 
 
-def test_a_service_that_does_not_answer_is_one_error(at: Publisher) -> None:
+def test_a_service_that_does_not_answer_is_one_error(at: FeedPublisher) -> None:
     before = {path: path.read_bytes() for path in at.data.rglob("*") if path.is_file()}
     done = release_tool("feed", "--data", at.data, "--api", "https://localhost:1/repos")
     assert done.returncode == 1
     assert done.stderr.startswith("error[publish]: localhost:1")
     assert {path: path.read_bytes() for path in at.data.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.index
+def test_upstreams_own_windows_build_is_measured(tmp_path: Path) -> None:
+    """The real archive b10605, in the place where upstream published it."""
+    with Upstream(time_of(10605), tmp_path / "upstream", every=5, limit=5000) as upstream:
+        upstream.replaced["b10605", WINDOWS_BUILD] = upstream_windows_build()
+        at = feed_publisher(tmp_path, upstream)
+        assert [each.release for each in at.run().taken] == ["b10605"]
+        windows = at.documents()["b10605"]["platforms"]["windows-amd64"]["variants"]["cpu"]
+        (artifact,) = windows["artifacts"]
+        assert (artifact["sha256"], artifact["size"]) == (WINDOWS_SHA256, 18_067_840)
+        files = {each["path"] for each in artifact["files"]}
+        assert {"llama-server.exe", "ggml-cpu-haswell.dll", "ggml-cpu-zen4.dll"} <= files
+        assert len(artifact["pieces"]["sha256"]) == 5
+        line = next(each for each in at.said if each.startswith(WINDOWS_BUILD))
+        assert "processors: alderlake" in line

