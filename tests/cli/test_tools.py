@@ -108,8 +108,9 @@ def test_an_unknown_tool_is_an_error_that_lists_the_tools(home: Path, folder: Pa
     error = done.document["error"]
     assert (done.code, error["code"]) == (7, "not-installed")
     assert error["facts"] == [f"tool: {name}" for name in TOOLS]
-    for name in ("../llama-cli", "share/other", "libggml-cpu-x.so", ""):
+    for name in ("../llama-cli", "share/other", "libggml-cpu-x.so"):
         assert run(home, folder, name).code == 7
+    assert run(home, folder, "").code == 2
 
 
 def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
