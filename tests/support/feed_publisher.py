@@ -70,6 +70,11 @@ class FeedPublisher:
     def signed(self) -> Path:
         return self.data.parent / "signed"
 
+    def files(self) -> dict[str, bytes]:
+        """The signed repository, as a host serves it."""
+        found = (path for path in self.signed.rglob("*") if path.is_file())
+        return {path.relative_to(self.signed).as_posix(): path.read_bytes() for path in found}
+
     def documents(self) -> dict[str, Any]:
         """The release files of all channels, as ``sign`` makes them."""
         made = release_files(load_plan(self.data), self.data, self.upstream.trusted_root)
@@ -97,12 +102,15 @@ class FeedPublisher:
 
         self.edit("rules.toml", add)
 
-    def sign(self, *words: str, signers: Iterable[str] = ()) -> None:
+    def sign(self, *words: str, command: str = "sign", signers: Iterable[str] = ()) -> None:
         """Sign at the host's time; without names, everybody does."""
-        root, issued = str(self.upstream.trusted_root), f"{self.upstream.now:%Y-%m-%dT%H:%M:%SZ}"
-        words = ("sign", *words, "--trusted-root", root, "--issued", issued)
-        done = self.tool(*words, signers=signers)
+        words = (command, *words, "--trusted-root", str(self.upstream.trusted_root))
+        done = self.tool(*words, "--issued", self.stamp, signers=signers)
         assert done.returncode == 0, done.stderr
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.upstream.now:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def feed_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
