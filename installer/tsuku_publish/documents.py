@@ -55,6 +55,15 @@ class ReleaseFile:
         return f"targets/{folder}/{self.sha256}.{file}"
 
 
+class UnknownLibraries(PublishError):
+    """``libraries`` that a build needs, and that neither it nor ``rules.toml`` has."""
+
+    def __init__(self, libraries: Collection[str]) -> None:
+        names = ", ".join(sorted(libraries))
+        super().__init__(f"it needs libraries that no rule knows: {names}")
+        self.libraries = libraries
+
+
 def release_document(
     release: UpstreamRelease, rules: Rules, contents: Mapping[str, Contents]
 ) -> dict[str, Any]:
@@ -228,7 +237,7 @@ def requirements(
         return dict(assumed)
     unknown = _unbundled(archives) - set(known)
     if unknown:
-        raise PublishError(f"it needs libraries that no rule knows: {', '.join(sorted(unknown))}")
+        raise UnknownLibraries(unknown)
     code = _measured_cuda(assumed, archives[0]) | _measured_rocm(assumed, archives[0])
     return {**assumed, **_measured_floors(archives), **code}
 

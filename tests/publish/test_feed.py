@@ -5,14 +5,16 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, upstream_windows_build
-from support.feed_publisher import FeedPublisher, feed_publisher
+import tomlkit
+from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, compile_library, upstream_windows_build
+from support.feed_publisher import FeedPublisher, delegate, feed_publisher
 from support.release_data import copied_data, release_process, release_tool
 from support.schemas import read
-from support.upstream_builds import Name, day, names_at, packed
+from support.upstream_builds import GFX, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
 
 from ci.schemas import PUBLISHER
+from tsuku_publish import checking, copies
 from tsuku_publish.classify import classify, load_rules
 from tsuku_publish.facts import Facts
 from tsuku_publish.feed.run import FeedReport
@@ -28,6 +30,13 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
 @pytest.fixture
 def at(tmp_path: Path, upstream: Upstream) -> FeedPublisher:
     return feed_publisher(tmp_path, upstream)
+
+
+def published(at: FeedPublisher) -> set[str]:
+    """The releases of nightly that clients of the signed repository see."""
+    copy = copies.RepositoryFolder(at.signed)
+    targets = checking.verify(copy, checking.first_root(copy)).targets.values()
+    return {each.custom["release"] for each in targets if "nightly" in each.custom["channels"]}
 
 
 def names(report: FeedReport) -> set[str]:
@@ -87,6 +96,73 @@ def test_drafts_of_every_asset_of_the_year_are_rules_that_work(at: FeedPublisher
         each.name for build in classify(release, load_rules(at.data)) for each in build.artifacts
     }
     assert drafted <= known | set(release.left_out)
+
+
+def test_a_draft_without_a_version_is_a_comment_until_a_person_fills_it_in(
+    at: FeedPublisher,
+) -> None:
+    """As ``hip-radeon`` was: an empty version in a rule would refuse every later release."""
+    at.upstream.now = day(8, 9, 12)
+    report = at.run()
+    asset = f"llama-{at.nightly[0]}-bin-win-hip-radeon-x64.zip"
+    (draft,) = (each.draft for each in report.left_out if each.asset == asset)
+    assert tomlkit.parse(draft).unwrap() == {}
+    assert "# The name has no version: write it for VERSION." in draft
+    at.adopt([draft])
+    at.upstream.pass_time(hours=12)
+    assert at.run().taken
+    # A person takes away the marks, and writes the version.
+    filled = "\n".join(line.removeprefix("# ") for line in draft.splitlines()[2:])
+    filled = filled.replace("VERSION", "7.2")
+    at.adopt([filled])
+    assert asset not in names(at.run())
+    at.upstream.pass_time(hours=12)
+    assert at.run().taken
+    variants = at.documents()[at.nightly[0]]["platforms"]["windows-amd64"]["variants"]
+    assert variants["rocm-7.2"]["requires"]["rocm"]["runtime"] == "7.2"
+    assert variants["rocm-7.2"]["requires"]["rocm"]["gfx"] == [*GFX["7.2"]]
+
+
+def test_a_library_that_no_rule_knows_leaves_out_its_build_with_a_drafted_line(
+    at: FeedPublisher, tmp_path: Path
+) -> None:
+    tag = at.upstream.tags()[0]
+    builds = {
+        "rocm-7.14": ("libamdhip64.so.7", "libhipblas.so.3"),
+        "sycl-fp32": ("libsycl.so.8",),
+        "openvino-2026.2.1": ("libopenvino.so.2621",),
+    }
+    for words, sonames in builds.items():
+        name = Name(f"llama-{{tag}}-bin-ubuntu-{words}-x64.tar.gz", words.partition("-")[0], "7.14")
+        more = (("libneeds.so", needing(tmp_path, *sonames)),)
+        at.upstream.replaced[tag, name.of(tag)] = packed(name, tag, more)
+    report = at.run()
+    drafts = {each.asset: each.draft for each in report.left_out if each.draft}
+    # The rest goes on.
+    assert at.nightly == (tag,)
+    variants = at.documents()[tag]["platforms"]["linux-amd64"]["variants"]
+    assert {*variants} == {"cpu", "vulkan", "sycl-fp16"}
+    for words in ("sycl-fp32", "openvino-2026.2.1"):
+        asset, sonames = f"llama-{tag}-bin-ubuntu-{words}-x64.tar.gz", builds[words]
+        assert tomlkit.parse(drafts[asset]).unwrap() == {"libraries": {"known": [*sonames]}}
+        reason = "it needs libraries that no rule knows: " + ", ".join(sonames)
+        assert f"{tag}: {asset}: {reason}" in report.people
+    # The name of the ROCm build is new as well: its rule is drafted first.
+    at.adopt(drafts.values())
+    (left,) = at.run().left_out
+    known = {"known": [*builds["rocm-7.14"]]}
+    assert tomlkit.parse(left.draft).unwrap() == {"libraries": known}
+    at.adopt([left.draft])
+    assert not at.run().left_out
+    variants = at.documents()[tag]["platforms"]["linux-amd64"]["variants"]
+    assert {*variants} > {"sycl-fp32", "openvino", "rocm-7.14"}
+
+
+def needing(folder: Path, *sonames: str) -> bytes:
+    """A library that needs others, which no archive has."""
+    made = [compile_library(folder / name, "int here(void){return 1;}") for name in sonames]
+    flags = (f"-Wl,--no-as-needed,{path}" for path in made)
+    return compile_library(folder / "libneeds.so", "int one(void){return 1;}", *flags).read_bytes()
 
 
 def test_a_release_that_is_still_uploaded_is_waited_for_and_an_older_one_is_taken(
@@ -224,21 +300,125 @@ def test_the_build_of_a_stable_version_is_taken_and_proposed_after_three_days(
     at: FeedPublisher,
 ) -> None:
     at.upstream.now = day(9, 1)
-    report = at.run()
-    assert "v0.3.0 is b10621" in at.said
+    at.upstream.every = 40
+    delegate(at)
+    at.sign()
+    first = at.feed()
     assert "b10621" in at.nightly
-    assert report.proposal is None
-    for _ in range(3):
-        at.upstream.pass_time(hours=24)
-        report = at.run()
-    assert report.proposal is not None
-    assert (report.proposal.release, report.proposal.version) == ("b10621", "v0.3.0")
-    assert report.proposal.hours == 72
-    assert "linux-amd64/cpu" in report.proposal.new
-    assert any("ready to become stable" in line for line in report.people)
+    assert first["proposal"] is None
+    at.upstream.pass_time(hours=71)
+    assert at.feed()["proposal"] is None
+    at.upstream.pass_time(hours=1)
+    report = at.feed()
+    proposed = report["proposal"]
+    assert (proposed["release"], proposed["version"]) == ("b10621", "v0.3.0")
+    assert (proposed["since"], proposed["hours"]) == ("2026-09-01T00:00:00Z", 72)
+    assert "linux-amd64/cpu" in proposed["new"]
+    assert any("ready to become stable" in line for line in report["people"])
     # A person decides: here it is what they do.
     at.edit("repository.toml", lambda document: document["channels"].update(stable=["b10621"]))
     assert at.run().proposal is None
+
+
+def test_only_the_signed_time_counts_for_a_proposal(at: FeedPublisher) -> None:
+    at.upstream.now = day(9, 1)
+    at.upstream.every = 40
+    delegate(at)
+    at.sign()
+    at.feed("--unsigned")
+    at.upstream.pass_time(hours=72)
+    report = at.feed()
+    assert (report["proposal"], report["signed"]) == (None, 2)
+    # A rule of a person changes the release file: the 72 hours begin again with its signature.
+    at.upstream.pass_time(hours=72)
+    at.adopt(each["draft"] for each in report["left_out"] if each["draft"])
+    assert at.feed()["proposal"] is None
+    at.upstream.pass_time(hours=72)
+    assert at.feed()["proposal"]["release"] == "b10621"
+
+
+# --- the signature at the end -------------------------------------------------------------
+
+
+def test_the_feed_signs_the_channel_that_has_its_own_signers(at: FeedPublisher) -> None:
+    delegate(at)
+    at.sign()
+    answer = at.feed()
+    assert (answer["signed"], answer["unsigned"], answer["changed"]) == (2, None, True)
+    assert published(at) == {*at.nightly}
+    again = at.feed()
+    assert (again["signed"], again["unsigned"], again["changed"]) == (None, None, False)
+
+
+def test_the_option_leaves_it_unsigned_and_the_next_run_signs(at: FeedPublisher) -> None:
+    delegate(at)
+    at.sign()
+    answer = at.feed("--unsigned")
+    assert (answer["signed"], answer["unsigned"]) == (None, "--unsigned was given")
+    assert published(at) == set()
+    # Nothing is new, and still the signature is missing.
+    answer = at.feed("--unsigned")
+    assert (answer["changed"], answer["unsigned"]) == (False, "--unsigned was given")
+    answer = at.feed()
+    assert (answer["changed"], answer["signed"]) == (False, 2)
+    assert published(at) == {*at.nightly}
+
+
+@pytest.mark.parametrize(
+    ("signers", "told"),
+    [
+        (("online-1",), "nightly (machine)"),
+        (("machine",), "snapshot (online-1), timestamp (online-1)"),
+    ],
+)
+def test_without_a_key_it_says_what_is_missing_and_goes_on(
+    at: FeedPublisher, signers: tuple[str, ...], told: str
+) -> None:
+    delegate(at)
+    at.sign()
+    answer = at.feed(signers=signers)
+    assert answer["unsigned"] == f"no signer is at hand of {told}"
+    assert answer["taken"]
+    assert published(at) == set()
+
+
+def test_without_any_signers_or_before_people_have_delegated_it_says_so(
+    at: FeedPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at.sign()
+    assert "there is no [roles.nightly]" in at.feed()["unsigned"]
+    delegate(at)
+    at.upstream.pass_time(hours=20)
+    assert "the signers of targets run sign first" in at.feed()["unsigned"]
+    at.sign("--raise")
+    at.upstream.pass_time(hours=20)
+    monkeypatch.setenv("SSL_CERT_FILE", at.upstream.environ["SSL_CERT_FILE"])
+    done = release_tool("feed", "--data", at.data, *at.asked)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nightly is not signed: no signer is at hand of nightly" in done.stdout
+    assert "next: tsuku-publish sign --channel nightly" in done.stdout
+
+
+def test_a_damaged_file_of_signers_is_an_error_before_the_downloads(at: FeedPublisher) -> None:
+    delegate(at)
+    at.sign()
+    path = at.data.parent / "damaged.json"
+    path.touch(0o600)
+    path.write_text("[]")
+    environ = {**at.upstream.environ, "TSUKU_LLM_SIGNERS": str(path)}
+    done = release_tool("feed", "--data", at.data, *at.asked, **environ)
+    assert (done.returncode, "is no file of signers" in done.stderr) == (1, True)
+    assert at.upstream.requests == []
+
+
+def test_a_channel_without_news_is_signed_again_before_it_expires(at: FeedPublisher) -> None:
+    delegate(at)
+    at.sign()
+    assert at.feed()["signed"] == 2
+    at.edit("repository.toml", lambda document: document["warn"].update(nightly=29))
+    assert at.feed()["signed"] is None
+    at.edit("repository.toml", lambda document: document["warn"].update(nightly=30))
+    assert at.feed()["signed"] == 3
 
 
 def test_the_channel_keeps_its_number_and_forgets_other_facts(
@@ -254,7 +434,7 @@ def test_the_channel_keeps_its_number_and_forgets_other_facts(
     kept = {*at.nightly}
     assert len(kept - {"b10621"}) == 2
     assert set(recorded) == kept
-    assert set(load_state(at.data).since) == kept
+    assert load_state(at.data).taken == kept
     assert len(seen) > len(kept)
     digests = {asset.sha256 for each in recorded.values() for asset in each.assets}
     records = {path.stem for path in (at.data / "facts" / "archives").glob("*.json")}

@@ -42,7 +42,6 @@ def test_the_jobs_from_a_new_build_to_an_issue(tmp_path: Path) -> None:
         at = feed_publisher(tmp_path, upstream)
         delegate(at)
         at.edit("rules.toml", lambda document: document["hosting"].update(api=upstream.api))
-        at.edit("repository.toml", lambda document: document.update(signed=str(at.signed)))
         # Sigstore's own root does not know the tests' builder: these builds have no attestation.
         upstream.attested = dict.fromkeys(upstream.tags(), "no")
         at.sign()

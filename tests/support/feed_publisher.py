@@ -1,6 +1,7 @@
 """A publisher whose nightly channel the feed fills, and the people who decide what it proposes."""
 
 import json
+import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,26 @@ class FeedPublisher:
             **more,
         ).run()
 
+    def feed(self, *words: str, signers: Iterable[str] = MACHINE) -> dict[str, Any]:
+        """The answer of the command, at the host's time; its machine has these signers."""
+        done = self.tool("feed", "--json", *words, *self.asked, signers=signers)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)["data"]
+        return answer
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The options of ``feed`` that name the host and its time."""
+        root, now = str(self.upstream.trusted_root), f"{self.upstream.now:%Y-%m-%dT%H:%M}"
+        return ("--api", self.upstream.api, "--trusted-root", root, "--now", now)
+
+    def tool(self, *words: str, signers: Iterable[str] = ()) -> subprocess.CompletedProcess[str]:
+        """A command of somebody with these signers; without names, of all together."""
+        names = (*signers,) or (*load_plan(self.data).keys,)
+        environ = signers_file(self.data.parent / "signers.json", *names)
+        environ["XDG_STATE_HOME"] = str(self.data.parent / "state")
+        return release_tool(*words, "--data", self.data, **environ, **self.upstream.environ)
+
     @property
     def nightly(self) -> tuple[str, ...]:
         return load_plan(self.data).channels["nightly"]
@@ -48,6 +69,11 @@ class FeedPublisher:
     @property
     def signed(self) -> Path:
         return self.data.parent / "signed"
+
+    def files(self) -> dict[str, bytes]:
+        """The signed repository, as a host serves it."""
+        found = (path for path in self.signed.rglob("*") if path.is_file())
+        return {path.relative_to(self.signed).as_posix(): path.read_bytes() for path in found}
 
     def documents(self) -> dict[str, Any]:
         """The release files of all channels, as ``sign`` makes them."""
@@ -68,23 +94,23 @@ class FeedPublisher:
             for draft in map(tomlkit.parse, dict.fromkeys(drafts)):
                 for name, table in draft.get("requires", {}).items():
                     document["requires"].setdefault(name, table)
+                known = document["libraries"]["known"]
+                known.extend(draft.get("libraries", {}).get("known", ()))
                 for kind in ("rule", "skip"):
                     for each in draft.get(kind, ()):
                         document[kind].append(each)
 
         self.edit("rules.toml", add)
 
-    def sign(self, *words: str, signers: Iterable[str] = ()) -> None:
+    def sign(self, *words: str, command: str = "sign", signers: Iterable[str] = ()) -> None:
         """Sign at the host's time; without names, everybody does."""
-        environ = signers_file(
-            self.data.parent / "signers.json", *(signers or (*load_plan(self.data).keys,))
-        )
-        environ["XDG_STATE_HOME"] = str(self.data.parent / "state")
-        places: list[str | Path] = ["--data", self.data, "--into", self.signed]
-        places += ["--trusted-root", self.upstream.trusted_root]
-        issued = f"{self.upstream.now:%Y-%m-%dT%H:%M:%SZ}"
-        done = release_tool("sign", *words, *places, "--issued", issued, **environ)
+        words = (command, *words, "--trusted-root", str(self.upstream.trusted_root))
+        done = self.tool(*words, "--issued", self.stamp, signers=signers)
         assert done.returncode == 0, done.stderr
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.upstream.now:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def feed_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
@@ -101,6 +127,7 @@ def feed_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
     made.edit("rules.toml", forget)
     empty: dict[str, list[str]] = {"stable": [], "nightly": [], "index": []}
     made.edit("repository.toml", lambda document: document["channels"].update(empty))
+    made.edit("repository.toml", lambda document: document.update(signed=str(made.signed)))
     return made
 
 

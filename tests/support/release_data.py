@@ -7,9 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from unittest import mock
 
 import tomlkit
@@ -128,11 +129,29 @@ def release_tool(*arguments: str | Path, **environ: str) -> subprocess.Completed
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
+        descriptor_kept() as document,
         mock.patch.dict(os.environ, environ),
     ):
         code = run(words)
-    check_output(words, out.getvalue(), PUBLISHER)
-    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+        document.seek(0)
+        told = out.getvalue() + document.read()
+    check_output(words, told, PUBLISHER)
+    return subprocess.CompletedProcess(words, code, told, err.getvalue())
+
+
+@contextlib.contextmanager
+def descriptor_kept() -> Iterator[TextIO]:
+    """Lead this process's own stdout into a file: a JSON document is written there."""
+    own = os.dup(1)
+    try:
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+            os.dup2(file.fileno(), 1)
+            try:
+                yield file
+            finally:
+                os.dup2(own, 1)
+    finally:
+        os.close(own)
 
 
 def release_process(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tomlkit
 from support.own_publisher import ROLE
@@ -83,10 +83,16 @@ class Team:
         path.write_text(head + table + mark + rest)
 
 
+class Signing(Protocol):
+    """Somebody with a signed repository."""
+
+    def files(self) -> dict[str, bytes]: ...
+
+
 class Client:
     """A user of a team's repository: what the package embeds, and what refreshes brought."""
 
-    def __init__(self, home: Path, team: Team, *, embedded: bool = False) -> None:
+    def __init__(self, home: Path, team: Signing, *, embedded: bool = False) -> None:
         self.home = home
         files = team.files()
         root = files["metadata/1.root.json"]

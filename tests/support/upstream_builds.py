@@ -115,15 +115,15 @@ def _windows(words: str, kind: str, line: str = "") -> list[Name]:
 
 
 @functools.lru_cache(maxsize=4096)
-def packed(name: Name, tag: str) -> bytes:
-    """The bytes of an asset of a tag, the same each time."""
+def packed(name: Name, tag: str, more: tuple[tuple[str, bytes], ...] = ()) -> bytes:
+    """The bytes of an asset of a tag, the same each time; a tar has ``more`` files at will."""
     file = name.of(tag)
     if file.endswith(".zip"):
         return _zip({**_windows_files(name), "BUILD": file.encode()})
     processor = next((each for each in _MACHINES if each in file), "")
     root = file.removesuffix(".tar.gz") if name.kind == "cudart" else f"llama-{tag}"
     members = [Tar(name=f"{root}/", kind=b"5", mode=0o755)]
-    for path, data in _files(name).items():
+    for path, data in (*_files(name).items(), *more):
         members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=0o755))
         if path == "libllama.so.0.1.0":
             members.append(Tar(name=f"{root}/libllama.so.0", kind=b"2", target=path))

@@ -64,7 +64,9 @@ class FeedAnswer(TypedDict):
     """The answer of ``feed``; ``people`` are the lines that a person has to decide about.
 
     ``stopped`` has the reason for each release that is not taken (again). ``offered`` are the
-    releases of the channel, newest first. ``changed`` is whether it has to be signed again.
+    releases of the channel, newest first. ``changed`` is whether this run changed what is to be
+    signed. ``signed`` is the version of the channel that this run has signed, null if it has not;
+    ``unsigned`` says why something that is to be signed was left unsigned.
     """
 
     taken: Sequence[TakenRelease]
@@ -76,6 +78,8 @@ class FeedAnswer(TypedDict):
     proposal: StableProposal | None
     people: Sequence[str]
     changed: bool
+    signed: int | None
+    unsigned: str | None
 
 
 class RevokeAnswer(TypedDict):

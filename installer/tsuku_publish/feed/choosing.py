@@ -6,10 +6,10 @@ from datetime import datetime
 
 from tsuku_publish.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
 from tsuku_publish.contents import Contents
-from tsuku_publish.documents import recorded, requirements
+from tsuku_publish.documents import UnknownLibraries, recorded, requirements
 from tsuku_publish.errors import PublishError
 from tsuku_publish.facts import UpstreamRelease
-from tsuku_publish.feed.drafts import drafted_rule
+from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
 from tsuku_publish.feed.state import FeedSettings, FeedState
 
 UNKNOWN = "no rule knows it; "
@@ -18,7 +18,7 @@ UNKNOWN = "no rule knows it; "
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An asset that a release file does not have; ``draft`` is a rule for people, TOML or empty."""
+    """An asset that a release file does not have; ``draft`` is TOML for people, or empty."""
 
     release: str
     asset: str
@@ -30,12 +30,13 @@ class LeftOut:
 class StableProposal:
     """A build that may become stable: what people read before they promote it.
 
-    ``new`` and ``gone`` are its variants in comparison with the release that it ``replaces``.
+    ``since`` is the signed time. ``new`` and ``gone`` are its variants in comparison with the
+    release that it ``replaces``.
     """
 
     release: str
     version: str
-    since: datetime
+    since: str
     hours: int
     replaces: str | None
     new: tuple[str, ...]
@@ -86,10 +87,16 @@ def left_out(
     reasons: dict[str, str] = {
         asset: f"it has no {companion}" for asset, companion in found.lonely.items()
     }
+    drafts: dict[str, str] = {}
     for build in found.builds:
-        reason = _fault(build, rules, contents, unread)
-        if reason:
-            reasons[build.artifacts[0].name] = reason
+        asset = build.artifacts[0].name
+        try:
+            _require_fit(build, rules, contents, unread)
+        except UnknownLibraries as error:
+            drafts[asset] = drafted_libraries(asset, error.libraries)
+            reasons[asset] = error.message
+        except PublishError as error:
+            reasons[asset] = error.message
     here = [build for build in found.builds if build.artifacts[0].name not in reasons]
     for name, platform in rules.platforms.items():
         builds = [build for build in here if build.rule.platform == name]
@@ -98,11 +105,10 @@ def left_out(
             for build in builds:
                 why = f"{name} has no build for its default, {platform.default}"
                 reasons[build.artifacts[0].name] = why
-    drafts = {
-        asset.name: drafted_rule(asset, release, rules, contents.get(asset.sha256))
-        for asset in found.unknown
-    }
-    reasons |= {name: _unknown(name, unread) for name in drafts}
+    for unknown in found.unknown:
+        reasons[unknown.name] = _unknown(unknown.name, unread)
+        record = contents.get(unknown.sha256)
+        drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
     )
@@ -112,23 +118,19 @@ def _unknown(name: str, unread: Mapping[str, str]) -> str:
     return UNKNOWN + unread[name] if name in unread else UNKNOWN.rstrip("; ")
 
 
-def _fault(
+def _require_fit(
     build: ClassifiedBuild,
     rules: Rules,
     contents: Mapping[str, Contents],
     unread: Mapping[str, str],
-) -> str:
-    """Return why a build cannot be signed; empty if it can."""
+) -> None:
+    """Refuse a build that was not read, or that contradicts its rule. Raises ``PublishError``."""
     for asset in build.artifacts:
         if asset.sha256 not in contents:
-            return unread.get(asset.name, f"{asset.name} was not read")
+            raise PublishError(unread.get(asset.name, f"{asset.name} was not read"))
     records = recorded((asset.sha256 for asset in build.artifacts), contents)
-    try:
-        for variant in build.rule.variants:
-            requirements(variant.requires, records, rules.libraries)
-    except PublishError as error:
-        return error.message
-    return ""
+    for variant in build.rule.variants:
+        requirements(variant.requires, records, rules.libraries)
 
 
 def channel_after(
@@ -138,7 +140,7 @@ def channel_after(
 
     A stopped release leaves the channel, unless it is the only one.
     """
-    every = sorted({*before, *state.since}, key=number, reverse=True)
+    every = sorted({*before, *state.taken}, key=number, reverse=True)
     healthy = [tag for tag in every if tag not in state.stopped] or every[:1]
     kept = {*healthy[: settings.keep], *needed}
     return tuple(tag for tag in healthy if tag in kept)
@@ -148,22 +150,20 @@ def proposal(  # noqa: PLR0913, PLR0917 - the facts that it weighs
     versions: Mapping[str, str],
     stable: Sequence[str],
     variants: Mapping[str, Collection[str]],
-    state: FeedState,
+    since: Mapping[str, datetime],
     settings: FeedSettings,
     now: datetime,
 ) -> StableProposal | None:
     """Return the newest build of a stable version that was in the channel for long enough.
 
-    ``variants`` are those of each recorded release, as "platform/variant".
+    ``variants`` are those of each recorded release, as "platform/variant". ``since`` is what the
+    channel's signer states of the releases that may be promoted.
     """
     head = max((number(tag) for tag in stable), default=-1)
     ready = [
         (number(tag), version)
         for version, tag in versions.items()
-        if number(tag) > head
-        and tag in state.since
-        and tag not in state.stopped
-        and now - state.since[tag] >= settings.soak
+        if number(tag) > head and tag in since and now - since[tag] >= settings.soak
     ]
     if not ready:
         return None
@@ -174,8 +174,8 @@ def proposal(  # noqa: PLR0913, PLR0917 - the facts that it weighs
     return StableProposal(
         release=tag,
         version=version,
-        since=state.since[tag],
-        hours=int((now - state.since[tag]).total_seconds() // 3600),
+        since=f"{since[tag]:%Y-%m-%dT%H:%M:%SZ}",
+        hours=int((now - since[tag]).total_seconds() // 3600),
         replaces=replaced,
         new=tuple(sorted(new - old)),
         gone=tuple(sorted(old - new)),

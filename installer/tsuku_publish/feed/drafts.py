@@ -6,7 +6,7 @@ have the libraries that it needs, is decided by a person.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from tsuku_publish.classify import Rules
@@ -52,11 +52,14 @@ def drafted_rule(
     if contents is not None and not contents.brings & {*_SERVERS}:
         return f'{head}[[skip]]\nasset = "{pattern}"\nwhy = "it has no llama-server"\n'
     words = re.split(r"-|\.tar\.gz$|\.zip$", asset.name)
+    backend = _backend(words, contents)
+    line = next((word for word in words if _LINE.fullmatch(word)), "")
+    lacks_line = backend in ("cuda", "rocm") and not line
     build = _Build(
         system=next((_SYSTEMS[word] for word in words if word in _SYSTEMS), "linux"),
         processor=next((_PROCESSORS[word] for word in words if word in _PROCESSORS), "amd64"),
-        backend=_backend(words, contents),
-        line=next((word for word in words if _LINE.fullmatch(word)), ""),
+        backend=backend,
+        line="VERSION" if lacks_line else line,
     )
     name = f"{build.backend}-{build.line}" if build.line else build.backend
     tables, needs = _needs(build, rules, contents)
@@ -70,10 +73,18 @@ def drafted_rule(
         f'platform = "{build.system}-{build.processor}"',
         f"variants = [{{ {variant} }}]",
     ]
-    if build.backend in ("cuda", "rocm") and not build.line:
+    if lacks_line:
         # Without a version no client would understand the rule.
-        lines = ["# The name has no version: fill it in.", *(f"# {line}" for line in lines)]
+        lines = ["# The name has no version: write it for VERSION.", *map("# {}".format, lines)]
     return head + "\n".join(lines) + "\n"
+
+
+def drafted_libraries(asset: str, libraries: Collection[str]) -> str:
+    """Return TOML text for ``rules.toml``: libraries that a build needs and does not bring."""
+    return (
+        f"# Needed by {asset}. If the systems of its users have them, add them to those there.\n"
+        f"[libraries]\nknown = {json.dumps(sorted(libraries))}\n"
+    )
 
 
 def _measured(contents: Contents | None) -> str:

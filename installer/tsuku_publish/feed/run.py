@@ -70,8 +70,8 @@ class TakenRelease:
 class FeedReport:
     """What a run did. ``people`` are the lines that a person has to read and decide about.
 
-    ``offered`` are the releases of the channel, newest first. ``changed`` is whether it has to be
-    signed again.
+    ``offered`` are the releases of the channel, newest first. ``changed`` is whether this run
+    changed what is to be signed.
     """
 
     taken: tuple[TakenRelease, ...]
@@ -100,7 +100,7 @@ class Feed:
     api: str | None = None
     model: Path | None = None
     trusted_root: Path | None = None
-    _rules_changed: bool = False
+    _changed: set[str] = field(default_factory=set)
     _waiting: list[str] = field(default_factory=list)
     _people: list[str] = field(default_factory=list)
     _taken: list[TakenRelease] = field(default_factory=list)
@@ -174,6 +174,8 @@ class Feed:
                 continue
             if known is None:
                 facts.save()
+                # A release file has its version.
+                self._changed |= {named} & {*self._before}
                 self.say(f"{version} is {named}")
 
     # --- what is new ------------------------------------------------------------------------------
@@ -190,12 +192,12 @@ class Feed:
             left -= self._try(tag, listed[tag])
         named = max(facts.versions.values(), key=number, default=None)
         head = max((number(tag) for tag in self._stable), default=-1)
-        if named and number(named) > head and named not in self._state.since:
+        if named and number(named) > head and named not in self._state.taken:
             self._try(named, listed.get(named))
 
     def _try(self, tag: str, raw: Mapping[str, Any] | None) -> bool:
         """Take a release if it is whole; return whether it was taken."""
-        if tag in self._state.stopped or tag in self._state.since:
+        if tag in self._state.stopped or tag in self._state.taken:
             return False
         try:
             data = json.dumps(raw).encode() if raw else self._service.release(tag)
@@ -213,7 +215,7 @@ class Feed:
             self._people.append(f"{tag} was not taken: {in_one_line(error)}")
             self._wait(f"{tag} is tried again in the next run")
             return False
-        self._state.since[tag] = self.now
+        self._state.taken.add(tag)
         return True
 
     def _take(self, tag: str, data: bytes) -> TakenRelease:
@@ -262,7 +264,7 @@ class Feed:
     def _last(self) -> SortedAssets | None:
         """Return the assets of the newest release that was taken."""
         recorded = Facts(self.data / "facts").releases()
-        taken = [tag for tag in self._state.since if tag in recorded]
+        taken = self._state.taken & recorded.keys()
         newest = max(taken, key=number, default=None)
         return sort_assets(recorded[newest], self._rules) if newest else None
 
@@ -346,7 +348,7 @@ class Feed:
         contents = load_contents(self.data / "facts" / "archives")
         found: list[LeftOut] = []
         for tag, release in facts.releases().items():
-            if tag not in self._state.since:
+            if tag not in self._state.taken:
                 continue
             unread = {
                 asset.name: release.left_out[asset.name].removeprefix(UNKNOWN)
@@ -357,12 +359,10 @@ class Feed:
             reasons = {each.asset: each.reason for each in left}
             if reasons.keys() != release.left_out.keys():
                 facts.leave_out(tag, reasons)
-                self._rules_changed = True
-                # Its release file is another one now: nobody has tried that one for long.
-                self._state.since[tag] = self.now
+                self._changed.add(tag)
                 self.say(f"{tag}: {len(reasons)} assets are left out now")
             found += left
-        if self._rules_changed:
+        if self._changed:
             facts.save()
         return tuple(found)
 
@@ -371,14 +371,14 @@ class Feed:
         recorded = facts.releases()
         newest = max(facts.versions.values(), key=number, default=None)
         head = max((number(tag) for tag in self._stable), default=-1)
-        needed = {newest} if newest in self._state.since and number(newest) > head else set()
+        needed = {newest} if newest in self._state.taken and number(newest) > head else set()
         channel = channel_after(self._before, self._state, self._settings, needed)
         if channel != self._before:
             save_channel(self.data, self._settings.channel, channel)
         # The facts of a stopped release show what upstream changed.
         revoked = (each.release for each in load_plan(self.data).revoked)
         kept = {*channel, *self._stable, *revoked, *self._state.stopped}
-        forgotten = tuple(tag for tag in self._state.since if tag not in kept)
+        forgotten = tuple(sorted(self._state.taken - kept, key=number))
         self._forget(facts, forgotten)
         variants = {
             tag: [
@@ -389,9 +389,11 @@ class Feed:
             ]
             for tag, release in recorded.items()
         }
-        proposed = proposal(
-            facts.versions, self._stable, variants, self._state, self._settings, self.now
-        )
+        # Nobody has tried a release file that this run has changed.
+        untried = {*self._changed, *self._state.stopped}
+        stated = load_plan(self.data).since.get(self._settings.channel, {})
+        since = {tag: each.time for tag, each in stated.items() if tag not in untried}
+        proposed = proposal(facts.versions, self._stable, variants, since, self._settings, self.now)
         if proposed:
             self._people.append(
                 f"{proposed.version} ({proposed.release}) is ready to become "
@@ -410,7 +412,7 @@ class Feed:
             forgotten=forgotten,
             proposal=proposed,
             people=tuple(self._people),
-            changed=channel != self._before or self._rules_changed,
+            changed=channel != self._before or bool(self._changed),
         )
 
     def _forget(self, facts: Facts, forgotten: tuple[str, ...]) -> None:
@@ -422,7 +424,7 @@ class Feed:
         for tag in forgotten:
             facts.forget(tag)
             store(self.data, tag, ())
-            del self._state.since[tag]
+            self._state.taken.remove(tag)
         facts.save()
         # A companion without a tag in its name may belong to other releases, too.
         used = {asset.sha256 for each in facts.releases().values() for asset in each.assets}

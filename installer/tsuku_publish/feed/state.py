@@ -1,14 +1,14 @@
 """The settings of the feed, what it remembers between runs, and the channels that it writes."""
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import tomli
 
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import reading
 from tsuku_publish.folder import locked
 
 STATE = "feed.json"
@@ -45,7 +45,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
 
 class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     etag: str = ""
-    since: dict[str, datetime] = {}
+    taken: list[str] = []
     stopped: dict[str, str] = {}
 
 
@@ -53,12 +53,13 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
 class FeedState:
     """What the feed remembers, in ``feed.json`` of the data.
 
-    ``etag`` names the last list of releases, ``since`` when each build came into the channel,
+    ``etag`` names the last list of releases, ``taken`` the releases that the feed recorded,
     ``stopped`` why a release is not taken (again). People remove an entry to have it tried again.
+    Since when the channel has a release is signed with it, and kept in ``since.json``.
     """
 
     etag: str = ""
-    since: dict[str, datetime] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
 
 
@@ -77,16 +78,12 @@ def load_state(data: Path) -> FeedState:
         return FeedState()
     with reading(path):
         stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
-        if any(when.tzinfo is None for when in stored.since.values()):
-            raise PublishError(f"{path}: a time without a time zone")
-        return FeedState(stored.etag, stored.since, stored.stopped)
+        return FeedState(stored.etag, {*stored.taken}, stored.stopped)
 
 
 def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
-    stored = _Stored(
-        state.etag, dict(sorted(state.since.items())), dict(sorted(state.stopped.items()))
-    )
+    stored = _Stored(state.etag, sorted(state.taken), dict(sorted(state.stopped.items())))
     (data / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n")
 
 
