@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tsuku_llm.errors import UsageError
@@ -173,6 +173,9 @@ ENVIRON = st.dictionaries(
 
 
 @given(st.lists(WORDS, max_size=8), ENVIRON)
+@example([], {"LLAMA_ARG_HOST": "#"})
+@example([], {"LLAMA_ARG_HOST": ":::"})
+@example([], {"LLAMA_ARG_HOST": "fe80::1%#"})
 def test_any_words_give_an_address_and_true_urls_or_one_refusal(
     words: list[str], env: dict[str, str]
 ) -> None:

@@ -191,12 +191,9 @@ def test_a_review_shows_what_moves_and_what_goes(team: Team) -> None:
     assert "b3" not in said
 
 
-def test_a_review_for_programs_follows_its_schema(
-    team: Team, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_review_for_programs_follows_its_schema(team: Team) -> None:
     team.add("stable", "b3")
-    team.run("review", "--json")
-    done = read(capfd.readouterr().out, PUBLISHER)["data"]
+    done = read(team.run("review", "--json"), PUBLISHER)["data"]
     (change,) = done["releases"]
     assert (change["release"], change["change"], change["after"]) == ("b3", "new", ["stable"])
     assert [each["role"] for each in done["roles"]] == ["targets", "snapshot", "timestamp"]

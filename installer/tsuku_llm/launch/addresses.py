@@ -30,8 +30,8 @@ _PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
 _PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
 _FALSE = ("off", "disabled", "false", "0")
 
-_HOST_ALONE = re.compile(r".*\.sock|[^][/\s:]+|[^][/\s:]*:[^][/\s:]*:[^][/\s]*", re.DOTALL)
-"""A Unix socket, a name, an IPv4 address, or an IPv6 address, which has two colons or more."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""A host's name or IPv4 address; also the zone of an IPv6 address."""
 
 _PORT_NUMBER = re.compile(r"0*[0-9]{1,5}", re.ASCII)
 LAST_PORT = 65535
@@ -116,7 +116,7 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
             f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
         )
     source, host = _given(_HOST, arguments, env)
-    if host is not None and not _HOST_ALONE.fullmatch(host):
+    if host is not None and not _is_host(host):
         _refuse(
             f"{source} {_shown(host)} is not an address or a name of this machine",
             f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
@@ -124,6 +124,22 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
     source, prefix = _given(_PREFIX, arguments, env)
     if prefix and not prefix.startswith("/"):
         _refuse(f"{source} {_shown(prefix)} does not begin with /", f"write: /{prefix[:_SHOWN]}")
+
+
+def _is_host(host: str) -> bool:
+    """Tell whether a value is a Unix socket, a name, or an address alone."""
+    if host.endswith(".sock"):
+        return True
+    if ":" not in host:
+        return _NAME.fullmatch(host) is not None
+    import ipaddress  # noqa: PLC0415 - few servers have such an address
+
+    address, percent, zone = host.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return not percent or _NAME.fullmatch(zone) is not None
 
 
 def wants_page(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
