@@ -215,9 +215,9 @@ class Server:
     """A server in the background. Leaving its ``with`` block stops it if this call started it.
 
     ``state`` is ``starting``, ``running``, ``unwatched``, ``ended`` or ``lost``, as it was when
-    this value was made. ``base_url`` is that of its OpenAI API, ``page_url`` is its web page. Each
-    is None if the server has none, or is not ready yet. A server at a Unix socket has no ``port``,
-    and its ``host`` is the path of the socket.
+    this value was made. ``base_url`` is that of its OpenAI API, ``page_url`` its web page.
+    Both are None until the server is ready, and ``page_url`` also if it has no web page. A server
+    at a Unix socket has no URLs and no ``port``; its ``host`` is the path of the socket.
     ``verdict`` is ``on_gpu``, ``partly``, ``on_cpu`` or ``unknown``.
     """
 
