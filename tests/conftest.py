@@ -18,7 +18,10 @@ settings.load_profile("tests")
 LONG = ("e2e", "project", "catalog", "cli")
 """Folders whose files take longest, by far."""
 
-KEPT = {REQUIRED, "TSUKU_LLM_TEST_WHEEL", "TSUKU_LLM_SIGNERS"}
+KEPT = {
+    *(REQUIRED, "TSUKU_LLM_BASES", "TSUKU_LLM_NINETY_DAYS", "TSUKU_LLM_SIGNERS"),
+    "TSUKU_LLM_TEST_WHEEL",
+}
 
 
 def pytest_configure() -> None:
@@ -60,6 +63,7 @@ def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of each test's own; it does not exist until the program makes it."""
     home = tmp_path / "tsuku-home"
     monkeypatch.setenv("TSUKU_HOME", str(home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "tsuku-state"))
     monkeypatch.setenv("TSUKU_LLM_REFRESH", "never")  # the built-in address is a real host's
     return home
 

@@ -248,9 +248,12 @@ class Bench:
         with self._lock:
             return [f"b{next(self._releases)}" for _ in range(count)]
 
-    def publish(self, tag: str) -> None:
-        """Publish a release of two archives, with a file that no other release has."""
-        packed = self.shop.stand_in(f"{tag}-cpu", padding=3000)
+    def publish(self, tag: str, serve: Sequence[str] = ("listen",)) -> None:
+        """Publish a release of two archives, with a file that no other release has.
+
+        Its server does the steps of ``serve``.
+        """
+        packed = self.shop.stand_in(f"{tag}-cpu", padding=3000, serve=serve)
         runtime = self.shop.companion(f"{tag}-runtime")
         self.shop.publish(tag, {"cpu": self.shop.variant(packed, runtime)})
 

@@ -22,7 +22,7 @@ from ci.faultlab.verdict import Tally
 _MANY = 50
 _SOON = 1.0
 """Seconds within which another process has to take the lock of a killed holder."""
-_LIMIT = 60.0
+_LIMIT = 300.0
 _WITHOUT_FLOCK = ("error=ENOSYS", "error=ENOLCK", "retval=0")
 """No such call, no lock daemon, and a flock that excludes no process, as on some NFS."""
 

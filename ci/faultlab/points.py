@@ -64,6 +64,11 @@ class Call:
         """Whether it is about the network."""
         return _SOCKET in self.text or self.name == "socket"
 
+    @property
+    def changes(self) -> bool:
+        """Whether it may change a file or a folder."""
+        return (self.name in _CHANGING and not self.on_socket) or self.creates
+
 
 @dataclass(frozen=True, slots=True)
 class Point:

@@ -233,7 +233,7 @@ def _environments(bench: Bench) -> dict[str, tuple[dict[str, str], int]]:
     empty.write_bytes(b"")
     everything = {"NO_PROXY": ""}
     return {
-        "H27_secrets_of_a_mirror": ({"TSUKU_LLM_MIRROR": mirror}, 0),
+        "H27_secrets_of_a_mirror": ({"TSUKU_LLM_MIRROR": f"{mirror},origin"}, 0),
         "H27_secrets_of_a_proxy": (
             {**everything, "HTTPS_PROXY": f"http://me:{_SECRET}@{_NOBODY}"},
             4,

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from ci.faultlab import archives, crowds, devices, power, resuming, servers, system_calls
+from ci.faultlab import (
+    archives,
+    builds,
+    crowds,
+    devices,
+    power,
+    resuming,
+    servers,
+    system_calls,
+    updating,
+)
 from ci.faultlab.bench import Bench, open_bench
 from ci.faultlab.verdict import Finished, Tally
 
@@ -42,10 +52,12 @@ TRIALS = (
         frozenset({*system_calls.SIGNALS, *system_calls.ERRORS}),
         system_calls.sweep,
     ),
+    Trial("an unattended update that is ended", frozenset(updating.FAULTS), updating.sweep),
     Trial("what a power loss may leave", frozenset({"C08", "C09"}), power.explore),
     Trial("a disk without its power", frozenset({"C07"}), devices.lose_power),
     Trial("a disk that is full", frozenset({"A26", "C03"}), devices.fill_up),
     Trial("a large download cut off", frozenset({"C12"}), resuming.resume),
+    Trial("builds from source", frozenset({"B01", "B02", "B03"}), builds.interrupt),
     Trial("many processes", frozenset(f"L0{number}" for number in range(1, 9)), crowds.crowd),
 )
 

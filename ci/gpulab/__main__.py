@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from ci.gpulab.built import show_built
 from ci.gpulab.fitting import fit
 from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
@@ -36,6 +37,12 @@ def main() -> int:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
         if options.placement:
             document = _placements(machine, options.release, options.placement)
+        elif options.source:
+            model = _model(machine, options.layers)
+            work = options.work.resolve()
+            work.mkdir(parents=True, exist_ok=True)
+            cards = options.architectures
+            document = show_built(machine, options.source.resolve(), work, model, cards)
         else:
             document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
@@ -65,6 +72,15 @@ def _options() -> argparse.Namespace:
         "--cuda", type=Path, metavar="TREE", help="a folder with a CUDA build of your own"
     )
     parser.add_argument(
+        "--source", type=Path, metavar="SOURCE", help="only build CUDA and Vulkan from SOURCE"
+    )
+    parser.add_argument(
+        "--work", type=Path, default="gpu-work", metavar="FOLDER", help="where it compiles; kept"
+    )
+    parser.add_argument(
+        "--architectures", default="9.0-real", metavar="LIST", help="the cards; 9.0-real"
+    )
+    parser.add_argument(
         "--placement",
         choices=("small", "large", "both"),
         help="only compare placements, of a model of 2 GB, of 44 GB or of both; best with two GPUs",
@@ -79,8 +95,7 @@ def _options() -> argparse.Namespace:
 def _steps(
     machine: Machine, release: str, layers: int, cuda: Path | None
 ) -> Mapping[str, Mapping[str, object]]:
-    sizes = {"width": 2048, "inner": 5632} if layers > 1 else {"width": 128, "inner": 256}
-    model = write_model(machine.folder / "noise.gguf", layers=layers, **sizes)
+    model = _model(machine, layers)
     probe = machine.program("probe", "--json")
     document: dict[str, Mapping[str, object]] = {
         "probe": {"shown": probe.code == 0, **probe.data},
@@ -112,6 +127,11 @@ def _steps(
     return document
 
 
+def _model(machine: Machine, layers: int) -> Path:
+    sizes = {"width": 2048, "inner": 5632} if layers > 1 else {"width": 128, "inner": 256}
+    return write_model(machine.folder / "noise.gguf", layers=layers, **sizes)
+
+
 def _placements(machine: Machine, release: str, models: str) -> Mapping[str, Mapping[str, object]]:
     installed = machine.program(
         *("install", "--backend", "vulkan", "--channel", "index", "--release", release, "--json")
@@ -127,7 +147,7 @@ def gather(folder: Path, release: str) -> None:
     pip += ["--python-version", "3.12", "--implementation", "cp"]
     for platform in ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         pip += ["--platform", f"{platform}_x86_64"]
-    subprocess.run([*pip, ".", "pytest", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
+    subprocess.run([*pip, ".[publish]", "pytest", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
     build = f"{_BUILD}==0.{release.removeprefix('b')}.0"
     one = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), build]
     subprocess.run(one, check=True)

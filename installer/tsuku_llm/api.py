@@ -181,7 +181,8 @@ class InstalledBuild:
     """An installed build; ``id`` names it among all. ``path`` is the folder of its files.
 
     ``installed_at`` is in UTC, such as 2026-11-22T12:00:00Z. ``unattested`` says why it was not
-    verified who built it, None if it was.
+    verified who built it, None if it was. ``unsigned`` is the path from which a build of the user's
+    own was installed, None for a signed one.
     """
 
     id: str
@@ -195,6 +196,7 @@ class InstalledBuild:
     unattested: str | None
     installed_at: str
     path: Path
+    unsigned: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,6 +456,7 @@ def _build(installed: Installed) -> InstalledBuild:
         unattested=receipt.unattested,
         installed_at=receipt.installed_at,
         path=installed.tree,
+        unsigned=receipt.unsigned,
     )
 
 

@@ -7,7 +7,10 @@ a new backend needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import permutations
 from typing import Literal, NamedTuple, get_args
 
 BackendName = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
@@ -58,6 +61,8 @@ class BackendFacts(NamedTuple):
 
     ``caches`` are the names of the drivers' caches in ``launch.driver_caches``: what may compile
     code for this backend when it is first used.
+
+    ``joins`` are the backends whose plugin can join a build of this one, for GPUs of other makers.
     """
 
     name: str
@@ -76,6 +81,7 @@ class BackendFacts(NamedTuple):
     packages: Mapping[str, Mapping[str, str]] = {}
     library_fixes: Mapping[str, str] = {}
     caches: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
 
 
 TABLE = (
@@ -99,6 +105,7 @@ TABLE = (
             "libcublas": _COMPANION,
         },
         caches=("nvidia-compute",),
+        joins=("vulkan",),
     ),
     BackendFacts(
         "rocm",
@@ -114,6 +121,7 @@ TABLE = (
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
         library_fixes={"libamdhip": _ROCM, "libhip": _ROCM, "librocblas": _ROCM},
         caches=("amd-comgr",),
+        joins=("vulkan",),
     ),
     BackendFacts(
         "sycl",
@@ -241,8 +249,45 @@ _BY_API = {row.api: row for row in TABLE if row.api}
 
 
 def facts_of(name: str) -> BackendFacts:
-    """Return a backend's row; for a name from a newer version, a row without any facts."""
-    return _BY_NAME.get(name) or BackendFacts(name, title=name, plugin=name)
+    """Return a backend's row; for a name from a newer version, a row without any facts.
+
+    The row of a combined build ("cuda+vulkan") has what all of its backends have; ``api`` and the
+    words about it are those of the first.
+    """
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if JOIN in name and all(part in _BY_NAME for part in parts_of(name)):
+        return _joined(name)
+    return BackendFacts(name, title=name, plugin=name)
+
+
+JOIN = "+"
+"""The sign between the backends of a combined build, and between its variants."""
+
+
+def parts_of(backend: str) -> tuple[str, ...]:
+    """Return the backends of a build: several for a combined one, the maker's own first."""
+    return tuple(backend.split(JOIN))
+
+
+@cache
+def _joined(name: str) -> BackendFacts:
+    first, *others = rows = [_BY_NAME[part] for part in parts_of(name)]
+    return first._replace(
+        name=name,
+        title=" and ".join(row.title for row in rows),
+        words=(),
+        vendors=first.vendors.union(*(row.vendors for row in others)),
+        device_prefixes=tuple(prefix for row in rows for prefix in row.device_prefixes),
+        hiding_variables=tuple(
+            dict.fromkeys(name for row in rows for name in row.hiding_variables)
+        ),
+        driver_memory=max(row.driver_memory for row in rows),
+        packages={key: value for row in rows for key, value in row.packages.items()},
+        library_fixes={key: value for row in rows for key, value in row.library_fixes.items()},
+        caches=tuple(dict.fromkeys(cache for row in rows for cache in row.caches)),
+        joins=(),
+    )
 
 
 def build_name(backend: str, release: str) -> str:
@@ -258,10 +303,39 @@ def backend_of_api(api: str) -> BackendFacts | None:
 def meaning(word: str) -> str:
     """Return our own word for one that users bring along: ``HIP`` means ``rocm``.
 
-    Any other word is returned in lower case.
+    Of several with "+" between them, the maker's own comes first: ``vk+HIP`` means
+    ``rocm+vulkan``. Any other word is returned in lower case.
     """
     word = word.lower()
+    if JOIN in word:
+        known = [_BY_WORD.get(part, part) for part in word.split(JOIN)]
+        return JOIN.join(sorted(known, key=lambda part: not facts_of(part).joins))
     return _BY_WORD.get(word, word)
+
+
+def names_parts(word: str, parts: Sequence[tuple[str, str]]) -> bool:
+    """Tell whether a word names a combined build: each of its parts once, in any order.
+
+    ``parts`` are the variant and the backend of each.
+    """
+    words = meaning(word).split(JOIN)
+    # First the count: a user may write any number of words.
+    return len(words) == len(parts) and any(
+        all(name in part for name, part in zip(order, parts, strict=True))
+        for order in permutations(words)
+    )
+
+
+_MADE_BY = {
+    NVIDIA: re.compile(r"nvidia|geforce|quadro|tesla|titan|grid", re.IGNORECASE),
+    AMD: re.compile(r"\bamd\b|radeon|firepro|instinct|gfx[0-9]", re.IGNORECASE),
+    INTEL: re.compile(r"intel|\b(?:iris|arc)\b", re.IGNORECASE),
+}
+
+
+def maker_in(description: str) -> int | None:
+    """Return the maker that a device's description names, as a number of the PCI bus."""
+    return next((maker for maker, words in _MADE_BY.items() if words.search(description)), None)
 
 
 def backends_of(vendor: str) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ TsukuError
 │   ├── UnknownModel      2  unknown-model    (or several have the name)
 │   └── SnapshotError     2  bad-snapshot
 ├── SelectionError        3  no-variant
-│   └── UnknownRequest    3  unknown-request
+│   ├── UnknownRequest    3  unknown-request
+│   └── WrongBundle       3  wrong-bundle     (nothing for this machine in it)
 ├── NoUpdater             3  no-updater       (of this program itself)
 ├── DownloadError         4  download-failed
 │   ├── HostUnreachable   4  host-unreachable
@@ -25,7 +26,9 @@ TsukuError
 │   ├── ManifestError     5  bad-manifest
 │   ├── DigestMismatch    5  digest-mismatch
 │   ├── UnsafeArchive     5  unsafe-archive
-│   └── TamperedInstall   5  tampered-install
+│   ├── TamperedInstall   5  tampered-install
+│   ├── TamperedMirror    5  tampered-mirror
+│   └── BadBundle         5  bad-bundle       (damaged, changed, or something else)
 ├── StoreError            6  store
 │   ├── LockTimeout       6  lock-timeout
 │   ├── NoSpace           6  no-space
@@ -46,6 +49,8 @@ TsukuError
 ├── SilentCpu             8  silent-cpu
 ├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
+├── UpdateRolledBack      9  update-rolled-back  (update --unattended)
+├── FleetFailed         10  fleet-failed     (a host of fleet)
 ├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory)
 ├── Declined              0  declined         (the user said no: nothing was changed)
 └── Interrupted         130  interrupted
@@ -125,6 +130,12 @@ class UnknownRequest(SelectionError):
     """A backend, variant, release, channel or platform that does not exist."""
 
     slug = "unknown-request"
+
+
+class WrongBundle(SelectionError):
+    """A bundle that has nothing for this machine, or for what was asked."""
+
+    slug = "wrong-bundle"
 
 
 class NoUpdater(TsukuError):
@@ -250,6 +261,18 @@ class TamperedInstall(TrustError):
     slug = "tampered-install"
 
 
+class TamperedMirror(TrustError):
+    """A mirror that differs from what was signed, or lacks a part of it."""
+
+    slug = "tampered-mirror"
+
+
+class BadBundle(TrustError):
+    """A file that is no bundle, or is damaged, or was changed."""
+
+    slug = "bad-bundle"
+
+
 class StoreError(TsukuError):
     """A store on disk that could not be read or changed."""
 
@@ -324,6 +347,18 @@ class GateFailed(LaunchError):
     slug = "gate-failed"
 
 
+class CannotCombine(GateFailed):
+    """Two builds of one release that make no common tree."""
+
+    slug = "cannot-combine"
+
+
+class CompileFailed(SelectionError):
+    """A build that this machine could not compile: a tool is missing, or the compiler failed."""
+
+    slug = "compile-failed"
+
+
 class BadModel(LaunchError):
     """A model that does not exist, may not be read, or is not a GGUF file."""
 
@@ -373,6 +408,20 @@ class GpuLost(TsukuError):
 
     slug = "gpu-lost"
     exit_code = 8
+
+
+class UpdateRolledBack(TsukuError):
+    """An unattended update whose build did worse than the one before: that one serves again."""
+
+    slug = "update-rolled-back"
+    exit_code = 9
+
+
+class FleetFailed(TsukuError):
+    """A run over many hosts in which one failed or was not reached; ``facts`` has each."""
+
+    slug = "fleet-failed"
+    exit_code = 10
 
 
 class SystemLimitReached(TsukuError):

@@ -149,9 +149,12 @@ def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
         # Flushed already: a rename that reaches the disk before the content would leave an empty
         # file.
         rename(beside, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             beside.unlink()
+        if isinstance(error, OSError):
+            # The name that people know; a write that fails has none, as on a full disk.
+            error.filename, error.filename2 = os.fspath(path), None
         raise
     flush_folder(path.parent)
 

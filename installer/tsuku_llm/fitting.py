@@ -35,6 +35,12 @@ BY_CARD = frozenset(
 )
 """The slugs of reasons that only another GPU, or another build, removes."""
 
+BY_SYSTEM = frozenset(
+    {"libc", "glibc", "musl", "libstdcxx", "macos", "vcruntime"}
+    | {"x86-64-level", "cpu-features", "memory"}
+)
+"""The slugs of reasons that no driver removes, but another system, machine or build does."""
+
 _NAMED = 5
 """Unknown requirements that a reason names."""
 
@@ -48,7 +54,14 @@ class Reason:
 
 
 def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
-    """Return the first fact that keeps a variant from running on a machine; None if it fits."""
+    """Return the first fact that keeps a variant from running on a machine; None if it fits.
+
+    A combined variant fits where each of its parts does.
+    """
+    if variant.parts:
+        found = ((part, why_not(part, hardware)) for part in variant.parts)
+        reasons = (Reason(why.slug, f"{part.name}: {why.text}") for part, why in found if why)
+        return next(reasons, None)
     return next(_obstacles(variant, hardware), None)
 
 
@@ -58,7 +71,12 @@ def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
 
 
 def usable_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
-    """Return the devices that a compatible variant can use, in the driver's order."""
+    """Return the devices that a compatible variant can use, in the driver's order.
+
+    For a combined variant these are the devices of each part.
+    """
+    if variant.parts:
+        return tuple(gpu for part in variant.parts for gpu in usable_gpus(part, hardware))
     if variant.backend == "cpu":
         return ()
     api = hardware.api(facts_of(variant.backend).api)
@@ -130,6 +148,14 @@ def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
     return _at_least("glibc", requires.glibc, libc.version)
 
 
+def check_musl(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check that musl is the system's own C library: its symbols have no versions."""
+    libc = hardware.libc
+    if not requires.musl or libc is None or libc.name == "musl":
+        return None
+    return Reason("musl", f"needs musl, this system has {libc.name} {libc.version or ''}".rstrip())
+
+
 def check_libstdcxx(requires: Requirements, hardware: Hardware) -> Reason | None:
     """Check the newest GLIBCXX version that the build links to.
 
@@ -183,6 +209,7 @@ def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
 _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = (
     check_known,
     check_glibc,
+    check_musl,
     check_libstdcxx,
     check_macos,
     check_vcruntime,
@@ -276,9 +303,10 @@ def _ptx_obstacle(
 
 def sass_serves(entry: str, capability: str) -> bool:
     """Tell whether machine code for ``entry`` runs on a device of that compute capability."""
-    # "9.0a" is code for an architecture's own features: it runs on that capability only.
-    if entry.endswith("a"):
-        return entry[:-1] == capability
+    # "9.0a" is code for an architecture's own features: it runs on that capability only. So does
+    # the code for a Jetson, which other devices with the same major cannot run.
+    if entry.endswith("a") or entry in _TEGRA:
+        return entry.removesuffix("a") == capability
     code, device = Version(entry), Version(capability)
     return code.major == device.major and code.minor <= device.minor
 
@@ -339,7 +367,14 @@ def _vulkan_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
 
 
 def _opencl_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:
-    if requires.opencl is None or requires.opencl.device.lower() in gpu.name.lower():
+    name = gpu.name.lower()
+    if requires.opencl is None:
+        # ggml-opencl refuses all other devices, whatever the release file says.
+        if any(maker in name for maker in ("adreno", "qualcomm", "intel")):
+            return None
+        text = f"{gpu.name}: llama.cpp's OpenCL backend is for Adreno and Intel only"
+        return Reason("opencl-device", text)
+    if requires.opencl.device.lower() in name:
         return None
     return Reason("opencl-device", f"{gpu.name} is not an {requires.opencl.device} device")
 

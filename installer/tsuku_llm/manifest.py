@@ -133,6 +133,9 @@ class Variant:
     ``backend`` may be a name that this version does not know; ``requires.unknown`` says so.
     ``server`` is the path of the executable in the installed tree. ``arguments`` always come
     before the user's arguments (``--device none`` for the CPU variant of a GPU build).
+
+    ``parts`` are the signed variants of a combined one (``combinations``); it has no other facts
+    than theirs. No release file lists such a variant.
     """
 
     name: str
@@ -141,6 +144,7 @@ class Variant:
     requires: Requirements
     artifacts: tuple[Artifact, ...]
     arguments: tuple[str, ...] = ()
+    parts: tuple[Variant, ...] = ()
 
     @property
     def download_size(self) -> int | None:
@@ -175,6 +179,8 @@ class Release:
     """One release of one publisher. ``release`` is upstream's tag ("b11429").
 
     ``unattested`` is the reason why the builder of its archives was not verified, None if it was.
+    ``unmeasured`` is the reason why its archives were not read: what its variants require is then
+    taken from how they were built.
     """
 
     release: str
@@ -184,6 +190,7 @@ class Release:
     revoked: bool
     platforms: Mapping[str, Platform]
     unattested: str | None = None
+    unmeasured: str | None = None
 
     @property
     def builds(self) -> tuple[tuple[str, ...], ...]:
@@ -247,6 +254,7 @@ class _Release:
     version: Dotted | None = None
     revoked: bool = False
     unattested: Reason | None = None
+    unmeasured: Reason | None = None
 
 
 RELEASE_FILE: type = _Release
@@ -413,6 +421,7 @@ def _release(document: object) -> Release:
         revoked=raw.revoked,
         platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
         unattested=raw.unattested,
+        unmeasured=raw.unmeasured,
     )
 
 

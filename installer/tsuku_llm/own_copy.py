@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 NAME = "tsuku-llm"
 
@@ -17,8 +18,8 @@ class CopyFacts:
     ``origin`` is the address that it was installed from, "" if an index had it. ``environment``
     tells whether ``prefix`` is an environment and not a Python of the system. ``managed`` tells
     whether the system keeps pip away from its Python (PEP 668). ``clone`` is the folder whose
-    install.sh made the environment, or to which an editable install points. ``tools`` are the
-    updaters on the PATH.
+    install.sh made the environment, or to which an editable install points. ``bundle``
+    tells whether a bundle made the environment. ``tools`` are the updaters on the PATH.
     """
 
     prefix: Path
@@ -32,6 +33,7 @@ class CopyFacts:
     user_site: bool = False
     uv_tool: bool = False
     pipx: bool = False
+    bundle: bool = False
     clone: Path | None = None
     is_repository: bool = False
     tools: AbstractSet[str] = frozenset()
@@ -64,6 +66,7 @@ _SUMMARIES = {
     "uv-tool": "installed with uv tool",
     "pipx": "installed with pipx",
     "environment": "installed with pip in an environment",
+    "bundle": "installed from a bundle",
     "user": "installed with pip for this user",
     "system": "installed into the system's Python",
     "package-manager": "installed by a package manager",
@@ -99,6 +102,16 @@ def updater_of(facts: CopyFacts) -> Updater:
     return _pip(facts)
 
 
+def extra_command(facts: CopyFacts, extra: str) -> str:
+    """Return the command that adds the packages of an extra to this copy."""
+    name = quote(f"{facts.clone or NAME}[{extra}]")
+    if facts.uv_tool:
+        return f"uv tool install --force {name}"
+    if facts.pipx:
+        return f"pipx install --force {name}"
+    return f"{quote(facts.python)} -m pip install {name}"
+
+
 def _clone(facts: CopyFacts, clone: Path) -> Updater:
     again: tuple[tuple[str, ...], ...] = (("./install.sh",),)
     text = f"installed by install.sh of the clone {clone}"
@@ -123,6 +136,13 @@ def _tool(way: str, by: str, command: tuple[str, ...], again: str, facts: CopyFa
 
 
 def _pip(facts: CopyFacts) -> Updater:
+    if facts.bundle:
+        return Updater(
+            "bundle",
+            f"installed from a bundle, in {facts.prefix}",
+            reason="a bundle does not tell where a newer one is",
+            hint="bring a newer bundle, and run: sh FILE",
+        )
     by = "uv pip" if facts.installer == "uv" else "pip"
     pip: tuple[str, ...] = (facts.python, "-m", "pip", "install", "--upgrade")
     if facts.environment:

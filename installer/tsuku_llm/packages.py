@@ -6,7 +6,7 @@ is not known, or that keeps its programs read-only, gets the name of the library
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tsuku_llm.backends import TABLE
 
@@ -137,6 +137,13 @@ def command_for(libraries: tuple[str, ...], family: str, *, container: bool = Fa
     """
     # A system from which packages are installed as an image has the names of its family.
     names = [_package(library, "fedora" if family == "ostree" else family) for library in libraries]
+    return install_command(names, family, container=container)
+
+
+def install_command(
+    names: Sequence[str | None], family: str, *, container: bool = False
+) -> str | None:
+    """Return the command that installs packages of this family; None if one is not known."""
     found = list(dict.fromkeys(name for name in names if name))
     if family not in _COMMANDS or not found or None in names:
         return None

@@ -93,6 +93,9 @@ if sys.platform == "linux":
             # the pid is reused. So check the identity after opening, then signal: both mean the
             # same process.
             descriptor = os.pidfd_open(process.pid)
+        except FileNotFoundError:
+            # The process has ended, and a thread of another one has its number now.
+            return False
         except OSError as error:
             # Linux before 5.3 has no pidfd.
             if error.errno != errno.ENOSYS:

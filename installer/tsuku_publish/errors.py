@@ -28,6 +28,29 @@ class MissingExtra(PublishError):
     slug = "missing-extra"
 
 
+class MissingTools(PublishError):
+    """A build whose tools are not on this machine, or are too old."""
+
+    slug = "missing-tools"
+
+
+class BuildFailed(PublishError):
+    """A program that a build needs failed; the facts have its last lines and the log's place."""
+
+    slug = "build-failed"
+
+
+def other_content(where: str) -> PublishError:
+    """Return the error for a version that would be signed or served with a second content."""
+    hint = (
+        "rotate changes the signers, and makes the next root"
+        if where.endswith(".root.json")
+        else "fetch the published repository if another person signed it too; your changes get "
+        "the next version with sign --raise"
+    )
+    return PublishError(f"other content exists under the same version: {where}", hint=hint)
+
+
 def in_one_line(error: TsukuError) -> str:
     """Return the message and the facts of an error, for the message of another one."""
     return "; ".join((error.message, *error.facts))

@@ -25,7 +25,7 @@ class Asset:
 class UpstreamRelease:
     """One tag of upstream; ``version`` is the stable version that names it, if any.
 
-    ``unattested`` and ``unlisted`` say why its origin was not verified, or why its archives were
+    ``unattested`` and ``unmeasured`` say why its origin was not verified, or why its archives were
     not read. None means that it was done, or must be done. ``left_out`` are assets that its release
     file does not have, each with the reason.
     """
@@ -35,7 +35,7 @@ class UpstreamRelease:
     published: str
     assets: tuple[Asset, ...]
     unattested: str | None = None
-    unlisted: str | None = None
+    unmeasured: str | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ class Facts:
             raise PublishError(f"{version} names {tag} now, and {recorded} is recorded")
 
     def excuse(self, tag: str, what: str, reason: str | None) -> None:
-        """Record why a release is ``unattested`` or ``unlisted``; None removes the reason."""
+        """Record why a release is ``unattested`` or ``unmeasured``; None removes the reason."""
         release = self._raw["releases"][tag]
         release.pop(what, None)
         if reason is not None:
@@ -124,7 +124,7 @@ def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamR
             Asset(each["name"], each["url"], each["sha256"], each["size"]) for each in raw["assets"]
         ),
         unattested=raw.get("unattested"),
-        unlisted=raw.get("unlisted"),
+        unmeasured=raw.get("unmeasured"),
         left_out=raw.get("left_out", {}),
     )
 

@@ -12,7 +12,7 @@ from tsuku_llm.errors import TsukuError
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
-from tsuku_publish.errors import PublishError, in_one_line, reading
+from tsuku_publish.errors import PublishError, in_one_line, other_content, reading
 
 LOCK = ".lock"
 WAIT = 60.0
@@ -29,6 +29,9 @@ def locked(data: Path, wait: float = WAIT) -> Iterator[None]:
     operating system frees the lock if its holder dies. Raises ``PublishError``.
     """
     lock = FileLock(data / LOCK)
+    with reading(data / "repository.toml"):
+        # The lock would make a folder that does not exist.
+        (data / "repository.toml").stat()
     try:
         lock.acquire(wait)
     except Timeout:
@@ -81,6 +84,11 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
     if FIRST_ROOT not in files:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
     if (target / _TIMESTAMP).exists():
+        if RepositoryFolder(target).read(FIRST_ROOT) != files[FIRST_ROOT]:
+            raise PublishError(
+                f"{target} has another repository: its {FIRST_ROOT} is not that of {source}",
+                hint="name an empty folder: users of the other one would be stuck",
+            )
         # Going back is refused by every client that has seen the newer versions.
         served = verify(RepositoryFolder(target), files[FIRST_ROOT])
         new = verify(MemoryCopy(files), files[FIRST_ROOT])
@@ -88,7 +96,10 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
         known = {**{role: served.roles[role].version for role in trust.ROLES}, **served.versions}
         older = trust.setbacks(known, {**new.versions, "root": new.roles["root"].version})
         if older:
-            raise PublishError(f"{target} has newer versions of: {', '.join(older)}")
+            raise PublishError(
+                f"{target} has newer versions of: {', '.join(older)}",
+                hint=f"fetch the published repository into {source}, then sign and publish again",
+            )
     _put(target, files)
     return verify(RepositoryFolder(target), files[FIRST_ROOT])
 
@@ -97,8 +108,7 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files that belong together, the timestamp last, after checking the whole."""
     taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
     if taken:
-        names = ", ".join(sorted(taken))
-        raise PublishError(f"other content exists under the same version, raise it: {names}")
+        raise other_content(f"{folder}: {', '.join(sorted(taken))}")
     verify(MemoryCopy(files), files[FIRST_ROOT])
     try:
         # Clients may read the folder at any moment between two of these writes.

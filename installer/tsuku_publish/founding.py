@@ -2,17 +2,16 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.errors import UsageError
 from tsuku_llm.files import replace_file
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.folder import LOCK
 from tsuku_publish.keys import key_line
 from tsuku_publish.signers import make_signer
 
@@ -26,25 +25,28 @@ _HEAD = """\
 # Who built the releases: users see it. `add` writes it into new release files.
 publisher = {publisher}
 
-# Releases, newest first. `add` puts a release at the head of its channel.
+# Where clients look. sign and review then refuse a copy that is older than what is published.
+# published = "https://host.example/llm/repository/"
+
 [channels]
+# Releases, newest first. `add` puts a release at the head of its channel.
 {channel} = []
 
-# The public keys of those who may sign, as `new-signer` prints them.
 [keys]
+# The public keys of those who may sign, as `new-signer` prints them.
 {keys}
 
+[roles]
 # Who signs what, and how many of them are needed. A signature holds for so many days.
 # `sign --raise` and `resign` raise versions and days.
 """
-_ROLE = """\
+_ROLE = """
 [roles.{role}]
 version = 1
 issued = {issued}
 days = {days}
 signers = {signers}
 threshold = {threshold}
-
 """
 _DAYS = {"root": 730, "targets": 365, "snapshot": 365, "timestamp": 30}
 
@@ -69,11 +71,7 @@ class Founders:
     def require_sound(self) -> None:
         """Raise ``UsageError`` for names or a threshold that no repository can have."""
         for name in self.names:
-            if not _NAME.fullmatch(name):
-                raise UsageError(
-                    f"{name!a} is no name of a signer",
-                    hint="take letters, digits, dots and dashes, such as anna",
-                )
+            require_signer_name(name)
         for role, names in (("root", self.root), ("targets", self.targets)):
             if len({*names}) != len(names):
                 raise UsageError(f"a signer of {role} is named twice: {', '.join(names)}")
@@ -82,6 +80,15 @@ class Founders:
                     f"{self.threshold} of {len(names)} signers of {role} cannot be needed",
                     hint=f"name a threshold from 1 to {len(names)}: --threshold N",
                 )
+
+
+def require_signer_name(name: str) -> None:
+    """Raise ``UsageError`` for a name that could not be a key of TOML and a file's name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!a} is no name of a signer",
+            hint="take letters, digits, dots and dashes, such as anna",
+        )
 
 
 def make_keys(
@@ -137,27 +144,9 @@ def found(
         keys="\n".join(key_line(name, keys[name]) for name in founders.names),
     )
     (folder / "releases").mkdir(parents=True, exist_ok=True)
+    if not (folder / ".gitignore").exists():
+        # Each clone has its own lock: git would refuse to pull another one's.
+        replace_file(folder / ".gitignore", f"{LOCK}\n".encode())
     path = folder / "repository.toml"
-    replace_file(path, (head + "".join(roles)).rstrip().encode() + b"\n")
+    replace_file(path, (head + "".join(roles)).encode())
     return path
-
-
-def put_in_channel(data: Path, channel: str, release: str) -> None:
-    """Put a release at the head of a channel of ``repository.toml``, unless it is there already.
-
-    Raises ``PublishError`` for a channel that the file does not have.
-    """
-    import tomlkit  # noqa: PLC0415
-
-    path = data / "repository.toml"
-    with reading(path):
-        document: Any = tomlkit.parse(path.read_text("utf-8"))
-        channels = document["channels"]
-        if channel not in channels:
-            known: Sequence[str] = [*channels]
-            raise PublishError(f"there is no channel {channel}: {', '.join(known) or 'none'}")
-        if release in channels[channel]:
-            return
-        channels[channel].insert(0, release)
-        text = tomlkit.dumps(document)
-    replace_file(path, text.encode())

@@ -18,7 +18,7 @@ TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 """A token raises the limit of requests; the service is public without one, too."""
 
 PER_PAGE = 30
-"""Releases in one listing: more than a day of upstream's builds."""
+"""Releases in one page of the list: more than a day of upstream's builds."""
 _LARGEST = 8 << 20
 """Bytes of an answer at most; a release with forty assets has about 70 KB."""
 
@@ -67,10 +67,12 @@ class HostingService:
         answer = self._ask(f"/releases?per_page={PER_PAGE}", headers)
         if answer.status == HTTPStatus.NOT_MODIFIED:
             return Listing(None, etag)
-        raw = _json(answer.found("the list of releases"), "the list of releases")
-        if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
-            raise PublishError("the service's answer is no list of releases")
-        return Listing(tuple(raw), answer.etag)
+        return Listing(_releases(answer.found("the list of releases")), answer.etag)
+
+    def page(self, number: int) -> tuple[Mapping[str, Any], ...]:
+        """Return a later page of the releases; page 1 is ``listing``. Raises ``PublishError``."""
+        answer = self._ask(f"/releases?per_page={PER_PAGE}&page={number}")
+        return _releases(answer.found("the list of releases"))
 
     def release(self, tag: str) -> bytes:
         """Return the service's answer for a tag. Raises ``PublishError``."""
@@ -212,6 +214,13 @@ def parse_release(data: bytes, tag: str) -> UpstreamRelease:
         raise IncompleteRelease(f"{tag} is not published yet")
     assets = tuple(_asset(each, tag) for each in raw["assets"])
     return UpstreamRelease(tag=tag, version=None, published=published[1], assets=assets)
+
+
+def _releases(data: bytes) -> tuple[Mapping[str, Any], ...]:
+    raw = _json(data, "the list of releases")
+    if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
+        raise PublishError("the service's answer is no list of releases")
+    return tuple(raw)
 
 
 def named_tag(data: bytes, version: str) -> str:

@@ -7,11 +7,12 @@ the number of entries, and for each entry the place and size of its code and its
 """
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import MissingExtra, PublishError
 
 SECTIONS = (".hip_fatbin", ".hip_fat")
 
@@ -22,17 +23,21 @@ _ENTRY = struct.Struct("<QQQ")
 _COMPRESSED = b"CCOB"
 _HEADERS = {2: struct.Struct("<4sHHIIQ"), 3: struct.Struct("<4sHHQQQ")}
 """Magic, version, method, size with this header, size of the bundle, hash; by version."""
-_ZLIB = 0
+_ZLIB, _ZSTD = 0, 1
 _STEP = 8
 _LARGEST_TABLE = 1 << 16
 """Bytes at most of a bundle's table of entries; the names of forty GPUs have 3 KB."""
+_LARGEST_START = 1 << 18
+"""Bytes at most of a stream for its table: zstd unpacks a block of up to 128 KiB as a whole."""
+_LARGEST_WINDOW = 27
+"""The binary logarithm of the largest window of zstd: clang's, with matches over long distances."""
 
 
 def gfx_targets(file: BinaryIO, start: int, size: int) -> tuple[str, ...] | None:
     """Return the targets that every bundle of a section has code for, in their order.
 
-    None if there is no code for a GPU, or if a bundle is compressed by a method that cannot be
-    read here. Raises ``PublishError`` for a section with another layout.
+    None if there is no code for a GPU, or if a bundle is compressed by a method that clang did not
+    have when this was written. Raises ``PublishError`` for a section with another layout.
     """
     found: list[tuple[str, ...]] = []
     for targets in _bundles(file, start, start + size):
@@ -99,15 +104,45 @@ def _compressed(file: BinaryIO, at: int, end: int) -> tuple[tuple[str, ...] | No
     *_, size, _whole, _hash = header.unpack(_read(file, at, header.size))
     if size < header.size or at + size > end:
         raise _malformed(at)
-    if method != _ZLIB:
-        return None, size  # Zstandard, which Python reads from 3.14 on
+    # The table is at the front; the code after it may have hundreds of megabytes.
+    stream = _read(file, at + header.size, min(size - header.size, _LARGEST_START))
+    if method == _ZLIB:
+        try:
+            start = zlib.decompressobj().decompress(stream, _LARGEST_TABLE)
+        except zlib.error as error:
+            raise _malformed(at) from error
+    elif method == _ZSTD:
+        start = _unpacked_zstd(stream, at)
+    else:
+        return None, size
+    return _entries(start)[0], size
+
+
+def _unpacked_zstd(stream: bytes, at: int) -> bytes:
+    """Return the first bytes of a zstd stream, as many as a table may have."""
+    zstd = _zstd()
+    limits = {zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW}
     try:
-        # The table is at the front; the code after it may have hundreds of megabytes.
-        start = min(size - header.size, _LARGEST_TABLE)
-        stream = _read(file, at + header.size, start)
-        return _entries(zlib.decompressobj().decompress(stream, _LARGEST_TABLE))[0], size
-    except zlib.error as error:
+        # The limit of the output also holds for a stream that says that it unpacks to terabytes.
+        start: bytes = zstd.ZstdDecompressor(options=limits).decompress(stream, _LARGEST_TABLE)
+    except zstd.ZstdError as error:
         raise _malformed(at) from error
+    return start
+
+
+def _zstd() -> Any:
+    # Only here: few files have such code, and all other commands work without the package.
+    try:
+        if sys.version_info >= (3, 14):
+            from compression import zstd  # noqa: PLC0415
+        else:
+            from backports import zstd  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingExtra(
+            "HIP code that is compressed with zstd needs a package that is not installed",
+            hint="install it with: pip install 'tsuku-llm[publish]'",
+        ) from error
+    return zstd
 
 
 def _read(file: BinaryIO, at: int, size: int) -> bytes:

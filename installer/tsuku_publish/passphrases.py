@@ -58,17 +58,24 @@ class Passphrases:
             return read_closed(place, FILE_VARIABLE).rstrip("\r\n")
         return self._environ.get(VARIABLE)
 
-    def new(self, name: str) -> str | None:
-        """Return the passphrase for a new signer; None if nothing gives one.
+    def new(self, name: str) -> str:
+        """Return the passphrase for a new signer; a person is asked twice.
 
-        A person is asked twice. Raises ``PublishError`` if the answers differ.
+        Raises ``PublishError`` if the answers differ, and if nothing gives a passphrase: a key
+        without one is made only on purpose.
         """
         found = self.given(name)
         if found is None:
             found = self._ask(f"new passphrase of {name}")
             if found is not None and self._ask(f"again, the passphrase of {name}") != found:
                 raise PublishError(f"these are two different passphrases: {name} is not made")
-        if found is not None and len(found) < SHORTEST:
+        if found is None:
+            raise PublishError(
+                f"no terminal to ask for a new passphrase of {name}, which is not made",
+                facts=(_JOBS,),
+                hint="or make a key that everybody who gets its file can use: --unencrypted",
+            )
+        if len(found) < SHORTEST:
             raise PublishError(
                 f"a passphrase has at least {SHORTEST} characters; {name} is not made"
             )
@@ -107,8 +114,13 @@ def write_closed(path: Path, text: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise PublishError(f"{path} cannot be made: {error.strerror}") from error
-    with open(descriptor, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 - with a mode
-        file.write(text)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 - with a mode
+            file.write(text)
+    except OSError as error:
+        # Half a key is of no use, and a second try would find that the file exists.
+        path.unlink()
+        raise PublishError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _require_closed(path: Path, variable: str, status: os.stat_result) -> None:

@@ -1,6 +1,7 @@
 """The plan of a repository, ``repository.toml``: its channels, signers, versions and dates."""
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -14,7 +15,7 @@ from tsuku_llm.files import replace_file
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import PublishError, reading
-from tsuku_publish.keys import PublicKeyTable, read_public_keys
+from tsuku_publish.keys import PublicKeyTable, key_line, read_public_keys
 from tsuku_publish.promoted import NAME as PROMOTED
 from tsuku_publish.promoted import Promotion, load_promoted
 from tsuku_publish.revoked import NAME as REVOKED
@@ -31,6 +32,9 @@ PLAN_FILES = ("repository.toml", REVOKED, PROMOTED)
 """The files of a plan: what holders pass on, so that each signs the same."""
 _WARN = {"root": 60, "targets": 60, "snapshot": 60, "timestamp": 7}
 _WARN_DELEGATED = 7
+_CHANNEL = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+_DAYS_DELEGATED = 30
+"""The lifetime of a channel's first signature; a person may write another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Plan:
     ``revoked`` is the list that is signed with the targets, and ``promoted`` are the releases that
     people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
     that has signers of its own; ``since`` is what these state. ``publisher`` is for new release
-    files of own builds.
+    files of own builds. ``published`` is where clients look, empty if it is not said.
     """
 
     signed: Path
@@ -69,6 +73,7 @@ class Plan:
     promoted: tuple[Promotion, ...] = ()
     since: Sightings = field(default_factory=dict)
     publisher: str = ""
+    published: str = ""
 
     @property
     def delegated(self) -> tuple[str, ...]:
@@ -93,6 +98,7 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
     """The content of ``repository.toml``."""
 
     publisher: str = ""
+    published: str = ""
     signed: str = SIGNED
     channels: dict[str, list[str]]
     keys: dict[str, str | PublicKeyTable]
@@ -115,7 +121,13 @@ def load_plan(data: Path) -> Plan:
             promoted=load_promoted(data),
             since=load_sightings(data / SINCE),
             publisher=raw.publisher,
+            published=_place(data, raw.published),
         )
+
+
+def _place(data: Path, place: str) -> str:
+    """Return where clients look: a folder is seen from the data, everything else is an address."""
+    return place if not place or ":" in place else str(data / place)
 
 
 def _roles(raw: _RepositoryFile) -> dict[str, RolePlan]:
@@ -171,34 +183,85 @@ def caught_up(plan: Plan, versions: Mapping[str, int]) -> Plan:
     return replace(plan, roles=roles)
 
 
-def with_signers(plan: Plan, signers: Mapping[str, Collection[str]]) -> Plan:
+def with_keys(plan: Plan, keys: Mapping[str, SSlibKey]) -> Plan:
+    """Return the plan with further public keys.
+
+    Raises ``PublishError`` for another key under a known name, and for a known key under another
+    name: one person would then sign as two.
+    """
+    for name, key in keys.items():
+        for known, other in plan.keys.items():
+            if (known == name) != (other.keyval == key.keyval):
+                raise PublishError(
+                    f"[keys] has {known} already, with "
+                    + ("another key" if known == name else f"the key that {name} is to have"),
+                    hint=f"give a new signer a new name, such as {name}-2, and a new key",
+                )
+    return replace(plan, keys={**plan.keys, **keys})
+
+
+def with_signers(
+    plan: Plan, signers: Mapping[str, Collection[str]], *, new_channel: bool = False
+) -> Plan:
     """Return the plan with other signers for these roles.
 
-    ``online`` stands for snapshot and timestamp. Raises ``PublishError`` for a word that is not a
-    role, and for a number of signers that the role does not have.
+    ``online`` stands for snapshot and timestamp. ``new_channel`` allows a role that does not exist
+    yet: the channel of that name begins with it, or gets its own signers. Raises ``PublishError``
+    for a word that is not a role, and for a number of signers that the role does not have.
     """
-    roles = dict(plan.roles)
+    roles, channels = dict(plan.roles), dict(plan.channels)
     for word, names in signers.items():
         for name in ONLINE if word == "online" else (word,):
             role = roles.get(name)
-            if role is None or len({*names}) != len(role.signers):
-                given = f"{word}={','.join(names)}"
+            if role is None and new_channel and names and _CHANNEL.fullmatch(name):
+                role = _begun(names)
+                channels.setdefault(name, ())
+            if role is None:
                 raise PublishError(
-                    f"{given}: not a role with all its signers; write root, targets, online or "
-                    "a channel with its own role, and as many signers as it has"
+                    f"{name} is no role of this repository",
+                    facts=(
+                        f"roles: root, targets, online, {', '.join(plan.delegated)}".strip(", "),
+                    ),
+                    hint="a channel gets its own signers with --new-channel",
+                )
+            if len({*names}) != len(role.signers):
+                raise PublishError(
+                    f"{name} has {len(role.signers)} signers, and {len({*names})} are given: "
+                    + (", ".join(names) or "none"),
+                    hint=f"name all of them, also those who stay: {word}={','.join(role.signers)}",
                 )
             roles[name] = replace(role, signers=tuple(names))
-    return replace(plan, roles=roles)
+    return replace(plan, roles=roles, channels=channels)
+
+
+def _begun(signers: Collection[str]) -> RolePlan:
+    """Return the role of a channel that begins: its first version is still to be raised."""
+    start = _midnight(date.min)
+    expires = start + timedelta(days=_DAYS_DELEGATED)
+    return RolePlan(0, start, expires, tuple(signers), len(signers) // 2 + 1, (RELEASES,))
 
 
 def save_roles(plan: Plan, data: Path) -> None:
-    """Write versions, days and signers into ``repository.toml``, and keep its comments."""
+    """Write versions, days, signers and new keys into ``repository.toml``; keep its comments."""
     import tomlkit  # noqa: PLC0415
 
     path = data / "repository.toml"
     with reading(path):
         document: Any = tomlkit.parse(path.read_text("utf-8"))
+        for name, key in plan.keys.items():
+            if name not in document["keys"]:
+                line: Any = tomlkit.parse(key_line(name, key))
+                document["keys"][name] = line[name]
         for name, role in plan.roles.items():
+            if name not in document["roles"]:
+                document["channels"].setdefault(name, [])
+                document["roles"][name] = {
+                    "version": role.version,
+                    "issued": role.issued.date(),
+                    "days": (role.expires - role.issued).days,
+                    "signers": [],
+                    "threshold": role.threshold,
+                }
             table = document["roles"][name]
             table["version"] = role.version
             table["issued"] = role.issued.date()
@@ -206,16 +269,25 @@ def save_roles(plan: Plan, data: Path) -> None:
     replace_file(path, tomlkit.dumps(document).encode())
 
 
-def add_to_channel(data: Path, channel: str, releases: Collection[str]) -> None:
-    """Put releases at the head of a channel in ``repository.toml``."""
+def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
+    """Write the releases of a channel into ``repository.toml``, and keep the file's comments."""
     import tomlkit  # noqa: PLC0415
 
     path = data / "repository.toml"
     with reading(path):
         document: Any = tomlkit.parse(path.read_text("utf-8"))
-        before = [each for each in document["channels"][channel] if each not in releases]
-        document["channels"][channel] = [*releases, *before]
-    replace_file(path, tomlkit.dumps(document).encode())
+        channels = document["channels"]
+        array = channels.setdefault(channel, [])
+        # In place: a person may have written a comment beside a release that stays.
+        for gone in [each for each in array if each not in releases]:
+            array.remove(gone)
+        for at, release in enumerate(releases):
+            if release not in array:
+                array.insert(at, release)
+        if [*array] != [*releases]:
+            channels[channel] = list(releases)
+        text = tomlkit.dumps(document)
+    replace_file(path, text.encode())
 
 
 def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) -> None:

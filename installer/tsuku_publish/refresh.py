@@ -27,9 +27,12 @@ class Refresh:
         self._environ = environ
         self._say = say
         self._rules: Rules = load_rules(data)
+        if self._rules.wrong:
+            # A person is here, who can mend it.
+            raise PublishError(str(self._rules.wrong[0]))
         self._packages = load_packages(data, self._rules.libraries, {})
 
-    def record(self, tag: str, answer: bytes | None, unlisted: str | None) -> None:
+    def record(self, tag: str, answer: bytes | None, unmeasured: str | None) -> None:
         """Record a release; ``answer`` is the hosting service's, which is asked if it is None.
 
         A stable version ("v0.6.0") has no assets: its text names the tag that has them. Releases of
@@ -50,8 +53,8 @@ class Refresh:
                 # Before anything is recorded: an asset that no rule knows stops here.
                 classify(release, self._rules)
             facts.record(release)
-            if unlisted is not None:
-                facts.excuse(tag, "unlisted", unlisted)
+            if unmeasured is not None:
+                facts.excuse(tag, "unmeasured", unmeasured)
             self._say(f"{tag}: {len(release.assets)} assets, published {release.published}")
         facts.save()
 
@@ -65,7 +68,7 @@ class Refresh:
                 self._say(f"{_file_name(artifact)}: {summary(contents)}")
         if tag not in self._packages:
             facts = Facts(self._facts)
-            facts.excuse(tag, "unlisted", None)
+            facts.excuse(tag, "unmeasured", None)
             facts.save()
 
     def _asked(self, tag: str) -> bytes:

@@ -30,7 +30,7 @@ from tsuku_publish.facts import Facts, release_of
 from tsuku_publish.packages import load_packages
 from tsuku_publish.plan import TARGETS, Plan
 from tsuku_publish.promoted import Promotion
-from tsuku_publish.revoked import marked
+from tsuku_publish.revoked import builds_of, marked
 from tsuku_publish.sightings import TIME
 
 
@@ -45,11 +45,14 @@ def release_files(
 
     ``trusted_root`` is Sigstore's, if it should not be the one of sigstore-python. ``roles`` are
     the ones to make files for; None for all. A promoted release keeps its digest: its file comes
-    from ``published`` if that has it. Raises ``PublishError``, also for a release whose origin is
-    not proven or whose archives were not read, unless the facts say why.
+    from ``published`` if that has it. A release that was not measured is for people to sign, also
+    if a delegated channel names it: a machine vouches for nothing that it has not read. Raises
+    ``PublishError``, also for a release whose origin is not proven or whose archives were not read,
+    unless the facts say why.
     """
     wanted = (TARGETS, *plan.delegated) if roles is None else roles
-    channels = {role: _channels(plan, role) for role in wanted}
+    unmeasured = _unmeasured(data)
+    channels = {role: _channels(plan, role, unmeasured) for role in wanted}
     pinned = {each.release: each for each in plan.promoted} if TARGETS in wanted else {}
     kept = {
         tag: json.loads(file)
@@ -104,7 +107,10 @@ def known_document(tag: str, data: Path) -> dict[str, Any]:
     if tag in own:
         return own[tag]
     if not (data / "rules.toml").exists():
-        raise PublishError(f"{tag}: there is no releases/{tag}.json")
+        raise PublishError(
+            f"{tag} is no release of {data}: it has no releases/{tag}.json",
+            hint="name one that add made; for another one that clients know: revoke --by-name",
+        )
     contents, rules = load_contents(data / "facts" / "archives"), load_rules(data)
     packages = load_packages(data, rules.libraries, contents)
     if tag in packages:
@@ -112,6 +118,17 @@ def known_document(tag: str, data: Path) -> dict[str, Any]:
     release = release_of(Facts(data / "facts").releases(), tag)
     with reading(f"what {data} has of {tag}"):
         return release_document(release, rules, contents)
+
+
+def with_same_builds(document: Mapping[str, Any], data: Path) -> list[str]:
+    """List the other releases of own builds that have a build of this one."""
+    builds = {*builds_of(document)}
+    others = _load_own(data / "releases").items()
+    return [
+        tag
+        for tag, other in others
+        if tag != document["release"] and not builds.isdisjoint(builds_of(other))
+    ]
 
 
 def _published(
@@ -130,24 +147,34 @@ def _published(
     for tag in sorted(tags):
         # Their origin is not attested: packages.toml says why.
         if tag in packages:
-            documents[tag], unlisted = packages[tag], None
+            documents[tag], unmeasured = packages[tag], None
         else:
             release = release_of(facts, tag)
             with reading(f"what {data} has of {tag}"):
                 check_origin(release, rules, data, trusted_root)
                 documents[tag] = release_document(release, rules, contents)
-            unlisted = release.unlisted
-        if unlisted is None:
+            unmeasured = release.unmeasured
+        if unmeasured is None:
             check_listed(documents[tag])
     return documents
 
 
-def _channels(plan: Plan, role: str) -> dict[str, list[str]]:
+def _unmeasured(data: Path) -> frozenset[str]:
+    """Return the recorded releases whose archives were not read."""
+    if not (data / "facts").is_dir():
+        return frozenset()
+    recorded = Facts(data / "facts").releases()
+    return frozenset(tag for tag, release in recorded.items() if release.unmeasured is not None)
+
+
+def _channels(plan: Plan, role: str, unmeasured: Collection[str]) -> dict[str, list[str]]:
     """Return the channels of every release that a role signs."""
     found: dict[str, list[str]] = {}
     for channel, releases in plan.channels.items():
-        for release in releases if plan.role_of(channel) == role else ():
-            found.setdefault(release, []).append(channel)
+        for release in releases:
+            signs = TARGETS if release in unmeasured else plan.role_of(channel)
+            if signs == role:
+                found.setdefault(release, []).append(channel)
     return found
 
 

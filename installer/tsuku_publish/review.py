@@ -35,7 +35,8 @@ class ReleaseChange:
 
     ``change`` is new, promoted, moved, changed or gone. ``before`` and ``after`` are its channels.
     A new release is compared with ``compared_with``, the newest that its channel had.
-    ``unattested`` says why its builder is not proven, ``because`` why a promotion did not wait.
+    ``unattested`` says why its builder is not proven, ``unmeasured`` why its archives were not
+    read, ``because`` why a promotion did not wait.
     """
 
     release: str
@@ -44,6 +45,7 @@ class ReleaseChange:
     after: tuple[str, ...]
     publisher: str
     unattested: str | None
+    unmeasured: str | None
     bytes: int
     compared_with: str | None = None
     gained: tuple[str, ...] = ()
@@ -166,6 +168,7 @@ def _release_changes(
             has,
             publisher=here.document["publisher"],
             unattested=here.document.get("unattested"),
+            unmeasured=here.document.get("unmeasured"),
             bytes=_bytes(here.document),
             compared_with=like.entry["release"] if like and not old else None,
             gained=tuple(name for name in now if name not in then) if new and like else (),
@@ -217,7 +220,7 @@ def _text(value: object) -> str:
 def _bytes(document: Mapping[str, Any]) -> int:
     """Return the bytes of all archives of a release; each counts once."""
     sizes = {
-        artifact["sha256"]: artifact.get("size", 0)
+        artifact["sha256"]: artifact.get("size") or 0
         for variant in _variants(document).values()
         for artifact in variant["artifacts"]
     }

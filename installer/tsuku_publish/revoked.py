@@ -55,7 +55,7 @@ def revoke(
     if before and day.isoformat() <= before.withdrawn:
         # A client tells the two apart by their days, in any order in which it sees them.
         raise PublishError(f"{tag}: withdrawn on {before.withdrawn}; a new one needs a later day")
-    builds = () if document is None else _builds(document)
+    builds = () if document is None else builds_of(document)
     added = Revocation("", tag, reason, day.isoformat(), builds)
     _save(data, merged(known.values(), [added]))
 
@@ -101,6 +101,11 @@ def require_kept(
     if root is None:
         return []
     lost = dict(_lost(verify(published, root), published, revoked, releases))
+    if unknown := [tag for tag in dropping if tag not in lost]:
+        raise PublishError(
+            f"--drop {', '.join(unknown)}: this signature forgets no revocation of that name",
+            hint="leave it out; an entry of revoked.json that is in force stays",
+        )
     for tag, what in lost.items():
         if tag not in dropping:
             raise PublishError(f"{tag} is revoked, and {what}; to drop it anyway: --drop {tag}")
@@ -136,7 +141,8 @@ def _lost(
             yield release.release, "its release file would not say so any more"
 
 
-def _builds(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+def builds_of(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """Return the digests of the archives of each build in a release file, each build once."""
     found = {
         tuple(sorted(artifact["sha256"] for artifact in variant["artifacts"]))
         for platform in document["platforms"].values()

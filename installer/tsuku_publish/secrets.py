@@ -1,7 +1,8 @@
-"""The search for the signers' seeds where they must never be: files, archives, git's history.
+"""The search for private keys where they must never be: files, archives, git's history.
 
-Half a seed is enough for a finding, as bytes, in hexadecimal digits or in base64, at any offset. A
-finding names the signer and the place, never the content.
+Of the signers at hand, half a secret is enough for a finding, as bytes, in hexadecimal digits or in
+base64, at any offset. Of everybody's keys, the usual forms of a private key are found. A finding
+names the signer or the form, and the place, never the content.
 """
 
 import base64
@@ -9,6 +10,7 @@ import binascii
 import gzip
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -26,34 +28,64 @@ _DEPTH = 4
 """The depth to which archives within archives are opened."""
 _ELSEWHERE = {".git", "__pycache__"}
 
+_PEM = re.compile(
+    rb"-----BEGIN ((?:[A-Z0-9]{1,12} ){0,2}PRIVATE KEY)-----"
+    # No line of dashes within, so each byte is read once, whatever a file has.
+    rb"((?:[^-]|-(?!----)){64,20000})-----END \1-----"
+)
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]{16,}")
+_SEED = re.compile(rb"""["']seed\\?["']\s*[:=]\s*\\?["'][0-9A-Fa-f]{64}\b""")
+_PIN = re.compile(rb"[?&]pin-value=[^\s\"'<>&]{6}")
+_OUTSIDE = re.compile(rb"[\s\"'<>]")
+"""What ends a URI."""
+_LONGEST_URI = 1000
+_LEAST_KEY = 48
+"""Characters of base64 that even the shortest private key has: others are an example in a text."""
+
 Content = tuple[str, bytes]
 """A place's name and its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A signer whose seed, or half of it, is in a place."""
+    """A signer whose secret, or half of it, is in a place; or a form of anybody's private key."""
 
     signer: str
     place: str
 
 
-def search(contents: Iterable[Content], seeds: Mapping[str, bytes]) -> tuple[list[Finding], int]:
-    """Look for every seed in every content, and in the members of archives among them.
+def search(contents: Iterable[Content], secrets: Mapping[str, bytes]) -> tuple[list[Finding], int]:
+    """Look for every secret of 32 bytes in every content, and in the members of its archives.
 
     Returns the findings, and the number of contents that were searched.
     """
-    forms = {name: _forms(seed) for name, seed in seeds.items()}
-    found, number = [], 0
+    forms = {name: _forms(secret) for name, secret in secrets.items()}
+    found: list[Finding] = []
+    number = 0
     for place, data in contents:
         for inner, opened in _opened(place, data, _DEPTH):
             number += 1
-            found += [
-                Finding(name, inner)
+            names = [
+                name
                 for name, needles in forms.items()
                 if any(needle in opened for needle in needles)
             ]
+            # Whose it is says more than its form.
+            found += [Finding(name, inner) for name in names or _private_forms(opened)]
     return found, number
+
+
+def _private_forms(data: bytes) -> Iterator[str]:
+    """Name each form of a private key, or of a PIN, that a content has."""
+    blocks = (b"".join(_BASE64.findall(found[2])) for found in _PEM.finditer(data))
+    if any(len(block) >= _LEAST_KEY for block in blocks):
+        yield "a private key in PEM"
+    if _SEED.search(data):
+        yield "a seed of a signer"
+    ends = (found.start() for found in _PIN.finditer(data))
+    starts = (data[max(0, end - _LONGEST_URI) : end] for end in ends)
+    if any(b"pkcs11:" in _OUTSIDE.split(start)[-1] for start in starts):
+        yield "a PIN in a pkcs11: URI"
 
 
 def files_below(root: Path) -> Iterator[Content]:
@@ -101,16 +133,22 @@ def built(repository: Path) -> Iterator[Content]:
             (source / name).write_bytes(data)
         # From a copy, so that the build leaves nothing in this tree.
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist)]
-        done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+        # Elsewhere than in the current folder: that may have a folder of the name "build".
+        done = subprocess.run(
+            [*command, str(source)], cwd=folder, capture_output=True, text=True, check=False
+        )
         if done.returncode:
-            raise PublishError(f"the package could not be built: {done.stderr.strip()[-300:]}")
+            raise PublishError(
+                f"the package could not be built: {done.stderr.strip()[-300:]}",
+                hint="it needs the packages build and setuptools: pip install build setuptools",
+            )
         yield "the build's log", (done.stdout + done.stderr).encode()
         yield from files_below(dist)
 
 
-def _forms(seed: bytes) -> set[bytes]:
-    """Return the ways in which either half of a seed may be written."""
-    return {form for half in (seed[:_HALF], seed[_HALF:]) for form in _written(half)}
+def _forms(secret: bytes) -> set[bytes]:
+    """Return the ways in which either half of a secret may be written."""
+    return {form for half in (secret[:_HALF], secret[_HALF:]) for form in _written(half)}
 
 
 def _written(part: bytes) -> Iterator[bytes]:

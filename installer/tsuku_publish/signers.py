@@ -5,6 +5,7 @@ names to seeds, ``{"scheme": "ed25519", "seed": hex, "public": hex}``, or to key
 service, ``{"uri": …, "scheme": …, "public": …}``. Messages have names and URIs, and nothing else.
 """
 
+import base64
 import json
 import os
 import re
@@ -14,7 +15,9 @@ from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
     CryptoSigner,
     Key,
@@ -30,6 +33,8 @@ from tsuku_publish.keys import PublicKeyTable, read_public_key
 from tsuku_publish.passphrases import Ask, Passphrases, nobody, read_closed, write_closed
 
 VARIABLE = "TSUKU_LLM_SIGNERS"
+_SECRET = 32
+"""Bytes of a secret that are enough to find it."""
 
 _PRIVATE = re.compile(
     r"-----BEGIN ((?:ENCRYPTED |RSA |EC )?PRIVATE KEY)-----.*?-----END \1-----", re.DOTALL
@@ -97,19 +102,19 @@ def load_signers(environ: Mapping[str, str] = os.environ, ask: Ask = nobody) -> 
     return found
 
 
-def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
-    """Return the seeds that are not encrypted by their names, to search for them.
+def load_secrets(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
+    """Return 32 secret bytes of each signer in a file by its name, to search for them.
 
-    Other users may be able to read the files, as nothing is signed with them: they may be what
-    leaked. Raises ``PublishError``.
+    They are the private number itself or, of an encrypted file, the end of what is encrypted. Other
+    users may be able to read the files, as nothing is signed with them: they may be what leaked.
+    Raises ``PublishError``.
     """
     secrets, found = Passphrases({}), {}
     for path, text in _texts(environ, closed=False):
         if _PRIVATE.search(text):
             name = _name_in(text) or path.stem
-            key = None if _is_encrypted(text) else _private_key(path, text, name, secrets)
-            if isinstance(key, Ed25519PrivateKey):
-                found[name] = key.private_bytes_raw()
+            if secret := _secret_part(path, text, name, secrets):
+                found[name] = secret
         else:
             entries = _entries(path, text)
             found |= {
@@ -118,6 +123,28 @@ def load_seeds(environ: Mapping[str, str] = os.environ) -> dict[str, bytes]:
                 if "uri" not in raw
             }
     return found
+
+
+def _secret_part(path: Path, text: str, name: str, secrets: Passphrases) -> bytes:
+    """Return 32 bytes of a PEM file that nothing public has; fewer for a key of another kind."""
+    if _is_encrypted(text) and (block := _PRIVATE.search(text)):
+        lines = block[0].splitlines()[1:-1]
+        # The old form has headers, and an empty line after them.
+        body = "".join(line for line in lines if ":" not in line)
+        try:
+            return base64.b64decode(body)[-_SECRET:]
+        except ValueError:
+            raise PublishError(f"{path} cannot be opened: it is damaged") from None
+    key = _private_key(path, text, name, secrets)
+    if isinstance(key, Ed25519PrivateKey):
+        return key.private_bytes_raw()
+    if isinstance(key, EllipticCurvePrivateKey):
+        number = key.private_numbers().private_value
+    elif isinstance(key, RSAPrivateKey):
+        number = key.private_numbers().p
+    else:
+        return b""
+    return number.to_bytes(-(-number.bit_length() // 8), "big")[:_SECRET]
 
 
 def make_signer(name: str, path: Path, passphrase: str | None) -> SSlibKey:

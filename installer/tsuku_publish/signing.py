@@ -31,13 +31,14 @@ from tsuku_llm import trust
 from tsuku_llm.revocations import plain
 from tsuku_publish.copies import MemoryCopy
 from tsuku_publish.documents import ReleaseFile
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, other_content
 from tsuku_publish.plan import TARGETS, Plan, RolePlan
 from tsuku_publish.sightings import TIME
 
 Signers = Mapping[str, Signer]
 
 _READABLE = JSONSerializer(compact=False)
+_TIMESTAMP = "metadata/timestamp.json"
 _NOTHING: trust.Copy = MemoryCopy({})
 
 
@@ -83,8 +84,9 @@ def due_roles(plan: Plan, published: trust.Copy) -> tuple[str, ...]:
     versions, targets = _snapshot(published), _targets(plan, TARGETS, ())
     due = ["root", TARGETS]
     for role in plan.delegated:
-        found = published.read(trust.file_name(role, versions.get(role, 0)))
-        data = _parsed(found) if found else None
+        name = trust.file_name(role, versions.get(role, 0))
+        found = published.read(name)
+        data = _parsed(found, name) if found else None
         if data is None or not targets.get_verification_result(
             role, data.signed_bytes, data.signatures
         ):
@@ -102,42 +104,54 @@ def offline_files(  # noqa: PLR0913, PLR0917 - data, and where it comes from
 ) -> dict[str, bytes]:
     """Return the metadata of these roles, with the signatures that exist so far.
 
-    The signers of the last root also sign the next one: clients require its threshold, too. Raises
-    ``PublishError`` before signing if other content of that version is published or gathered: with
-    two signed contents of one version a host could show a different one to each user.
+    Raises ``PublishError`` before signing if other content of that version is published or
+    gathered: with two signed contents of one version a host could show a different one to each
+    user.
     """
     releases = tuple(releases)
-    root = _root(plan)
-    # The last root is one version below: clients accept a next root only if its keys signed it.
-    last = _published_root(root.version - 1, published)
     files = {}
     for role in roles:
-        signed = root if role == "root" else _targets(plan, role, releases)
-        entitled = [public_key(name, plan).keyid for name in plan.roles[role].signers]
-        if role == "root" and last:
-            entitled += last.roles["root"].keyids
+        signed = _root(plan) if role == "root" else _targets(plan, role, releases)
         name = trust.file_name(role, signed.version)
         kept, begun = published.read(name), gathered.read(name)
         if kept is not None and not _same(signed, kept):
-            raise PublishError(f"other content exists under the same version, raise it: {name}")
+            raise other_content(name)
         if begun is not None and not _same(signed, begun):
             raise PublishError(
                 f"other content is gathered under the same version: {name}; compare the data with "
                 "those of its signers, or begin again in an empty folder"
             )
         # Published bytes stay as they are: clients have stored them, with these signatures.
-        files[name] = kept or _signed(signed, signers, entitled, begun)
+        files[name] = kept or _signed(signed, signers, entitled(plan, role, published), begun)
     return files
 
 
-def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> list[str]:
-    """Return what these files still lack: one line for each threshold that is not reached."""
+def entitled(plan: Plan, role: str, published: trust.Copy) -> tuple[str, ...]:
+    """Return the keyids of those whose signatures count for the planned version of a role.
+
+    The signers of the last root also sign the next one: clients require its threshold, too.
+    """
+    keyids = [public_key(name, plan).keyid for name in plan.roles[role].signers]
+    if role == "root":
+        # The last root is one version below: clients accept a next root only if its keys signed it.
+        last = _published_root(plan.roles[role].version - 1, published)
+        keyids += last.roles["root"].keyids if last else []
+    return tuple(dict.fromkeys(keyids))
+
+
+def lacking(
+    plan: Plan, files: Mapping[str, bytes], published: trust.Copy, at_hand: Collection[str] = ()
+) -> list[str]:
+    """Return what these files still lack: one line for each threshold that is not reached.
+
+    The keyids ``at_hand`` count as if they had signed.
+    """
     results: dict[str, Any] = {}
     for role, version in ((name, each.version) for name, each in plan.roles.items()):
         name = trust.file_name(role, version)
         if name not in files:
             continue
-        data = _parsed(files[name])
+        data = _parsed(files[name], name)
         if role == "root":
             of_root = data.signed.get_root_verification_result(
                 _published_root(version - 1, published), data.signed_bytes, data.signatures
@@ -148,10 +162,14 @@ def lacking(plan: Plan, files: Mapping[str, bytes], published: trust.Copy) -> li
             results[role] = delegator.get_verification_result(
                 role, data.signed_bytes, data.signatures
             )
-    return [
-        f"{name}: {len(result.signed)} of {result.threshold} signatures"
+    counts = {
+        name: len(result.signed) + len(result.unsigned.keys() & at_hand)
         for name, result in results.items()
-        if not result
+    }
+    return [
+        f"{name}: {counts[name]} of {result.threshold} signatures"
+        for name, result in results.items()
+        if counts[name] < result.threshold
     ]
 
 
@@ -172,19 +190,21 @@ def _online(
     }
 
 
-def _name_of(signed: Snapshot | Timestamp) -> str:
+def _name_of(signed: Any) -> str:
     if isinstance(signed, Timestamp):
-        return "metadata/timestamp.json"
+        return _TIMESTAMP
+    # A channel's role has the type of targets, and another name: only the version is known here.
     return trust.file_name(signed.type, signed.version)
 
 
 def _snapshot(published: trust.Copy) -> dict[str, int]:
     """Return the version of each role that the published snapshot names; empty without one."""
-    timestamp = published.read("metadata/timestamp.json")
+    timestamp = published.read(_TIMESTAMP)
     if timestamp is None:
         return {}
-    version = _parsed(timestamp).signed.snapshot_meta.version
-    snapshot = _parsed(_required(published, trust.file_name("snapshot", version))).signed
+    version = _parsed(timestamp, _TIMESTAMP).signed.snapshot_meta.version
+    name = trust.file_name("snapshot", version)
+    snapshot = _parsed(_required(published, name), name).signed
     return {name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()}
 
 
@@ -205,18 +225,22 @@ def _root(plan: Plan) -> Root:
 
 
 def _published_root(version: int, published: trust.Copy) -> Root | None:
-    data = published.read(f"metadata/{version}.root.json")
-    root = _parsed(data).signed if data else None
+    name = trust.file_name("root", version)
+    data = published.read(name)
+    root = _parsed(data, name).signed if data else None
     if root is not None and not isinstance(root, Root):
-        raise PublishError(f"metadata/{version}.root.json is no root")
+        raise PublishError(f"{name} is no root")
     return root
 
 
-def _parsed(data: bytes) -> Metadata[Any]:
+def _parsed(data: bytes, name: str) -> Metadata[Any]:
     try:
         return Metadata.from_bytes(data)
     except DeserializationError as error:
-        raise PublishError(f"a file of metadata is damaged: {error.__cause__ or error}") from error
+        raise PublishError(
+            f"{name} is damaged: {error.__cause__ or error}",
+            hint="fetch the published repository, and the gathered folder, again",
+        ) from error
 
 
 def public_key(name: str, plan: Plan) -> SSlibKey:
@@ -226,13 +250,21 @@ def public_key(name: str, plan: Plan) -> SSlibKey:
     return plan.keys[name]
 
 
+def absent(plan: Plan, role: str, signers: Signers) -> tuple[str, ...]:
+    """Name the signers of a role whose keys are not at hand."""
+    at_hand = {each.public_key.keyid for each in signers.values()}
+    names = plan.roles[role].signers
+    return tuple(name for name in names if public_key(name, plan).keyid not in at_hand)
+
+
 def _target_files(
     roles: Iterable[bytes], releases: Iterable[ReleaseFile], *copies: trust.Copy
 ) -> dict[str, bytes]:
     """Return the release files that these roles name: those of ``releases``, or of the copies."""
     made = {_target_file(each).get_prefixed_paths()[0]: each.data for each in releases}
     found = {}
-    for file in (file for data in roles for file in _parsed(data).signed.targets.values()):
+    signed = (_parsed(data, "a role of release files").signed for data in roles)
+    for file in (file for each in signed for file in each.targets.values()):
         for path in file.get_prefixed_paths():
             name = f"targets/{path}"
             old = (data for copy in copies if (data := copy.read(name)) is not None)
@@ -268,15 +300,15 @@ def _target_file(release: ReleaseFile) -> TargetFile:
     return file
 
 
-def _signed(signed: Any, signers: Signers, entitled: Iterable[str], begun: bytes | None) -> bytes:
+def _signed(signed: Any, signers: Signers, keyids: Iterable[str], begun: bytes | None) -> bytes:
     """Return readable JSON with the signatures of ``begun`` and of the signers at hand.
 
-    ``entitled`` are keyids; the signatures come in their order, whichever was made first.
+    The signatures come in the order of the ``keyids``, whichever was made first.
     """
     at_hand = {each.public_key.keyid: each for each in signers.values()}
     metadata: Metadata[Any] = Metadata(signed)
     before = _same(signed, begun)
-    for keyid in dict.fromkeys(entitled):
+    for keyid in keyids:
         if keyid in at_hand:
             try:
                 metadata.sign(at_hand[keyid], append=True)
@@ -294,17 +326,21 @@ def _signed_online(signed: Any, plan: Plan, signers: Signers, published: trust.C
     # Some signers give another signature each time: what is published keeps its bytes.
     if kept is not None and _same(signed, kept):
         return kept
-    names = plan.roles[signed.type].signers
-    if not set(names) <= signers.keys():
-        raise PublishError(f"the online signer is not at hand: {', '.join(names)}")
-    return _signed(signed, signers, [public_key(name, plan).keyid for name in names], None)
+    if missing := absent(plan, signed.type, signers):
+        raise PublishError(
+            f"the online signer is not at hand: {', '.join(missing)}",
+            facts=(f"signers at hand: {', '.join(signers) or 'none'}",),
+            hint="add its file to TSUKU_LLM_SIGNERS; several holders sign one after another with "
+            "sign --gather FOLDER",
+        )
+    return _signed(signed, signers, entitled(plan, signed.type, published), None)
 
 
 def _same(signed: Any, data: bytes | None) -> Metadata[Any] | None:
     """Return the metadata in a file if it signs exactly this content."""
     if data is None:
         return None
-    metadata = _parsed(data)
+    metadata = _parsed(data, _name_of(signed))
     return metadata if metadata.signed_bytes == Metadata(signed).signed_bytes else None
 
 

@@ -8,7 +8,6 @@ gives the same bytes.
 import base64
 import hashlib
 import io
-import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +17,9 @@ from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch.pip_index import LARGEST_PACKAGE, package_folder
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.checking import first_root, verify
-from tsuku_publish.copies import RepositoryFolder
+from tsuku_publish.copies import PACKAGE_NAME, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the wheel: a zip file cannot have an earlier one."""
 
@@ -33,7 +31,7 @@ def write_wheel(source: Path, name: str, folder: Path) -> Path:
     a repository that a client would refuse, for a name that pip would not accept, and for a wheel
     of the same version with other content.
     """
-    if not _NAME.fullmatch(name):
+    if not PACKAGE_NAME.fullmatch(name):
         raise PublishError(f"{name!r} cannot be the name of a package")
     copy = RepositoryFolder(source)
     version = verify(copy, first_root(copy)).roles["timestamp"].version

@@ -53,7 +53,17 @@ def test_the_example_tells_an_error_without_a_traceback(tmp_path: Path) -> None:
 def test_the_example_is_typed_as_the_library_says() -> None:
     config = os.devnull  # not ours, which has exceptions
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file", config, EXAMPLE],
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--config-file",
+            config,
+            "--cache-dir",
+            config,
+            EXAMPLE,
+        ],
         cwd=ROOT.parent,
         env={**os.environ, "MYPYPATH": str(ROOT / "installer")},
         capture_output=True,

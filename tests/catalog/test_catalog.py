@@ -168,8 +168,12 @@ def test_M28_an_entry_in_the_place_of_another_is_refused(
     target = simulator.targets.targets["releases/b3.json"]
     target.unrecognized_fields["custom"] = {**target.custom, "release": "b1"}
     simulator.bump()
-    with pytest.raises(ManifestError, match="describes b1"):
-        refresh(simulator, tmp_path)
+    found = refresh(simulator, tmp_path)
+    assert [each.release for each in found.entries] == ["b2", "b1"]
+    assert found.files["b1"].path == "releases/b1.json"
+    with pytest.raises(ManifestError, match="b3 cannot be read") as caught:
+        found.entry("b3")
+    assert "describes b1" in text(caught.value)
 
 
 def test_targets_that_are_not_releases_are_ignored(

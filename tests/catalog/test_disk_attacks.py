@@ -12,7 +12,7 @@ from support.repository import URL, RepositorySimulator, release_document
 
 from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import FolderCopy
-from tsuku_llm.errors import ManifestError, MetadataError, TsukuError
+from tsuku_llm.errors import MetadataError, TsukuError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes of a POSIX system")
 
@@ -188,7 +188,7 @@ def test_S16_foreign_files_in_the_updaters_folder_keep_their_content(
 @pytest.mark.parametrize(
     "custom", [None, [], "stable", {"release": "b9"}, {"channels": "stable"}, 5]
 )
-def test_an_unreadable_entry_leaves_the_trusted_metadata(
+def test_newer_metadata_counts_despite_an_unreadable_entry(
     simulator: RepositorySimulator, tmp_path: Path, custom: object
 ) -> None:
     """Otherwise a publisher's new format, or mistake, would end every older program."""
@@ -196,15 +196,14 @@ def test_an_unreadable_entry_leaves_the_trusted_metadata(
     simulator.add_target("releases/b9.json", b"{}", custom)
     simulator.bump()
     for _ in range(2):
-        with pytest.raises(ManifestError, match=r"releases/b9\.json"):
-            refresh(simulator, tmp_path)
+        assert "b9 is skipped" in refresh(simulator, tmp_path).notes[0]
         assert newest(loading.load(simulator.repository(), tmp_path)) == "b2"
     del simulator.targets.targets["releases/b9.json"]
     simulator.publish(release_document("b3"))
     assert newest(refresh(simulator, tmp_path)) == "b3"
 
 
-def test_an_updated_copy_of_a_newer_program_is_skipped(
+def test_an_updated_copy_of_a_newer_program_is_used(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     embedded = simulator.freeze()
@@ -217,8 +216,8 @@ def test_an_updated_copy_of_a_newer_program_is_skipped(
     for name in ("timestamp", "3.snapshot", "3.targets"):
         (copy / f"metadata/{name}.json").write_bytes(simulator.files[f"metadata/{name}.json"])
     found = loading.load(repository, tmp_path)
-    assert (found.source, newest(found)) == ("embedded", "b2")
-    assert "b9" in found.notes[0]
+    assert (found.source, newest(found)) == ("updated", "b3")
+    assert "b9 is skipped" in found.notes[0]
 
 
 NAMES = {

@@ -265,7 +265,7 @@ def test_a_dry_run_shows_everything_and_uses_no_network(tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert done.stderr == ""
@@ -349,7 +349,7 @@ def test_a_signal_in_a_download_stops_it_and_leaves_nothing(
             closing(silent.accept()[0]),
         ):
             child.send_signal(number)
-            out, err = child.communicate(timeout=120)
+            out, err = child.communicate(timeout=600)
     assert child.returncode == code
     assert err.splitlines()[-1] == "error[interrupted]: stopped on request"
     assert "Traceback" not in err

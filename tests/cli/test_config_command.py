@@ -286,6 +286,29 @@ def test_a_negative_number_is_a_value_and_refused_as_one(
     assert repr(value) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("written", "key", "value"),
+    [
+        ("min_age=3   # days", "min_age", "3"),
+        ("'backend' = 'cpu'", "backend", "cpu"),
+        ("mirror = [\n  'https://a.example/', # ours\n]", "mirror", "https://a.example/"),
+        ("combine = true", "combine", "yes"),
+    ],
+)
+def test_an_equal_value_leaves_the_file_as_it_is(
+    written: str, key: str, value: str, program: Program, home: Path
+) -> None:
+    configure(home, f"[llm]\n{written}\n")
+    file = home / "config.toml"
+    before, made = file.read_bytes(), file.stat().st_ino
+    done = program("config", "set", f"llm.{key}", value)
+    assert done.code == 0, done.stderr
+    assert file.read_bytes() == before
+    assert file.stat().st_ino == made
+    assert program("config", "set", "llm.backend", "vulkan").code == 0
+    assert file.read_bytes() != before
+
+
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
 def test_an_empty_value_is_refused_in_every_source(
     key: Any, program: Program, home: Path, monkeypatch: pytest.MonkeyPatch

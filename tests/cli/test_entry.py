@@ -366,7 +366,7 @@ def test_a_signal_unwinds_the_program_and_is_reported(
         assert child.stderr is not None
         assert child.stderr.readline() == "ready\n"
         child.send_signal(number)
-        out, err = child.communicate(timeout=120)
+        out, err = child.communicate(timeout=600)
     assert child.returncode == code
     assert err == "cleaned up\nerror[interrupted]: stopped on request\n"
     assert (schemas.read(out)["exit_code"] == code) if extra else (out == "")
@@ -405,7 +405,7 @@ def test_light_commands_load_no_heavy_library(words: tuple[str, ...], tmp_path: 
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert "Traceback" not in done.stderr
@@ -427,7 +427,7 @@ def test_the_version_is_shown_without_loading_click(tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert done.stdout == f"tsuku-llm {__version__}\n0 False False\n"

@@ -207,12 +207,18 @@ SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
             "install --require-gpu",
             ["  tsuku-llm serve has it", "hint: see: tsuku-llm install --help"],
         ),
-        ("repository list --fingerprint x", ["  tsuku-llm repository add has it"]),
+        (
+            "repository list --fingerprint x",
+            ["  tsuku-llm install has it", "  tsuku-llm repository add has it"],
+        ),
         ("list -x", ["hint: see: tsuku-llm list --help"]),
         ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
         ("serve --background", [f"hint: did you mean --detach? {SERVER}"]),
         ("serve --port 80", [f"hint: {AFTER} -- --port"]),
-        ("serve --force", ["  tsuku-llm install has it", f"hint: {SERVER}"]),
+        (
+            "serve --force",
+            ["  tsuku-llm install has it", "  tsuku-llm bundle create has it", f"hint: {SERVER}"],
+        ),
     ],
 )
 def test_an_unknown_option_is_answered_with_what_may_be_meant(

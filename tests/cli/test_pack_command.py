@@ -301,11 +301,13 @@ def test_a_damaged_archive_is_the_same_error_as_in_an_install(
     assert not list((release.parent / "archives").glob(".*"))
 
 
-def test_a_folder_that_cannot_be_written_is_a_disk_error(
+def test_a_file_in_the_place_of_the_folder_is_a_wrong_word(
     program: Program, build: Path, release: Path
 ) -> None:
     (release.parent / "archives").write_bytes(b"a file")
-    assert program(*words(build, release)).code == 6
+    done = program(*words(build, release))
+    assert (done.code, "archives is a file" in done.stderr) == (2, True)
+    assert (release.parent / "archives").read_bytes() == b"a file"
 
 
 def test_the_release_file_in_the_documents_can_be_packed(

@@ -65,7 +65,8 @@ def test_ctrl_c_at_a_question_ends_with_130_and_nothing_is_changed(
         seen.wait_for(lambda text: "[y/N]" in text)
         seen.keys("C-c")
         assert seen.exit_code() == 130
-        assert seen.lines[-1] == "error[interrupted]: stopped on request"
+        # A busy terminal may echo the key after the new line.
+        assert seen.lines[-1].removeprefix("^C") == "error[interrupted]: stopped on request"
         assert "Traceback" not in seen.text
     assert user.versions() == []
     assert not list((user.home / "llm").rglob("*.part"))

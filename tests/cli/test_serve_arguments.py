@@ -91,6 +91,9 @@ def test_a_plain_start_has_the_usual_errors(own: list[str], tmp_path: Path) -> N
         (("--output", "units"), "--output needs --systemd-unit"),
         (("--open", "--windows-task"), "--open and --windows-task cannot be combined"),
         (("--exec", "--json"), "--exec and --json cannot be combined"),
+        (("--require-gpu", "--min-gpu-share", "2"), "hint: such as 0.9, or 0 to allow every share"),
+        (("--name", "a b"), "'a b' cannot be a server's name"),
+        (("--name", "a/b", "--detach"), "'a/b' cannot be a server's name"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -58,7 +58,7 @@ def shell(line: str, home: Path) -> "subprocess.CompletedProcess[str]":
         env=environment(home),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
@@ -109,7 +109,7 @@ def test_a_path_is_printed_byte_by_byte(tmp_path: Path) -> None:
     home = os.fsencode(tmp_path) + b"/\xff home"
     env = {**environment(tmp_path), "TSUKU_HOME": os.fsdecode(home), "PYTHONUTF8": "1"}
     done = subprocess.run(
-        [*COMMAND, "config", "path"], env=env, capture_output=True, timeout=120, check=True
+        [*COMMAND, "config", "path"], env=env, capture_output=True, timeout=600, check=True
     )
     assert done.stdout == home + b"/config.toml\n"
 
@@ -122,7 +122,7 @@ def test_a_narrow_encoding_is_not_an_error(tmp_path: Path) -> None:
         [*COMMAND, "config", "set", "llm.channel", "nightly"],
         env=env,
         capture_output=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert b"\\u6f22" in done.stdout

@@ -5,12 +5,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from support.program import Result, environment, run_program
-from support.tools import require_tool
+from support.user_systemd import verify_all
 
 from tsuku_llm.cli.render.units import OnDemand, Service, unit_texts
 from tsuku_llm.operations.credentials import Handover, masked
@@ -33,32 +32,6 @@ def option(unit: str, name: str) -> str:
 def verify(unit: str, folder: Path) -> str:
     """What systemd has to say against this unit of a user; nothing is right."""
     return verify_all({"tsuku-llm-test.service": unit}, folder)
-
-
-def verify_all(units: Mapping[str, str], folder: Path, scope: str = "--user") -> str:
-    """What systemd has to say against units that lie side by side."""
-    folder = folder / "units"
-    runtime = folder / "runtime"
-    runtime.mkdir(parents=True, exist_ok=True)
-    for name, text in units.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [require_tool("systemd-analyze"), "verify", scope, "--man=no"]
-        + [str(folder / name) for name in units],
-        # The colon adds systemd's own folders, with its targets.
-        env={
-            **os.environ,
-            "SYSTEMD_UNIT_PATH": f"{folder}:",
-            "XDG_RUNTIME_DIR": str(runtime),
-            "HOME": str(folder),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return "\n".join(
-        line for line in done.stderr.splitlines() if any(name in line for name in units)
-    )
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:

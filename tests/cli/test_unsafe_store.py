@@ -40,6 +40,8 @@ REFUSED = {
     "fallback, forget": ("fallback", "--forget"),
     "uninstall": ("uninstall", "--all"),
     "prune": ("prune",),
+    "mirror": ("mirror", "--dry-run", "mirror"),
+    "bundle create": ("bundle", "create", "--no-program", "machines.bundle"),
     "config set": ("config", "set", "llm.fallback", "off"),
     "config edit": ("config", "edit"),
     "config unset": ("config", "unset", "llm.channel"),
@@ -70,8 +72,10 @@ LOOKING = {
 }
 """Commands that only look, and their exit codes: they go on."""
 
-NEITHER = {"completion", "help", "repository pack", "self-update", "version"}
-"""They touch no store; ``repository pack`` only names the command that it has become."""
+NEITHER = {"completion", "help", "repository pack", "self-update", "version", "bundle show"} | {
+    f"fleet {name}" for name in ("plan", "apply", "status")
+}
+"""They touch no store here; ``repository pack`` only names the command that it has become."""
 
 
 @pytest.fixture

@@ -113,6 +113,18 @@ def test_a_damaged_version_cannot_be_activated(store: Store, program: Program) -
     assert active(store) == new.id
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\0" * 60], ids=["cut off", "list", "zeros"])
+def test_a_damaged_receipt_names_the_build_that_is_to_be_installed_again(
+    store: Store, program: Program, content: bytes
+) -> None:
+    damaged = put(store, "b200", "cuda-13.4")
+    (damaged.path / "receipt.json").write_bytes(content)
+    done = program("use", damaged.id)
+    assert done.code == 6
+    assert f"the receipt of {damaged.id} is not readable" in done.stderr
+    assert "tsuku-llm install --force --release b200 --backend cuda-13.4 installs" in done.stderr
+
+
 def test_rollback_goes_back_and_forth(store: Store, as_json: AsJson) -> None:
     old, new = put(store, "b100"), put(store, "b200")
     assert as_json("rollback")["data"]["id"] == active(store) == old.id
@@ -494,7 +506,7 @@ def test_X13_a_system_install_serves_every_user_and_is_not_changed(
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             **NOBODY,  # type: ignore[call-overload]
         )

@@ -88,14 +88,26 @@ def values() -> list[tuple[str, tuple[str, ...], str]]:
         before: tuple[str, ...] = ()
         for each in command.params:
             if isinstance(each, click.Option) and not each.is_flag and each.name:
-                found.append((name, (each.opts[-1], ""), each.opts[-1]))
+                others = needed(command, each)
+                found.append((name, (*others, each.opts[-1], ""), each.opts[-1]))
                 if each.opts[-1].startswith("--"):
-                    found.append((name, (f"{each.opts[-1]}=",), each.opts[-1]))
+                    found.append((name, (*others, f"{each.opts[-1]}="), each.opts[-1]))
             elif isinstance(each, click.Argument) and each.name not in ("arguments", "value"):
                 shown = each.human_readable_name.strip("[].")
                 found.append((name, (*before, ""), shown))
                 before += ("x",)
     return found
+
+
+def needed(command: click.Command, option: click.Option) -> tuple[str, ...]:
+    """The words without which nothing is read: other options, and the file of ``bundle create``."""
+    words: list[str] = []
+    for each in command.params:
+        if each is not option and isinstance(each, click.Option) and each.required:
+            words += [each.opts[-1], "x"]
+        if isinstance(each, click.Argument) and each.required and each.name == "file":
+            words.append("x")
+    return tuple(words)
 
 
 @pytest.mark.parametrize(("name", "words", "parameter"), values())

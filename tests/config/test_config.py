@@ -165,6 +165,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
     text = {
         "llm.repository_url": "https://a.example/x",
         "llm.mirror": "file:///m",
+        "llm.connections": "1",
         "llm.lock_timeout": "60",
         "llm.probe_timeout": "1m",
         "llm.refresh": "always",
@@ -173,6 +174,7 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.canary": "false",
         "llm.warm_up": "false",
         "llm.hold": "true",
+        "llm.combine": "true",
         "llm.min_age": "14",
         "llm.ask_above": "1.5 GB",
         "llm.max_download": "600MiB",
@@ -556,7 +558,8 @@ URLS = st.from_regex(
 TEXTS = {
     "llm.prefer": PREFERENCES,
     "llm.repository_url": st.lists(URLS, min_size=1, max_size=3).map(",".join),
-    "llm.mirror": st.lists(URLS, min_size=1, max_size=3).map(",".join),
+    "llm.mirror": st.lists(URLS | st.just("origin"), min_size=1, max_size=3).map(",".join),
+    "llm.connections": st.integers(1, 16).map(str),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
     "llm.probe_timeout": st.integers(1, 3600).map(str),
     "llm.refresh": st.sampled_from(keys.REFRESHES),
@@ -565,6 +568,7 @@ TEXTS = {
     "llm.canary": st.sampled_from(["true", "false"]),
     "llm.warm_up": st.sampled_from(["true", "false"]),
     "llm.hold": st.sampled_from(["true", "false"]),
+    "llm.combine": st.sampled_from(["true", "false"]),
     "llm.min_age": st.integers(0, 99_999).map(str),
     "llm.ask_above": st.integers(0, 10**12).map(str),
     "llm.max_download": st.integers(0, 10**6).map(lambda count: f"{count} MB"),

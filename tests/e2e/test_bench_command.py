@@ -204,7 +204,9 @@ def test_if_no_variant_can_be_measured_every_reason_is_told(
     user = published(shop, tmp_path / "home", cpu=("exit 3",))
     done = bench(user, model, "--yes", "--json")
     assert (done.code, done.document["error"]["message"]) == (7, "no variant could be measured")
-    assert done.document["error"]["facts"] == [f"cpu: {UNKNOWN_END}; it ended with exit code 3"]
+    assert done.document["error"]["facts"] == [
+        f"cpu: {UNKNOWN_END}; it said nothing; it ended with exit code 3"
+    ]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"GGU", b"<html>", "folder"])

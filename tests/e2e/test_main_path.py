@@ -158,7 +158,7 @@ def test_two_installs_at_once_download_once(shop: ReleaseServer, user: User) -> 
         )
         for _ in range(2)
     ]
-    outputs = [child.communicate(timeout=120)[0] for child in children]
+    outputs = [child.communicate(timeout=600)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0], outputs
     assert len(shop.downloads()) == 2, "two archives, each once"
     assert len(user.versions()) == 1

@@ -44,9 +44,9 @@ def test_a_packed_build_is_signed_published_and_installed(
     tmp_path: Path, shop: ReleaseServer, data: Path
 ) -> None:
     environ = signers_file(tmp_path / "signers.json", *SIGNERS)
-    publisher(data, "sign", **environ)
+    publisher(data, "sign", "--yes", **environ)
     signed = files_of(data / "signed")
-    publisher(data, "sign", **environ)
+    publisher(data, "sign", "--yes", **environ)
     assert files_of(data / "signed") == signed, "a second run gives the same bytes"
     publisher(data, "publish", shop.nginx.root / "repository")
     publisher(data, "check", "--on", "2026-11-22")

@@ -86,7 +86,7 @@ def test_T20_a_revocation_stays_after_the_release_left_the_channels(company: Com
     publisher, user = company
     publisher.revoke("b2")
     publisher.channels(stable=["b1"])
-    publisher.publish("--drop", "b2")
+    publisher.publish()
     refresh(user)
     assert refused(started(user)) == FACTS
     named = user.run("install", "--release", "b2", "--json")

@@ -136,7 +136,9 @@ def test_M29_an_update_never_goes_back_but_names_the_command(
     assert "tsuku-llm install --release b1" in checked.stdout
     done = owner.run("update", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked")
-    assert done.document["error"]["hint"] == "go back: tsuku-llm install --release b1"
+    assert done.document["error"]["hint"] == (
+        "go back: tsuku-llm install --release b1 --repository test"
+    )
     assert "b2" in owner.run("which").stdout
 
 

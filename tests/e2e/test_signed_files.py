@@ -220,6 +220,23 @@ def test_T35_the_publishers_name_is_shown_with_the_repositorys_name(
     assert all(part in json.dumps(told) for part in (f'"repository": "{NAME}"', REASON))
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("explain",), ("backends",), ("install", "--dry-run"), ("list", "--available"), ("install",)],
+    ids=" ".join,
+)
+def test_what_was_not_measured_says_so_where_a_build_is_chosen(
+    shop: FolderShop, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    publish(shop, "b1", unmeasured=REASON, listed=False)
+    user = shop.user(tmp_path / "home")
+    told = user.run(*words, "--json").document["data"]
+    assert (told["releases"][0] if words[0] == "list" else told)["unmeasured"] == REASON
+    shown = user.run(*words).stdout
+    assert "unmeasured" in shown
+    assert words[0] == "list" or f"  unmeasured: {REASON}\n" in shown
+
+
 def test_an_installed_version_says_where_it_came_from(shop: FolderShop, tmp_path: Path) -> None:
     publish(shop, "b1", unattested=REASON)
     user = shop.user(tmp_path / "home")

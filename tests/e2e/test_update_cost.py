@@ -98,3 +98,58 @@ def test_an_archive_without_a_list_of_files_is_downloaded(shop: ReleaseServer, o
     companion = runtime(shop, "runtime-2")
     del companion["files"]
     assert sorted(updated(shop, owner, companion)) == ["b2-build.tar.gz", "runtime-2.tar.gz"]
+
+
+@pytest.fixture
+def unlisted(shop: ReleaseServer) -> dict[str, Any]:
+    """As CUDA's runtime for Windows: several releases of upstream name the same archive."""
+    companion = runtime(shop, "runtime-1")
+    del companion["files"]
+    return companion
+
+
+@pytest.fixture
+def holder(shop: ReleaseServer, tmp_path: Path, unlisted: dict[str, Any]) -> User:
+    publish(shop, "b1", unlisted)
+    user = shop.user(tmp_path / "home")
+    assert user.run("install").code == 0
+    return user
+
+
+def test_the_same_archive_without_a_list_of_files_is_downloaded_once(
+    shop: ReleaseServer, holder: User, unlisted: dict[str, Any]
+) -> None:
+    assert updated(shop, holder, unlisted) == ["b2-build.tar.gz"]
+    assert library(holder, "b1").samefile(library(holder, "b2"))
+    assert holder.run("verify").code == 0, "the old version is whole as well"
+    # And again: the new receipt also knows what the archive has.
+    assert holder.run("uninstall", "b1").code == 0
+    before = len(shop.downloads())
+    publish(shop, "b3", unlisted)
+    planned = holder.run("update", "--check", "--json").document["data"]["to_download"]
+    assert holder.run("update").code == 0
+    assert fetched(shop, before) == ["b3-build.tar.gz"]
+    assert planned == sum(line.sent for line in shop.downloads()[before:])
+
+
+def test_X01_of_an_archive_without_a_list_nothing_that_was_tampered_with_is_taken(
+    shop: ReleaseServer, holder: User, unlisted: dict[str, Any]
+) -> None:
+    source = library(holder, "b1")
+    source.write_bytes(b"X" * source.stat().st_size)
+    found = updated(shop, holder, unlisted)
+    assert sorted(found) == ["b2-build.tar.gz", "runtime-1.tar.gz"]
+    assert library(holder, "b2").read_bytes() == b"a runtime" * 5000
+
+
+def test_a_receipt_from_before_the_lists_of_archives_is_read(
+    shop: ReleaseServer, holder: User, unlisted: dict[str, Any]
+) -> None:
+    path = library(holder, "b1").parents[1] / "receipt.json"
+    receipt = json.loads(path.read_text("utf-8"))
+    assert [len(each.pop("files")) for each in receipt["artifacts"]] == [0, 1]
+    for each in receipt["artifacts"]:
+        del each["links"]
+    path.write_text(json.dumps(receipt), "utf-8")
+    found = updated(shop, holder, unlisted)
+    assert sorted(found) == ["b2-build.tar.gz", "runtime-1.tar.gz"]

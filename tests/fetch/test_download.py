@@ -12,6 +12,7 @@ import pytest
 from support.downloads import BODY, Clock, Seen, artifact_at
 from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.errors import (
     BodyError,
     ConfigError,
@@ -182,14 +183,16 @@ def test_mirrors_are_tried_in_order_and_resumed(tmp_path: Path) -> None:
         FaultServer([GOOD]) as whole,
         FaultServer([GOOD]) as origin,
     ):
-        mirrors = (f"{empty.url}/llm/", f"{breaking.url}/a%20b", whole.url)
+        mirrors = (f"{empty.url}/llm/", f"{breaking.url}/a%20b", whole.url, ORIGIN)
         artifact = artifact_at(f"{origin.url}/v1/build%2B1.tar.gz")
         with Clock().network(mirrors=mirrors) as network:
             assert fetch(artifact, tmp_path, network).read_bytes() == BODY
-        assert [server.requests[0].path for server in (empty, breaking, whole)] == [
+        asked = [request.path for server in (empty, breaking, whole) for request in server.requests]
+        assert list(dict.fromkeys(asked)) == [
+            f"/llm/sha256/{artifact.sha256}",
             "/llm/build%2B1.tar.gz",
-            "/a%20b/build%2B1.tar.gz",
-            "/build%2B1.tar.gz",
+            f"/a%20b/sha256/{artifact.sha256}",
+            f"/sha256/{artifact.sha256}",
         ]
         assert whole.requests[0].headers["range"] == f"bytes={HALF}-"
         assert "if-range" not in whole.requests[0].headers
@@ -199,7 +202,7 @@ def test_mirrors_are_tried_in_order_and_resumed(tmp_path: Path) -> None:
 def test_wrong_bytes_of_a_mirror_are_refused(tmp_path: Path) -> None:
     with FaultServer([answer("200 OK", BODY[::-1])]) as liar, FaultServer([GOOD]) as origin:
         artifact = artifact_at(f"{origin.url}/x")
-        with Clock().network(mirrors=(liar.url,)) as network:
+        with Clock().network(mirrors=(liar.url, ORIGIN)) as network:
             assert fetch(artifact, tmp_path, network).read_bytes() == BODY
         assert len(liar.requests) == len(origin.requests) == 1
 
@@ -213,7 +216,7 @@ def test_wrong_bytes_of_a_mirror_cost_one_restart(tmp_path: Path) -> None:
 
     with FaultServer([lie]) as liar, FaultServer([GOOD]) as origin:
         artifact = artifact_at(f"{origin.url}/x")
-        with Clock().network(mirrors=(liar.url,)) as network:
+        with Clock().network(mirrors=(liar.url, ORIGIN)) as network:
             assert fetch(artifact, tmp_path, network).read_bytes() == BODY
         assert [request.headers.get("range") for request in origin.requests] == [
             f"bytes={HALF}-",
@@ -225,7 +228,7 @@ def test_a_wrong_digest_is_reported_before_other_failures(tmp_path: Path) -> Non
     with FaultServer([answer("200 OK", BODY[::-1])]) as liar:
         artifact = artifact_at(f"{CLOSED}/x")
         with (
-            Clock().network(mirrors=(liar.url,)) as network,
+            Clock().network(mirrors=(liar.url, ORIGIN)) as network,
             pytest.raises(DigestMismatch) as caught,
         ):
             fetch(artifact, tmp_path, network)
@@ -242,7 +245,7 @@ def test_a_mirror_that_is_not_a_url_is_refused(tmp_path: Path, mirror: str) -> N
 
 def test_a_hint_does_not_ask_for_a_mirror_that_is_set(tmp_path: Path) -> None:
     hints = []
-    for mirrors in ((), (f"{CLOSED}/mirror",)):
+    for mirrors in ((), (f"{CLOSED}/mirror", ORIGIN)):
         with Clock().network(mirrors=mirrors) as network, pytest.raises(HostUnreachable) as caught:
             fetch(artifact_at(f"{CLOSED}/x"), tmp_path, network)
         hints.append(caught.value.hint)
@@ -265,7 +268,12 @@ def test_a_file_mirror_is_verified_and_need_not_be_complete(tmp_path: Path) -> N
     (tmp_path / "m").mkdir()
     (tmp_path / "m/x").write_bytes(BODY[:-1] + b"x")
     (tmp_path / "empty").mkdir()
-    mirrors = ((tmp_path / "m").as_uri(), (tmp_path / "empty").as_uri(), (tmp_path / "no").as_uri())
+    mirrors = (
+        (tmp_path / "m").as_uri(),
+        (tmp_path / "empty").as_uri(),
+        (tmp_path / "no").as_uri(),
+        ORIGIN,
+    )
     artifact = artifact_at(f"{CLOSED}/x")
     with Clock().network(mirrors=mirrors) as network, pytest.raises(DigestMismatch):
         fetch(artifact, tmp_path / "p", network)
@@ -278,7 +286,7 @@ def test_an_endless_file_of_a_file_mirror_is_cut_at_the_limit(tmp_path: Path) ->
     (tmp_path / "m/x").write_bytes(BODY + b"more")
     artifact = artifact_at(f"{CLOSED}/x")
     with (
-        Clock().network(mirrors=((tmp_path / "m").as_uri(),)) as network,
+        Clock().network(mirrors=((tmp_path / "m").as_uri(), ORIGIN)) as network,
         pytest.raises(HostUnreachable) as caught,
     ):
         fetch(artifact, tmp_path / "p", network)
@@ -291,7 +299,7 @@ def test_a_file_mirror_reads_regular_files_only(
 ) -> None:
     (tmp_path / "m").mkdir()
     odd(tmp_path / "m/x")
-    mirrors = ((tmp_path / "m").as_uri(),)
+    mirrors = ((tmp_path / "m").as_uri(), ORIGIN)
     with FaultServer([good(BODY)]) as server, Clock().network(mirrors=mirrors) as network:
         done = fetch(artifact_at(f"{server.url}/x"), tmp_path / "p", network)
         assert done.read_bytes() == BODY
@@ -451,7 +459,7 @@ def test_H27_credentials_stay_with_their_host(tmp_path: Path) -> None:
         with FaultServer(moved) as server:
             url = server.url.replace("//", "//user:SECRETPASSWORD@")
             with (
-                Clock().network(mirrors=(url,)) as network,
+                Clock().network(mirrors=(url, ORIGIN)) as network,
                 pytest.raises(HttpStatusError) as caught,
             ):
                 fetch(artifact_at(f"{other.url}/x?{REDIRECT_QUERY}"), tmp_path, network)
@@ -470,5 +478,5 @@ def test_H27_the_query_of_a_mirror_is_sent_and_not_shown(tmp_path: Path) -> None
         mirror = f"{server.url}/llm?sig=SECRET"
         with Clock().network(mirrors=(mirror,)) as network, pytest.raises(TsukuError) as caught:
             fetch(artifact_at(f"{CLOSED}/x"), tmp_path, network)
-        assert server.requests[0].path == "/llm/x?sig=SECRET"
+        assert server.requests[0].path == f"/llm/sha256/{artifact_at('').sha256}?sig=SECRET"
     assert "SECRET" not in repr((caught.value.message, caught.value.facts))

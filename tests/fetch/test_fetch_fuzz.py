@@ -19,6 +19,7 @@ from support.http_faults import (
     raw,
 )
 
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Limits, fetch
 
@@ -107,7 +108,7 @@ def test_C12_any_partial_file_and_any_servers_give_the_signed_bytes_or_an_error(
             (folder / f"{artifact.sha256}.part").write_bytes(left)
         if note is not None:
             (folder / f"{artifact.sha256}.part.json").write_bytes(note)
-        mirrors = (f"{server.url}/mirror",) if mirrored else ()
+        mirrors = (f"{server.url}/mirror", ORIGIN) if mirrored else ()
         with Clock().network(mirrors=mirrors, limits=limits) as network:
             try:
                 assert fetch(artifact, folder, network) == done

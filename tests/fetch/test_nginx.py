@@ -185,13 +185,14 @@ def test_metadata_takes_one_connection(nginx: Nginx) -> None:
     assert len({line.connection for line in nginx.requests()}) == 1
 
 
-def test_a_mirror_is_asked_by_file_name(nginx: Nginx, tmp_path: Path) -> None:
+def test_a_mirror_that_a_person_filled_is_asked_by_file_name(nginx: Nginx, tmp_path: Path) -> None:
     (nginx.root / "llm").mkdir()
     (nginx.root / "llm/build.tar.gz").write_bytes(BODY)
     artifact = artifact_at("https://127.0.0.1:1/v1/build.tar.gz", BODY)
     with network(nginx, (f"{nginx.url}/llm",)) as run:
         fetch(artifact, tmp_path / "p", run)
-    assert [line.path for line in nginx.requests()] == ["/llm/build.tar.gz"]
+    asked = [(line.path, line.status) for line in nginx.requests()]
+    assert asked == [(f"/llm/sha256/{artifact.sha256}", 404), ("/llm/build.tar.gz", 200)]
 
 
 def test_a_large_archive_needs_constant_memory(nginx: Nginx, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from support.http_faults import (
     places_asked,
 )
 
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.errors import (
     BodyError,
     DigestMismatch,
@@ -328,7 +329,7 @@ def until(place: int) -> Behaviour:
 def test_the_next_mirror_is_asked_only_for_the_missing_bytes(tmp_path: Path) -> None:
     with FaultServer([until(120_000)]) as breaking, FaultServer([good(BODY, etag='"m"')]) as whole:
         artifact = artifact_at(f"{whole.url}/x")
-        with Clock().network(mirrors=(breaking.url,), limits=WIDE) as network:
+        with Clock().network(mirrors=(breaking.url, ORIGIN), limits=WIDE) as network:
             assert fetch(artifact, tmp_path, network).read_bytes() == BODY
         assert "if-range" not in whole.requests[0].headers
         assert whole.requests[0].headers["range"].startswith("bytes=")

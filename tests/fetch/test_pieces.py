@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import os
@@ -25,7 +26,8 @@ from support.http_faults import (
     places_asked,
 )
 
-from tsuku_llm.errors import BodyError, DigestMismatch, HttpStatusError, Interrupted
+from tsuku_llm.config.keys import ORIGIN
+from tsuku_llm.errors import BodyError, DigestMismatch, HttpStatusError, Interrupted, StoreError
 from tsuku_llm.fetch import VerifiedStream, delivered, fetch
 from tsuku_llm.fetch.limits import Limits
 from tsuku_llm.fetch.pieces import PieceVerifier, WrongPiece
@@ -94,7 +96,8 @@ def test_H38_a_server_may_give_wrong_bytes_to_some_connections(
     with FaultServer([lying(1)]) as server, Clock().network(limits=limits) as network:
         assert fetch(wanted(server.url), tmp_path, network).read_bytes() == BODY
         if limits is WIDE:
-            assert asked(server).count(BAD_PIECE) == 2
+            # Once more if the plan of several connections has a range with just these ends.
+            assert asked(server).count(BAD_PIECE) in (2, 3)
         else:
             assert asked(server) == [(0, len(BODY)), *[(100_000, len(BODY))] * 2]
 
@@ -117,7 +120,7 @@ def test_H36_a_wrong_piece_is_downloaded_from_the_next_mirror(
     tmp_path: Path, limits: Limits
 ) -> None:
     with FaultServer([lying(99)]) as liar, FaultServer([GOOD]) as origin:
-        with Clock().network(mirrors=(liar.url,), limits=limits) as network:
+        with Clock().network(mirrors=(liar.url, ORIGIN), limits=limits) as network:
             assert fetch(wanted(origin.url), tmp_path, network).read_bytes() == BODY
         assert min(places_asked(origin.requests, len(BODY))) == 100_000
 
@@ -157,7 +160,7 @@ def test_verified_pieces_are_never_discarded(
     cut = good(BODY, cut=105_000)
     servers = [cut, again] if limits is ONE else [good(BODY, cut=5_000), again]
     with FaultServer(servers) as server:
-        mirrors = (server.url,)
+        mirrors = (server.url, ORIGIN)
         with FaultServer([GOOD]) as origin:
             artifact = wanted(origin.url)
             with Clock().network(mirrors=mirrors, limits=limits) as network:
@@ -365,3 +368,22 @@ def leads_to(descriptor: int, path: Path) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/self/fd/{descriptor}").readlink() == path
     return False
+
+
+def test_a_disk_that_fails_at_the_end_is_an_error_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size is asked of the disk, which fails with EIO there as anywhere."""
+    (tmp_path / "file").write_bytes(BODY)
+    stream = VerifiedStream(None)
+    stream.opened(tmp_path / "file")
+
+    def fails(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fails)
+        with pytest.raises(StoreError) as refused:
+            stream.complete()
+    assert "reading a download" in str(refused.value.facts)
+    stream.close()

@@ -8,6 +8,7 @@ import pytest
 from support.downloads import BODY, Clock, artifact_at, pieces_of
 from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head, raw
 
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.errors import DigestMismatch, DownloadError, HostUnreachable, TsukuError
 from tsuku_llm.fetch import Limits, delivered, fetch
 from tsuku_llm.manifest import Artifact
@@ -72,7 +73,7 @@ def test_S15_a_wrong_piece_and_then_no_more_answers(
     tmp_path: Path, limits: Limits, later: Behaviour
 ) -> None:
     """The piece that is asked for again never comes."""
-    limits = dataclasses.replace(limits, connections=1, initial_connections=1)
+    limits = dataclasses.replace(limits, connections=2, initial_connections=1)
     piece = answer(
         "206 Partial Content",
         BAD[:20_000],
@@ -104,7 +105,7 @@ def test_S15_wrong_bytes_of_one_source_are_reported(tmp_path: Path, wrong_first:
     with FaultServer([answer("200 OK", BAD)]) as lying:
         places = [lying.url, CLOSED]
         mirror, own = places if wrong_first else reversed(places)
-        error = caught(artifact_at(f"{own}/x"), tmp_path, ONE, mirror)
+        error = caught(artifact_at(f"{own}/x"), tmp_path, ONE, mirror, ORIGIN)
     assert isinstance(error, DigestMismatch)
     assert "127.0.0.1:1 cannot be reached" in repr(error.facts)
 
@@ -126,13 +127,13 @@ def test_S15_another_failed_artifact_does_not_hide_wrong_bytes(
         FORBIDDEN(exchange)
 
     def mirror(exchange: Exchange) -> None:
-        lies = exchange.request.path == "/one"
+        lies = exchange.request.path == f"/sha256/{one.sha256}"
         (answer("200 OK", BAD) if lies else fails_later)(exchange)
 
     with FaultServer([mirror]) as both, FaultServer([FORBIDDEN]) as refusing:
         one = artifact_at(f"{slow.url}/one")
         two = artifact_at(f"{refusing.url}/two", BODY[::-1])
-        with Clock().network(mirrors=(both.url,)) as network:
+        with Clock().network(mirrors=(both.url, ORIGIN)) as network:
             delivery = delivered([one, two], tmp_path, network)
             streams = delivery.__enter__()
             with pytest.raises(DownloadError) as first:

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +39,27 @@ def test_another_process_with_the_same_pid_is_not_signalled(
     assert not another.send(signal.SIGKILL)
     assert another.is_gone_within(0)
     assert sleeper.poll() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have pids of their own on Linux")
+def test_a_process_whose_pid_is_now_that_of_a_thread_has_ended() -> None:
+    asked, over = threading.Event(), threading.Event()
+    numbers: list[int] = []
+
+    def wait() -> None:
+        numbers.append(threading.get_native_id())
+        asked.set()
+        over.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    asked.wait()
+    try:
+        assert numbers[0] != os.getpid()
+        assert not Process(numbers[0], "an-earlier-boot:17").send(signal.SIGKILL)
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_a_signal_is_delivered_and_a_zombie_counts_as_ended(

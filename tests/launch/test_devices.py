@@ -1,6 +1,10 @@
 """The device list in the wordings of several versions, and what is read out of it."""
 
+from random import Random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tsuku_llm.launch.devices import (
     ListedDevice,
@@ -138,3 +142,56 @@ def test_the_log_of_vulkan_tells_integrated_devices() -> None:
     found = [each.integrated for each in with_kinds(listed, UMA_LOG)]
     assert found == [True, False, False, None, None]
     assert with_kinds(listed, "ggml_vulkan: 0 = cut off | uma:") == listed
+
+
+NAMES_OF_CARDS = {
+    "NVIDIA GeForce RTX 4090": "NVIDIA GeForce RTX 4090",
+    "NVIDIA H200": "NVIDIA H200 (NVIDIA)",
+    "NVIDIA H200 MIG 1g.18gb": "NVIDIA H200",
+    "Quadro K620": "Quadro K620",
+}
+OF_OTHERS = (
+    "AMD Radeon RX 6700 XT (RADV NAVI22)",
+    "Radeon RX 580 Series",
+    "Intel(R) Arc(tm) A770 Graphics (DG2)",
+)
+UNKNOWN = ("llvmpipe (LLVM 17.0.6, 256 bits)", "a card")
+
+
+@given(
+    st.lists(st.sampled_from(sorted(NAMES_OF_CARDS)), min_size=1),
+    st.lists(st.sampled_from(OF_OTHERS + UNKNOWN)),
+    st.randoms(),
+)
+def test_a_combined_build_lists_every_card_once(
+    nvidia: list[str], others: list[str], order: Random
+) -> None:
+    """Both interfaces list the first cards, in an order of their own; Vulkan alone the others."""
+    through_vulkan = [*(NAMES_OF_CARDS[name] for name in nvidia), *others]
+    order.shuffle(through_vulkan)
+    listed = (
+        *(ListedDevice(f"CUDA{at}", name) for at, name in enumerate(nvidia)),
+        *(ListedDevice(f"Vulkan{at}", name) for at, name in enumerate(through_vulkan)),
+    )
+    own = own_devices(listed, "cuda+vulkan")
+    assert [each.description for each in own if each.name.startswith("CUDA")] == nvidia
+    joined = [each.description for each in own if each.name.startswith("Vulkan")]
+    # A device of no known maker may be one of the first cards.
+    assert sorted(joined) == sorted(each for each in others if each in OF_OTHERS)
+
+
+def test_a_card_that_its_makers_interface_hides_is_listed_by_the_other() -> None:
+    listed = (
+        ListedDevice("Vulkan0", "NVIDIA H200"),
+        ListedDevice("Vulkan1", "AMD Radeon RX 6700 XT (RADV NAVI22)"),
+    )
+    assert own_devices(listed, "cuda+vulkan") == listed
+
+
+def test_an_integrated_amd_gpu_comes_through_rocm_alone() -> None:
+    listed = (
+        ListedDevice("ROCm0", "AMD Radeon Graphics"),
+        ListedDevice("Vulkan0", "AMD Radeon 8060S (RADV GFX1151)"),
+        ListedDevice("Vulkan1", "NVIDIA GeForce RTX 4090"),
+    )
+    assert [each.name for each in own_devices(listed, "rocm+vulkan")] == ["ROCm0", "Vulkan1"]

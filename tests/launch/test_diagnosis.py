@@ -258,6 +258,20 @@ def test_a_fix_that_installs_again_names_the_build_that_failed(row: Row) -> None
         assert ("install --force" in diagnosis.fix) == (exact in hint)
 
 
+@pytest.mark.parametrize("row", one_of_each(ROWS), ids=lambda row: row.slug)
+def test_no_fix_updates_a_build_of_ones_own(row: Row) -> None:
+    """``tsuku-llm update`` leaves such a build alone."""
+    diagnosis = diagnose(row.code, row.tail, distribution="debian")
+    assert diagnosis is not None
+    for again in (
+        "tsuku-llm install --force --from /builds/own",
+        "tsuku-llm install --force --from-source llama.cpp --backend cpu",
+    ):
+        hint = diagnosis.hint("cpu", again)
+        assert "tsuku-llm update" not in hint
+        assert ("tsuku-llm update" in diagnosis.fix) == (f"a newer one, then {again}" in hint)
+
+
 def test_the_matching_line_is_a_fact() -> None:
     said = "./llama-server: /lib64/libm.so.6: version `GLIBC_2.38' not found (required by x)"
     diagnosis = diagnose(1, f"one line\n  {said}\nanother")

@@ -263,27 +263,30 @@ def test_a_child_that_crashed_is_collected_and_its_answer_is_old(
     try:
         end = time.monotonic() + 60
         found: list[NvidiaLine] = []
-        while (children := children_of_us()) != others and time.monotonic() < end:
+        while children_of_us() - others and time.monotonic() < end:
             found += watch.lines()
             os.sched_yield()
-        assert children == others
+        assert children_of_us() <= others
         assert len([line for line in found if line.memory]) == 1
         assert watch.lines() == ()
         assert not watch.is_silent
         monkeypatch.setattr(nvml, "_SILENT", 0.0)
         assert watch.is_silent
-        # Later another one is started.
+        # Later another one is started. It may have crashed, too, before we look.
         monkeypatch.setattr(nvml, "_AGAIN", 0.0)
-        watch.lines()
-        assert len(children_of_us()) == len(others) + 1
+        again: list[NvidiaLine] = []
+        while not any(line.memory for line in again) and time.monotonic() < end:
+            again += watch.lines()
+            os.sched_yield()
+        assert any(line.memory for line in again)
     finally:
         watch.close()
-    assert children_of_us() == others
+    assert children_of_us() <= others
 
 
-def children_of_us() -> list[str]:
+def children_of_us() -> set[str]:
     """Our child processes, those included that nobody has collected."""
-    return Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+    return set(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
 
 
 def test_an_event_of_another_kind_is_no_fault(stub: dict[str, str], tmp_path: Path) -> None:

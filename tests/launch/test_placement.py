@@ -458,6 +458,10 @@ def test_more_memory_never_gives_a_worse_placement(
         for number, each in enumerate(cards)
     ]
     after = place(more, wanted)
+    # A discrete card that is not too small any more gets the model, also if it holds only a part:
+    # all of it on an integrated device, which reads main memory, is held to be slower.
+    integrated = {each.name for each in cards if each.integrated}
+    assume(integrated.issuperset(before.devices) == integrated.issuperset(after.devices))
     assert _worth(more, after, wanted) >= _worth(cards, before, wanted)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.speed import measure
 
 
@@ -43,7 +44,7 @@ def answering(status: int, body: bytes) -> Iterator[int]:
 )
 def test_a_refusal_has_the_servers_own_message(body: bytes, message: str) -> None:
     with answering(500, body) as port, pytest.raises(LaunchError) as failed:
-        measure("127.0.0.1", port)
+        measure(ServerAddress("127.0.0.1", port))
     assert failed.value.message == f"the server refused to be measured: {message}"
     assert failed.value.facts == ("HTTP status 500 for /props",)
     assert "tsuku-llm serve" in failed.value.hint
@@ -52,7 +53,7 @@ def test_a_refusal_has_the_servers_own_message(body: bytes, message: str) -> Non
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"no JSON"])
 def test_a_strange_answer_is_told_without_a_word_of_python(body: bytes) -> None:
     with answering(200, body) as port, pytest.raises(LaunchError) as failed:
-        measure("127.0.0.1", port)
+        measure(ServerAddress("127.0.0.1", port))
     assert failed.value.message == "the server's answers lack what a measurement needs"
     assert "Error" not in " ".join((*failed.value.facts, failed.value.hint))
 
@@ -61,4 +62,4 @@ def test_a_server_that_is_gone_is_told() -> None:
     with answering(200, b"{}") as port:
         pass
     with pytest.raises(LaunchError, match="broke off the connection"):
-        measure("127.0.0.1", port)
+        measure(ServerAddress("127.0.0.1", port))

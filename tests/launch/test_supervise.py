@@ -171,9 +171,21 @@ def test_X14_a_port_in_use_is_named_even_if_the_server_is_silent(tmp_path: Path)
     """The real one's log is lost now and then when it leaves at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = run(stand_in(tmp_path, serve=("exit 1",)), "--port", port)
+        cors = "err W srv  main: CORS is set to allow all origins ('*') and no API key is set"
+        ended = run(stand_in(tmp_path, serve=(cors, "exit 1")), "--port", port)
     assert ended.returncode == 7
     assert f"nothing can listen on 127.0.0.1 port {port}".encode() in ended.stderr
+
+
+def test_X14_a_missing_model_is_named_even_if_the_server_is_silent(tmp_path: Path) -> None:
+    build = stand_in(tmp_path, serve=("exit 1",))
+    said = run(build, "-m", "absent.gguf").stderr.decode()
+    assert f"the model {Path.cwd() / 'absent.gguf'} does not exist" in said
+    # One that is there, or is to be downloaded, is not the reason.
+    for arguments in (("-m", str(build.executable)), ("-m", "absent.gguf", "-mu", "http://x/y")):
+        said = run(build, *arguments).stderr.decode()
+        assert "it ended before it served, and this program does not know why" in said
+        assert "hint: start it again with -lv 4 after the --" in said
 
 
 def test_a_failure_after_the_start_is_not_explained(tmp_path: Path) -> None:

@@ -66,7 +66,13 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
         ("", {"LLAMA_ARG_CPU_MOE": "0"}, {}),
         ("--rpc host:50052", {}, {"remote": "--rpc host:50052", "placed": "--rpc host:50052"}),
         ("-m /x/a.gguf", {}, {"names_model": True, "model": "/x/a.gguf"}),
-        ("-hf org/model", {}, {"names_model": True}),
+        ("-hf org/model", {}, {"names_model": True, "hub": ("-hf", "org/model")}),
+        (
+            "-hff a.gguf",
+            {"LLAMA_ARG_HF_REPO": "org/model"},
+            {"names_model": True, "hub": ("-hf", "org/model", "--hf-file", "a.gguf")},
+        ),
+        ("-mu https://host/a.gguf -hff a.gguf", {}, {"names_model": True}),
         ("--models-dir /x", {}, {}),
         ("--api-key a,b", {}, {"key": "a,b"}),
         *(

@@ -29,6 +29,7 @@ from support.machines import (
 from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, fuzz, text_of
 
 from tsuku_llm.archive.listing import SignedList
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, StoreError
 from tsuku_llm.fetch import fetch, present, urls
 from tsuku_llm.fetch.pip_index import parse_package_url
@@ -154,7 +155,7 @@ def test_H26_a_signed_url_of_any_form(url: str, mirrored: bool) -> None:
     if release is None or url.startswith("pkg:"):
         return
     (artifact, _) = release.platforms["linux-amd64"].variants[5].artifacts
-    mirrors = ("https://mirror/",) if mirrored else ()
+    mirrors = ("https://mirror/", ORIGIN) if mirrored else ()
     with (
         tempfile.TemporaryDirectory() as folder,
         Clock().network({"HTTPS_PROXY": "http://127.0.0.1:9"}, mirrors=mirrors) as network,

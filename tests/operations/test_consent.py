@@ -16,6 +16,7 @@ from tsuku_llm.operations.choice import choose
 from tsuku_llm.operations.consent import left_to_download
 from tsuku_llm.operations.fallback import wanted_version
 from tsuku_llm.operations.install import install
+from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.update import update
 
 
@@ -147,6 +148,10 @@ class Unreachable(FolderShop):
 
     def url(self, packed: Packed, folder: str = "archives") -> str:
         return f"https://127.0.0.1:9/{folder}/{packed.path.name}"
+
+    def session(self, home: Path, **changes: object) -> Session:
+        # The index does not stand in behind a mirror, unless the hosts themselves are asked, too.
+        return super().session(home, **{"mirror": (self.mirror, "origin"), **changes})
 
 
 @pytest.fixture

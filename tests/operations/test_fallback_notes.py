@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ from tsuku_llm.store.installed import Installed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
+AN_HOUR_AGO = f"{NOW - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
 LOST = ("err terminate: vk::Queue::submit: ErrorDeviceLost", "kill 6")
 SLIPPED = ("err offloaded 0/33 layers to GPU", "err CPU model buffer size = 9.00 MiB", "listen")
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
@@ -57,7 +59,7 @@ def replaced(data: Path, starter: Starter, *serve: str) -> tuple[Installed, Inst
     """Vulkan and CUDA are installed, and it is noted that Vulkan was replaced by CUDA."""
     vulkan = install_stand_in(data, serve=serve or ("listen",))
     cuda = install_stand_in(data, backend="cuda", devices=CUDA_STEPS, activate=False)
-    note = FailureNote(vulkan.id, "device lost", cuda.id, "2026-11-21T11:00:00Z")
+    note = FailureNote(vulkan.id, "device lost", cuda.id, AN_HOUR_AGO)
     notes_of(starter).keep_failure(note)
     return vulkan, cuda
 
@@ -114,7 +116,7 @@ def test_a_server_on_the_processor_does_not_end_the_note(data: Path, starter: St
     """It is up, but its backend is not what serves."""
     vulkan, _ = replaced(data, starter)
     again = install_stand_in(data, release="b101", devices=NO_DEVICE_STEPS, serve=SLIPPED)
-    notes_of(starter).keep_failure(FailureNote(again.id, "lost", vulkan.id, "2026-11-21T11:00:00Z"))
+    notes_of(starter).keep_failure(FailureNote(again.id, "lost", vulkan.id, AN_HOUR_AGO))
     starter.fallback = "off"
     assert starter.start() == 0
     assert starter.report.id == again.id
@@ -128,7 +130,7 @@ def test_failures_are_listed_and_forgotten(data: Path, starter: Starter) -> None
     vulkan, cuda = replaced(data, starter)
     machine = Machine(LocalHost(None, starter.environ), NOW, starter.environ)
     session = make_session(data, machine)
-    note = FailureNote(vulkan.id, "device lost", cuda.id, "2026-11-21T11:00:00Z")
+    note = FailureNote(vulkan.id, "device lost", cuda.id, AN_HOUR_AGO)
     assert noted_failures(session) == ((note,), True)
     other = session._replace(machine=machine._replace(environ={"CUDA_VISIBLE_DEVICES": "1"}))
     assert noted_failures(other) == ((note,), False), "of other drivers: it does not count"

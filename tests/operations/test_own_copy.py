@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.own_copy import CopyFacts, updater_of
+from tsuku_llm.own_copy import CopyFacts, extra_command, updater_of
 
 PREFIX = Path("/home/me/env")
 PYTHON = "/home/me/env/bin/python"
@@ -55,6 +55,17 @@ def test_a_clone_is_pulled_and_installed_again() -> None:
     updater = updater_of(CLONE)
     assert (updater.way, updater.folder) == ("clone", Path("/src"))
     assert updater.commands == (PULL, ("./install.sh",))
+
+
+def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
+    with_spaces = replace(CLONE, python="/a b/python")
+    assert extra_command(with_spaces, "fleet").startswith("'/a b/python' -m pip install ")
+    assert extra_command(CLONE, "fleet").endswith(f"{CLONE.clone}[fleet]'")
+    plain = replace(CLONE, clone=None)
+    assert extra_command(plain, "publish").endswith(" -m pip install 'tsuku-llm[publish]'")
+    for tool, command in (("uv_tool", "uv tool install"), ("pipx", "pipx install")):
+        told = extra_command(replace(plain, **{tool: True}), "fleet")
+        assert told == f"{command} --force 'tsuku-llm[fleet]'"
 
 
 def test_an_editable_install_follows_its_folder() -> None:

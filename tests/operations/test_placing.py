@@ -96,6 +96,34 @@ def test_the_faster_card_is_not_left_idle(small: str, tmp_path: Path) -> None:
     assert layers["CUDA1"] > layers["CUDA0"]
 
 
+TWO_MAKERS = (
+    ListedDevice("CUDA0", "NVIDIA GeForce RTX 3090", 25_438_126_080, 24_900_000_000),
+    ListedDevice("Vulkan0", "AMD Radeon RX 6700 XT (RADV NAVI22)", 12 * GB, 12 * GB),
+    ListedDevice("Vulkan1", "NVIDIA GeForce RTX 3090", 25_769_803_776, 25_000_000_000),
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "variables"),
+    [("auto", {}), ("all", {}), ("off", {}), ("auto", {"GGML_VK_VISIBLE_DEVICES": "0,1"})],
+)
+def test_a_combined_build_gets_each_card_once(
+    tmp_path: Path, setting: str, variables: dict[str, str]
+) -> None:
+    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB))
+    made = placed(
+        "-m", model, devices=TWO_MAKERS, backend="cuda+vulkan", setting=setting, **variables
+    )
+    words = given_by(made).split()
+    assert words[0] == "--device"
+    assert set(words[1].split(",")) == {"CUDA0", "Vulkan0"}
+
+
+def test_a_user_who_names_a_device_of_a_combined_build_gets_that(small: str) -> None:
+    made = placed("--device", "Vulkan1", "-m", small, devices=TWO_MAKERS, backend="cuda+vulkan")
+    assert "CUDA0" not in " ".join(made.plan.argv)
+
+
 def test_a_model_that_is_not_here_is_given_all_cards_but_no_integrated_one() -> None:
     devices = (*H200, ListedDevice("Vulkan2", "Intel(R) UHD Graphics 770", 60 * GB, 60 * GB))
     for words in (("-hf", "org/model"), ("-m", "/nowhere.gguf"), ()):

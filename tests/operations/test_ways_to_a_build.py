@@ -190,7 +190,12 @@ def test_a_proxy_in_the_way_names_what_moves_the_repository(
     # Nothing listens at port 1; the name is never resolved, as a proxy would do that.
     proxy = {"HTTPS_PROXY": "http://127.0.0.1:1"}
     moved = changed(
-        session, now=NOW, environ=proxy, repository=repository, repository_url=(url,) if url else ()
+        session,
+        now=NOW,
+        environ=proxy,
+        repository=repository,
+        repository_url=(url,) if url else (),
+        mirror=(),
     )
     if repository:
         file = session.paths.data / "metadata" / NAME / "repository.json"
@@ -219,9 +224,11 @@ def test_a_repository_that_does_not_answer_never_names_what_is_set_already(
     with pytest.raises(DownloadError) as caught:
         refresh(session, patience=5)
     hint = caught.value.hint
-    # A mirror has archives only. The package has the metadata, too.
-    assert "llm.mirror" not in hint
-    assert "or take what comes with a newer tsuku-llm: " in hint
-    assert ("config set llm.repository_url" in hint) == (url is None)
+    # With a mirror, nothing else was asked. Without, the package has the metadata, too.
+    mirrored = bool(mirror) and url is None
+    assert ("tsuku-llm config unset llm.mirror" in hint) == mirrored
+    assert ("tsuku-llm mirror DIR" in hint) == mirrored
+    assert ("or take what comes with a newer tsuku-llm: " in hint) != mirrored
+    assert ("config set llm.repository_url" in hint) == (url is None and not mirrored)
     assert ("config unset llm.repository_url" in hint) == (url is not None)
     assert ("check that the whole repository lies in" in hint) == str(url).startswith("file:")

@@ -1,5 +1,6 @@
 """Every recorded or composed machine: what is detected, named, selected, and refused why."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from tsuku_llm.errors import SelectionError
 from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import parse_release
+from tsuku_llm.manifest import Release, parse_release
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import Request, Selection, select
 from tsuku_llm.snapshot import ReplayHost
@@ -29,6 +30,19 @@ def machine(path: Path) -> tuple[Hardware, Selection, Any]:
 @pytest.fixture(params=SNAPSHOTS, ids=lambda path: path.stem)
 def known(request: pytest.FixtureRequest) -> tuple[Hardware, Selection, Any]:
     return machine(request.param)
+
+
+def with_musl() -> Release:
+    """The release, with a build for musl beside it on each platform of Linux."""
+    document = json.loads(PUBLISHED.read_text("utf-8"))
+    for name, platform in document["platforms"].items():
+        if name.startswith("linux-"):
+            musl = {**platform["variants"]["cpu"], "requires": {"musl": True}}
+            platform["variants"]["cpu-musl"] = musl
+    return parse_release(VerifiedBytes(json.dumps(document).encode()))
+
+
+WITH_MUSL = with_musl()
 
 
 def test_there_are_at_least_thirty_machines() -> None:
@@ -72,6 +86,21 @@ def test_the_others_are_refused_for_the_right_reason(
     _, selection, expect = known
     reasons = {refused.variant.name: refused.reason.slug for refused in selection.rejected}
     assert expect["refused"].items() <= reasons.items()
+
+
+def test_a_build_for_musl_is_chosen_where_musl_is_and_only_there(
+    known: tuple[Hardware, Selection, Any],
+) -> None:
+    hardware, before, _ = known
+    after = select(WITH_MUSL, hardware, Request())
+    fitting = [candidate.variant.name for candidate in after.compatible]
+    if hardware.libc and hardware.libc.name == "musl":
+        assert fitting == ["cpu-musl"]
+        return
+    assert fitting == [candidate.variant.name for candidate in before.compatible]
+    if hardware.os == "linux":
+        reasons = {refused.variant.name: refused.reason.slug for refused in after.rejected}
+        assert reasons["cpu-musl"] == "musl"
 
 
 def test_a_device_that_the_driver_knows_has_its_memory(

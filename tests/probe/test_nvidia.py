@@ -11,9 +11,11 @@ from support.stub_drivers import StubDrivers
 from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
 from tsuku_llm.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
+from tsuku_llm.probe.containers import Container, Runtime
 from tsuku_llm.probe.machine import MachineKind, PciDevice
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
+INSIDE = Container(Runtime.OTHER)
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
 
@@ -216,7 +218,7 @@ def test_groups_of_a_container_are_given_at_its_start() -> None:
     opened = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
     answer = DriverAnswer((opened, {"call": "cuInit", "code": 100}), "done")
     raw = RawNvidia(cuda=answer, kernel=KERNEL.format("580.95.05"), control="r")
-    problem = parse(raw, MachineKind(container=True)).problem
+    problem = parse(raw, MachineKind(inside=INSIDE)).problem
     assert problem
     assert problem.slug == "gpu-permission"
     assert "--group-add $(stat -c %g /dev/nvidiactl)" in problem.fix
@@ -335,10 +337,10 @@ CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x10
 @pytest.mark.parametrize(
     ("machine", "words", "fix"),
     [
-        (MachineKind(container=True), "no NVIDIA GPU is visible in it", "if the host has"),
-        (MachineKind(container=True, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
+        (MachineKind(inside=INSIDE), "no NVIDIA GPU is visible in it", "if the host has"),
+        (MachineKind(inside=INSIDE, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
         (
-            MachineKind(container=True, pci=(CARD,)),
+            MachineKind(inside=INSIDE, pci=(CARD,)),
             "not given its device",
             "start the container with --gpus",
         ),

@@ -47,7 +47,7 @@ def test_rows_are_chosen_by_id_and_by_area() -> None:
     rows = load_rows()
     assert [each.id for each in chosen(rows, ["L", "C12"])] == [
         "C12",
-        *(f"L{number:02}" for number in range(1, 9)),
+        *(f"L{number:02}" for number in range(1, 10)),
     ]
     assert chosen(rows, []) == rows
     with pytest.raises(ValueError, match="there is no row A99"):

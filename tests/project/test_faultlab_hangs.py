@@ -42,7 +42,7 @@ for worker in workers:
 """
 THREADS, TIMES = 4, 50
 PLUGINS = ("-p", "xdist", "-p", "ci.faultlab.recorder")
-LIMIT = 120
+LIMIT = 600
 """Seconds; only so that a broken test ends."""
 
 

@@ -16,7 +16,9 @@ CALL = re.compile(r"(?P<before>: )?\b(?P<name>tsuku-(?:llm|publish)) (?P<words>[
 def unknown_in(text: str) -> list[str]:
     """What a message names of our commands, options and settings that does not exist."""
     settings = {key.name for key in KEYS}
-    wrong = [name for name in re.findall(r"\bllm\.[a-z_]+\b(?!\.)", text) if name not in settings]
+    # "tsuku.llm.variant" is a module of the Ansible collection.
+    named = re.findall(r"(?<![\w.])llm\.[a-z_]+\b(?!\.)", text)
+    wrong = [name for name in named if name not in settings]
     for found in CALL.finditer(text):
         command: click.Command = GROUPS[found["name"]]
         words = found["words"].split()

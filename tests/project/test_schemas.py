@@ -84,14 +84,14 @@ def meaning(schema: dict[str, Any]) -> str:
 
 def document(**changes: Any) -> dict[str, Any]:
     envelope = {"format": 1, "command": "which", "status": "ok", "exit_code": 0, "error": None}
-    return {**envelope, "data": {"path": "/x"}, **changes}
+    return {**envelope, "data": {"path": "/x", "unsigned": None}, **changes}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"data": {"path": 3}},
-        {"data": {"path": "/x", "new": 1}},
+        {"data": {"path": "/x", "unsigned": None, "new": 1}},
         {"data": {"other": "/x"}},
         {"format": 2},
         {"status": "fine"},
@@ -108,7 +108,7 @@ def test_a_document_that_is_not_as_its_schema_says_is_refused(wrong: dict[str, A
 
 def test_a_program_of_today_reads_a_document_of_tomorrow() -> None:
     schema = json.loads((FOLDER / "which.json").read_text("utf-8"))
-    later = document(data={"path": "/x", "new": 1}, new=2)
+    later = document(data={"path": "/x", "unsigned": None, "new": 1}, new=2)
     Draft202012Validator(schema).validate(later)
     with pytest.raises(ValidationError):
         validator("which").validate(later)

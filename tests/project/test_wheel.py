@@ -20,7 +20,12 @@ WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
 SDIST = f"tsuku_llm-{__version__}"
 
 MAN_PAGE = f"tsuku_llm-{__version__}.data/data/share/man/man1/tsuku-llm.1"
-TOP_LEVEL = {"tsuku_llm", "tsuku_publish", f"tsuku_llm-{__version__}.dist-info"}
+TOP_LEVEL = {
+    "ansible_collections",
+    "tsuku_llm",
+    "tsuku_publish",
+    f"tsuku_llm-{__version__}.dist-info",
+}
 TOP_LEVEL |= {f"tsuku_llm-{__version__}.data"}
 DIST_INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
 SDIST_TOP_LEVEL = {
@@ -95,7 +100,7 @@ def metadata(archive: Path) -> Message:
 
 
 def expected(source: Path) -> set[str]:
-    """Both packages by rule: their modules, the typing markers and the published repository."""
+    """What the wheel has by rule: modules, typing markers, the repository and the collection."""
     installer = source / "installer"
     manifests = source / "manifests"
     modules = [
@@ -111,8 +116,15 @@ def expected(source: Path) -> set[str]:
             *(manifests / "targets").rglob("*.json"),
         ]
     ]
+    collection = [
+        path.relative_to(installer)
+        for path in (installer / "ansible_collections").rglob("*")
+        if path.is_file()
+    ]
     named = [Path("tsuku_llm/py.typed"), Path("tsuku_publish/py.typed")]
-    return {path.as_posix() for path in [*modules, *repository, *named]}
+    named.append(Path("tsuku_publish/building/matrix.toml"))
+    named.append(Path("tsuku_llm/locked.txt"))
+    return {path.as_posix() for path in [*modules, *repository, *collection, *named]}
 
 
 def test_the_wheel_has_exactly_both_packages(wheel: Path, source: Path) -> None:
@@ -200,14 +212,15 @@ def test_the_commands_are_entry_points(wheel: Path) -> None:
     assert text.strip().split("\n") == [
         "[console_scripts]",
         "tsuku-llm = tsuku_llm.cli.main:main",
-        "tsuku-publish = tsuku_publish.cli.main:main",
+        "tsuku-publish = tsuku_publish.__main__:main",
     ]
 
 
 def test_a_plain_install_has_nothing_that_only_the_publisher_needs(wheel: Path) -> None:
     needs = metadata(wheel).get_all("Requires-Dist") or ()
-    extra = [line for line in needs if line.startswith(("pyelftools", "sigstore"))]
-    assert len(extra) == 2
+    only = ("backports-zstd", "pyelftools", "sigstore")
+    extra = [line for line in needs if line.startswith(only)]
+    assert len(extra) == len(only)
     assert all('extra == "publish"' in line for line in extra)
 
 

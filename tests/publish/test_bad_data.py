@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 import tomli
 import tomlkit
-from support.release_data import copied_data, keys_of, release_tool, signers_file
+from support.release_data import (
+    copied_data,
+    is_one_error,
+    keys_of,
+    release_tool,
+    signers_file,
+)
 from support.repository import release_document
 
 ROLES = ("root", "targets", "snapshot", "timestamp")
@@ -49,14 +55,17 @@ def data(tmp_path: Path) -> Path:
     return own_data(tmp_path / "data")
 
 
+WRITE = ("review", "--write")
+
+
 def tried(data: Path, command: str = "sign", *arguments: str | Path) -> str:
     """What a command said that must end well or with one line; nothing if it ended well."""
     environ = signers_file(data.parent / "signers.json", "anna")
-    into = () if command == "build" else ("--into", data.parent / "signed")
+    into = ("--into", data.parent / "signed")
     done = release_tool(command, *arguments, "--data", data, *into, **environ)
     assert done.returncode == bool(done.stderr)
     if done.stderr:
-        assert re.fullmatch(r"error\[publish\]: .+\n", done.stderr), done.stderr
+        assert is_one_error(done.stderr), done.stderr
     return done.stderr
 
 
@@ -134,7 +143,7 @@ def test_a_plan_with_any_value_missing_or_of_another_kind_ends_with_one_line(dat
     said = []
     for changed in spoiled(document, others):
         path.write_text(tomlkit.dumps(changed))
-        said.append(tried(data, "build", data.parent / "review") or tried(data))
+        said.append(tried(data, *WRITE, data.parent / "review") or tried(data))
         shutil.rmtree(data.parent / "signed", ignore_errors=True)
     assert sum(map(bool, said)) > len(said) / 2
 
@@ -145,7 +154,7 @@ def test_a_release_file_with_any_value_of_another_kind_ends_with_one_line(data: 
     said = []
     for changed in spoiled(document, (*OTHERS, None)):
         path.write_text(json.dumps(changed))
-        said.append(tried(data, "build", data.parent / "review"))
+        said.append(tried(data, *WRITE, data.parent / "review"))
     assert sum(map(bool, said)) > len(said) / 2
 
 
@@ -172,13 +181,13 @@ def test_a_file_of_facts_that_is_junk_is_named(
     before = (small / name).read_bytes()
     put(small / name, content)
     try:
-        assert Path(name).name in tried(small, "build", tmp_path)
+        assert Path(name).name in tried(small, *WRITE, tmp_path)
     finally:
         (small / name).write_bytes(before)
 
 
-def test_the_small_data_can_be_built(small: Path, tmp_path: Path) -> None:
-    assert not tried(small, "build", tmp_path)
+def test_the_release_files_of_the_small_data_can_be_made(small: Path, tmp_path: Path) -> None:
+    assert not tried(small, *WRITE, tmp_path)
 
 
 def toml(document: Any) -> str:
@@ -210,7 +219,7 @@ def test_facts_with_any_value_of_another_kind_end_with_one_line(
         for number, changed in enumerate(spoiled(document, (1, [1], {}))):
             if number % 9 == 0:
                 path.write_text(dump(changed))
-                said.append(tried(small, "build", tmp_path))
+                said.append(tried(small, *WRITE, tmp_path))
         assert any(said)
     finally:
         path.write_text(before)
@@ -223,7 +232,7 @@ def test_a_record_of_an_archive_that_is_junk_is_named(small: Path, tmp_path: Pat
         for content in JUNK.values():
             if content is not None:
                 path.write_bytes(content)
-                assert path.name in tried(small, "build", tmp_path)
+                assert path.name in tried(small, *WRITE, tmp_path)
     finally:
         path.write_bytes(before)
 
@@ -316,7 +325,7 @@ def test_T38_other_content_of_a_published_version_gets_no_signature(data: Path, 
     gathered = data.parent / "gathered"
     options = ("--gather", gathered) if way == "in_turn" else ()
     said = tried(data, "sign", *options)
-    assert "other content exists under the same version, raise it: metadata/1.targets" in said
+    assert "other content exists under the same version: metadata/1.targets" in said
     assert not list(gathered.glob("metadata/*")), "no signature leaves the holder's machine"
     assert not tried(data, "sign", *options, "--raise")
 

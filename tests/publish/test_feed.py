@@ -17,7 +17,7 @@ from ci.schemas import PUBLISHER
 from tsuku_publish import checking, copies
 from tsuku_publish.classify import classify, load_rules
 from tsuku_publish.facts import Facts
-from tsuku_publish.feed.run import FeedReport
+from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.state import load_state
 
 
@@ -247,6 +247,19 @@ def test_changed_bytes_stop_that_release_only(at: FeedPublisher) -> None:
     assert len(digests) == len(names_at(day(8, 24)))
     at.run()
     assert first not in at.nightly
+
+
+def test_an_older_build_takes_the_place_of_the_newest_one_in_the_same_run(
+    at: FeedPublisher,
+) -> None:
+    at.run()
+    newest, older, *_ = at.upstream.tags()
+    name = f"llama-{newest}-bin-ubuntu-x64.tar.gz"
+    at.upstream.replaced[newest, name] = packed(Name("x.tar.gz", "page"), "b1")
+    report = at.run()
+    assert {*report.stopped} == {newest}
+    assert [each.release for each in report.taken] == [older]
+    assert report.offered == (older,)
 
 
 def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> None:

@@ -181,7 +181,7 @@ def test_the_nine_changes_are_in_the_names() -> None:
     assert any("win-cuda-13.4-x64" in each for each in new(9, 9)[0])
     assert len(new(9, 15)[0]) == 6
     assert all("2026.4-" in each for each in new(9, 20)[0])
-    assert all("2026.4.1-" in each for each in new(9, 28)[0])
+    assert all("2026.4.1-" in each for each in new(10, 2)[0])
     assert new(10, 4) == ({"llama-{tag}-bin-win-vulkan-arm64.zip"}, set())
 
 

@@ -38,12 +38,15 @@ from support.fatbins import (
 from support.release_data import DATA, answer_for, copied_data, release_tool
 from support.tools import require_tool
 
+from tsuku_llm.errors import UsageError
 from tsuku_llm.manifest import Artifact
-from tsuku_publish.binaries import Needs, needs_of
+from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, needs_of
+from tsuku_publish.classify import load_rules
 from tsuku_publish.contents import Contents, load_contents, read_archive
 from tsuku_publish.documents import requirements
 from tsuku_publish.errors import PublishError
 from tsuku_publish.fatbin import DeviceCode, device_code
+from tsuku_publish.packing.measuring import measure, requirements_of
 from tsuku_publish.plan import load_plan
 from tsuku_publish.releases import release_files
 
@@ -148,12 +151,63 @@ def test_files_other_than_elf_need_nothing(tmp_path: Path) -> None:
     assert needs_of(tmp_path / "empty") is None
 
 
+@pytest.mark.parametrize(
+    ("marks", "level"),
+    [
+        ((), None),
+        (("x86-64-v2",), 2),
+        (("x86-64-v3",), 3),
+        (("x86-64-v2", "x86-64-v4"), 4),
+    ],
+)
+def test_the_level_of_processors_is_what_the_linker_wrote(
+    tmp_path: Path, marks: tuple[str, ...], level: int | None
+) -> None:
+    options = [f"-Wl,-z,{mark}" for mark in marks]
+    found = needs_of(compile_library(tmp_path / "lib.so", "int run(void) { return 0; }", *options))
+    assert found
+    assert found.x86_64_level == level
+
+
 def test_the_libraries_that_a_file_asks_for(tmp_path: Path) -> None:
     code = "int nothing(void) { return 0; }"
     needs = needs_of(compile_library(tmp_path / "lib.so", code, "-Wl,--no-as-needed", "-lm"))
     assert needs is not None
     assert needs.libraries == {"libc.so.6", "libm.so.6"}
     assert needs.libstdcxx is None
+
+
+def program(path: Path, loader: str, *libraries: Path) -> Path:
+    """A program that this loader starts; it needs only the libraries."""
+    path.parent.mkdir(exist_ok=True)
+    source = path.with_name("main.c")
+    source.write_text("void _start(void) {}")
+    options = ("-nostdlib", "-Wl,--no-as-needed", f"-Wl,--dynamic-linker={loader}")
+    command = [require_tool("gcc"), *options, str(source), *map(str, libraries), "-o", str(path)]
+    subprocess.run(command, check=True)
+    source.unlink()
+    return path
+
+
+@pytest.mark.parametrize("soname", ["libc.so", "libc.musl-x86_64.so.1"])
+def test_a_build_for_musl_is_known_by_the_loader_of_its_programs(
+    tmp_path: Path, soname: str
+) -> None:
+    own = compile_library(tmp_path / soname, "int one;", "-nostdlib")
+    build = tmp_path / "build"
+    program(build / "llama-server", "/lib/ld-musl-x86_64.so.1", own)
+    found = measure(build, tmp_path)
+    assert (found.musl, found.glibc, found.missing) == (True, None, ())
+    assert requirements_of("cpu", "cpu", "linux-amd64", found) == {"musl": True}
+    versioned(build / "libother.so", "GLIBC_2.34", tmp_path)
+    (tmp_path / "libstandin.so").rename(build / "libstandin.so")
+    with pytest.raises(UsageError, match="some files of the build are for musl, and others for"):
+        measure(build, tmp_path)
+    # Android's library has musl's name.
+    (build / "libother.so").unlink()
+    program(build / "llama-server", "/system/bin/linker64", own)
+    found = measure(build, tmp_path)
+    assert (found.musl, found.missing) == (False, (soname,))
 
 
 def versioned(path: Path, version: str, tmp_path: Path) -> Path:
@@ -294,6 +348,26 @@ def test_the_most_demanding_archive_sets_the_minimum_versions() -> None:
     assumed = {"glibc": "2.38", "libstdcxx": "3.4.32", "vulkan": "1.2"}
     found = requirements(assumed, [build, companion], KNOWN)
     assert found == {"glibc": "2.34", "libstdcxx": "3.4.9", "vulkan": "1.2"}
+
+
+def test_the_feed_and_own_builds_know_the_same_libraries_of_systems(tmp_path: Path) -> None:
+    data = copied_data(tmp_path / "data")
+    rules = data / "rules.toml"
+    text = rules.read_text("utf-8")
+    build = tmp_path / "build"
+    build.mkdir()
+    sonames = ("libcuda.so.1", "libx.so.7")
+    asked = [
+        str(compile_library(tmp_path / name, "int other;", "-nostdlib", f"-Wl,-soname,{name}"))
+        for name in sonames
+    ]
+    compile_library(build / "libone.so", "int one;", "-Wl,--no-as-needed", *asked)
+    assert measure(build, tmp_path).missing == ("libx.so.7",)
+    for known in ("", "[libraries]\nknown = []\n", '[libraries]\nknown = ["libx.so.7"]\n'):
+        rules.write_text(re.sub(r"(?s)\[libraries\]\nknown = \[.*?\]\n", known, text), "utf-8")
+        more = {"libx.so.7"} if "libx" in known else set()
+        assert load_rules(data).libraries == SYSTEM_LIBRARIES | more
+    assert {"libc.so.6", "libstdc++.so.6", "libvulkan.so.1"} < SYSTEM_LIBRARIES
 
 
 def test_a_companion_brings_what_the_build_asks_for() -> None:

@@ -1,14 +1,25 @@
 """The GPUs of HIP libraries, from their offload bundles."""
 
 import contextlib
+import hashlib
 import io
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fatbins import windows_library
-from support.offload_bundles import bundle, compressed, hip_library
+from support.offload_bundles import (
+    MAGIC,
+    ZLIB,
+    ZSTD,
+    bundle,
+    compressed,
+    framed,
+    hip_library,
+    packed_zstd,
+)
 
 from tsuku_publish.binaries import needs_of
 from tsuku_publish.contents import Contents
@@ -34,10 +45,54 @@ def test_only_what_every_bundle_has_counts() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_compressed_bundle(version: int) -> None:
-    assert read(compressed(ONE, version) + bytes(8) + OTHER) == ("gfx1030", "gfx1100")
-    # Zstandard: the rule's list stays.
-    assert read(OTHER + compressed(ONE, version, method=1)) is None
+@pytest.mark.parametrize("method", [ZLIB, ZSTD])
+def test_a_compressed_bundle(version: int, method: int) -> None:
+    packed = compressed(ONE, version, method)
+    assert read(packed + bytes(8) + OTHER) == ("gfx1030", "gfx1100")
+    assert read(OTHER + packed) == ("gfx1030", "gfx1100")
+    # A method that clang gets later: the rule's list stays.
+    assert read(OTHER + framed(b"later", version, method=2)) is None
+
+
+@pytest.mark.parametrize("method", [ZLIB, ZSTD])
+def test_code_that_hardly_packs_is_no_obstacle(method: int) -> None:
+    """The first block of such a stream has more bytes than the table may have."""
+    code = hashlib.shake_128(b"code").digest(1 << 20)
+    whole = ONE[:4096] + code
+    assert read(compressed(whole, 3, method)) == ("gfx90a", "gfx1030", "gfx1100")
+
+
+@pytest.mark.parametrize("method", [ZLIB, ZSTD])
+def test_a_bomb_takes_no_more_memory_than_a_table(method: int) -> None:
+    tight = compressed(ONE + bytes(300_000_000), 3, method)
+    tracemalloc.start()
+    try:
+        assert read(tight) == ("gfx90a", "gfx1030", "gfx1100")
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        framed(b""),
+        framed(b"junk"),
+        framed(packed_zstd(ONE)[:30]),
+        framed(packed_zstd(b"")),
+        framed(packed_zstd(ONE, window=30)),
+        framed(b"\x50\x2a\x4d\x18\x08\x00\x00\x00" + bytes(8) + packed_zstd(ONE)),
+        framed(packed_zstd(ONE), size=3),
+        framed(packed_zstd(ONE), version=3, size=1 << 63),
+        framed(packed_zstd(MAGIC + b"\xff" * 8)),
+        framed(packed_zstd(MAGIC + b"\x01".ljust(8, b"\0") + b"\xff" * 24)),
+    ],
+    ids=["empty", "junk", "cut off", "nothing", "a window of 1 GiB", "skippable", "too small",
+         "too large", "endless entries", "an endless name"],
+)  # fmt: skip
+def test_hostile_zstd_is_one_error(section: bytes) -> None:
+    with pytest.raises(PublishError, match="laid out"):
+        read(section)
 
 
 @pytest.mark.parametrize("section", [b"", bytes(48), bundle()])
@@ -51,9 +106,12 @@ def test_a_truncated_section_is_one_error(length: int) -> None:
         read(ONE[:length])
 
 
-@given(st.binary(max_size=200), st.integers(0, 300), st.booleans())
-def test_any_bytes_are_a_list_or_an_error(junk: bytes, at: int, packed: bool) -> None:
-    section = bytearray(compressed(ONE) if packed else ONE)
+FORMS = (ONE, compressed(ONE), compressed(ONE, 3, ZSTD))
+
+
+@given(st.binary(max_size=200), st.integers(0, 300), st.sampled_from(FORMS))
+def test_any_bytes_are_a_list_or_an_error(junk: bytes, at: int, form: bytes) -> None:
+    section = bytearray(form)
     section[at : at + len(junk)] = junk
     for data in (bytes(section), junk):
         with contextlib.suppress(PublishError):

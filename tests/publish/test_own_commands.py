@@ -6,7 +6,8 @@ import os
 import re
 import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.builds import compile_library
 from support.fatbins import PTX, SASS, container, entry, library, windows_library
-from support.program import Result
+from support.own_publisher import typed_publisher
+from support.program import PUBLISHER as PUBLISHER_COMMAND
+from support.program import Result, environment
 from support.release_data import release_tool
-from support.schemas import check_output
+from support.screens import Screen, screen
 
-from ci.schemas import PUBLISHER
 from tsuku_llm.manifest import require_release
-from tsuku_publish.cli.main import run
 from tsuku_publish.keys import key_line, read_public_key
 from tsuku_publish.plan import load_plan
 from tsuku_publish.signers import VARIABLE, load_signers, make_signer
 
 Program = Callable[..., Result]
 URL = "https://host.test/archives/"
-PEOPLE = ("--publisher", 'A "quoted" company', "--root", "anna,ben,chris")
+FOUNDING = ("--publisher", 'A "quoted" company', "--root", "anna,ben,chris")
+PEOPLE = (*FOUNDING, "--unencrypted")
 
 
 @pytest.fixture
 def program(capfd: pytest.CaptureFixture[str]) -> Program:
-    def start(*arguments: str | Path) -> Result:
-        words = tuple(map(str, arguments))
-        done = Result(run(words), *capfd.readouterr())
-        check_output(words, done.stdout, PUBLISHER)
-        return done
-
-    return start
+    return typed_publisher(capfd)
 
 
 def elf(path: Path, machine: int = 62) -> None:
@@ -176,6 +172,110 @@ def test_signers_that_were_made_before_an_error_are_taken_back(
     assert [path.name for path in folder.iterdir()] == ["ben.json"]
 
 
+# --- init asks on a terminal -----------------------------------------------------------------
+
+SECRET = "correct horse battery"
+ASKED = ("who builds the releases?", "who signs?")
+
+
+@contextmanager
+def asked(tmp_path: Path, columns: int = 80) -> Iterator[Screen]:
+    """A founder at a terminal, who gave no option."""
+    env = environment(tmp_path / "home")
+    command = (*PUBLISHER_COMMAND, "init", str(tmp_path / "new"))
+    with screen(tmp_path / "tmux", command, env, columns=columns, rows=40) as shown:
+        shown.wait_for(lambda text: ASKED[0] in text)
+        yield shown
+
+
+def answer(shown: Screen, text: str, following: str) -> None:
+    shown.keys(*([text] if text else []), "Enter")
+    shown.wait_for(lambda seen: following in seen)
+
+
+def left(tmp_path: Path) -> list[str]:
+    """The files of the repository and of its signers."""
+    found = (*tmp_path.glob("new/*"), *tmp_path.glob("new-signers/*"))
+    return sorted(path.name for path in found)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_init_asks_for_what_no_option_says(tmp_path: Path, columns: int) -> None:
+    with asked(tmp_path, columns) as shown:
+        answer(shown, "Example Ltd", ASKED[1])
+        answer(shown, "anna,ben", "new passphrase of anna")
+        for name, following in (("anna", "ben"), ("ben", "host"), ("host", "")):
+            answer(shown, SECRET, f"again, the passphrase of {name}")
+            shown.keys(SECRET, "Enter")
+            if following:
+                shown.wait_for(lambda seen, name=following: f"new passphrase of {name}" in seen)
+        assert shown.exit_code() == 0, shown.text
+        assert SECRET not in shown.text
+        assert all(len(line) <= columns for line in shown.lines)
+        assert "2 of anna, ben sign" in " ".join(shown.text.split())
+    plan = load_plan(tmp_path / "new")
+    assert (plan.publisher, plan.roles["root"].signers) == ("Example Ltd", ("anna", "ben"))
+    signers = tmp_path / "new-signers"
+    files = [".gitignore", "releases", "repository.toml"]
+    assert left(tmp_path) == sorted([*files, "anna.pem", "ben.pem", "host.pem"])
+    found = load_signers({VARIABLE: str(signers), "TSUKU_LLM_PASSPHRASE": SECRET})
+    assert found["host"].sign(b"x")
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "told"),
+    [
+        (("",), 2, "--publisher is not given"),
+        (("Example", ""), 2, "--root is not given"),
+        (("Example", "anna, ../ben"), 2, "'../ben' is no name of a signer"),
+        (("Example", "anna", SECRET, "another one"), 1, "two different passphrases"),
+        # The first key was made: it goes away again.
+        (("Example", "anna", SECRET, SECRET, "short", "short"), 1, "at least 8 characters"),
+    ],
+    ids=["nothing", "nobody", "no name", "different", "second"],
+)
+def test_a_wrong_answer_to_init_is_one_error_and_leaves_nothing(
+    tmp_path: Path, answers: tuple[str, ...], code: int, told: str
+) -> None:
+    questions = (*ASKED, *(f"{each} of {name}" for name in ("anna", "host") for each in WORDS))
+    with asked(tmp_path, columns=40) as shown:
+        for question, text in zip(questions, answers, strict=False):
+            shown.wait_for(lambda seen, question=question: question in " ".join(seen.split()))
+            shown.keys(*([text] if text else []), "Enter")
+        assert shown.exit_code() == code, shown.text
+        said = " ".join(shown.text.split())
+        assert told in said
+        assert said.count("error[") == 1
+        assert "Traceback" not in said
+    assert left(tmp_path) == []
+
+
+WORDS = ("new passphrase", "again, the passphrase")
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "told"), [("C-c", 130, "error[interrupted]"), ("C-d", None, "error[")]
+)
+@pytest.mark.parametrize("number", [0, 3, 4], ids=["publisher", "again", "host"])
+def test_init_that_is_left_at_a_question_leaves_nothing(
+    tmp_path: Path, key: str, code: int | None, told: str, number: int
+) -> None:
+    questions = (*ASKED, *(f"{each} of {name}" for name in ("anna", "host") for each in WORDS))
+    with asked(tmp_path) as shown:
+        for question, text in zip(questions, ("Example", "anna", SECRET, SECRET), strict=False):
+            shown.wait_for(lambda seen, question=question: question in seen)
+            if question == questions[number]:
+                break
+            shown.keys(text, "Enter")
+        shown.wait_for(lambda seen: questions[number] in seen)
+        shown.keys(key)
+        # The end of the input is no answer: a usage error, or no passphrase.
+        assert shown.exit_code() == (code or (2 if number < len(ASKED) else 1)), shown.text
+        assert any(line.startswith(told) for line in shown.lines), "on a line of its own"
+        assert "Traceback" not in shown.text
+    assert left(tmp_path) == []
+
+
 # --- add -------------------------------------------------------------------------------------
 
 
@@ -257,6 +357,17 @@ def test_the_json_of_add_and_measure(company: Path, program: Program, cuda: Path
     assert measured == variant["measured"]
     assert measured["cuda"] == {"toolkit": "13.0", "sass": ["9.0"], "ptx": ["8.0"]}
     assert "CUDA PTX      8.0" in program("measure", cuda).stdout
+
+
+@pytest.mark.parametrize("name", ["cuda-13.0+vulkan", "cuda+vulkan", "cuda-13.0-debian11"])
+def test_a_name_begins_with_the_backend_that_counts(
+    company: Path, program: Program, cuda: Path, name: str
+) -> None:
+    done = added(program, company, "b1", "--variant", f"{name}={cuda}")
+    assert done.code == 0, done.stderr
+    entered = release_of(company)["platforms"]["linux-amd64"]["variants"][name]
+    assert entered["backend"] == "cuda"
+    assert entered["requires"]["cuda"]["toolkit"] == "13.0"
 
 
 def test_a_cpu_variant_of_a_build_with_gpu_code_opens_no_gpu(

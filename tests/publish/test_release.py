@@ -21,6 +21,7 @@ from support.release_data import (
     signers_file,
 )
 from support.repository import signer
+from tuf.api.metadata import Metadata
 
 from tsuku_llm import manifest, trust
 from tsuku_llm.catalog import loading, repositories
@@ -86,6 +87,13 @@ def published_documents() -> dict[str, dict[str, Any]]:
     return {document["release"]: document for document in read}
 
 
+def published_role(name: str) -> dict[str, Any]:
+    """The signed part of a role's metadata in manifests/."""
+    path = MANIFESTS / trust.file_name(name, PLAN.roles[name].version)
+    signed: dict[str, Any] = json.loads(path.read_text("utf-8"))["signed"]
+    return signed
+
+
 def artifacts(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for platform in document["platforms"].values():
         for each in platform["variants"].values():
@@ -106,7 +114,7 @@ def test_the_embedded_repository_is_valid_on_the_day_it_was_signed(
 
 def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) -> None:
     left = checking.days_left(embedded.trusted, SIGNED_DAY)
-    lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365}
+    lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365, "nightly": 365}
     assert left == {
         name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
     }
@@ -117,7 +125,7 @@ def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) ->
     ]
     assert late[:2] == [[], ["timestamp (6 days left)"]]
     assert late[2] == ["timestamp (-275 days left)"]
-    assert late[3][1:] == ["snapshot (59 days left)", "targets (59 days left)"]
+    assert late[3][1:] == [f"{role} (59 days left)" for role in ("snapshot", "targets", "nightly")]
 
 
 def test_thresholds_and_signers_match_the_plan() -> None:
@@ -127,6 +135,34 @@ def test_thresholds_and_signers_match_the_plan() -> None:
     assert root.roles["snapshot"].keyids == root.roles["timestamp"].keyids
     assert root.consistent_snapshot is True
     assert len(root.keys) == 7
+
+
+def test_a_machine_signs_nightly_with_the_key_of_the_timestamp() -> None:
+    """Until the maintainers give it a key of its own: no secret is made that nobody keeps."""
+    targets = published_role("targets")
+    (role,) = targets["delegations"]["roles"]
+    assert (role["name"], role["paths"], role["threshold"]) == ("nightly", ["releases/*"], 1)
+    root = trust.check_root((MANIFESTS / "metadata" / "1.root.json").read_bytes())
+    assert role["keyids"] == [*root.roles["timestamp"].keyids]
+
+
+def test_what_was_not_measured_says_so_and_only_people_sign_it(
+    embedded: loading.Catalog,
+) -> None:
+    for entry in embedded.entries:
+        release = embedded.read(entry)
+        listed = {
+            artifact.files is not None
+            for platform in release.platforms.values()
+            for each in platform.variants
+            for artifact in each.artifacts
+        }
+        assert listed == {release.unmeasured is None}, entry.release
+    assert {entry.release for entry in embedded.entries if embedded.read(entry).unmeasured} == {
+        *UPSTREAM
+    }
+    assert {each.role for each in embedded.trusted.targets.values()} == {"targets"}
+    assert published_role("nightly")["targets"] == {}
 
 
 def test_releases_without_attestation_say_so(embedded: loading.Catalog) -> None:
@@ -151,13 +187,24 @@ def test_the_channels_have_the_planned_releases(embedded: loading.Catalog) -> No
 def test_the_published_files_match_the_data() -> None:
     """A change of facts or rules needs new signatures: the published files always match them."""
     made = {release.path: release for release in releases.release_files(PLAN, DATA)}
-    data = MANIFESTS / "metadata" / f"{PLAN.roles['targets'].version}.targets.json"
-    targets = json.loads(data.read_text("utf-8"))["signed"]["targets"]
+    targets = published_role("targets")["targets"]
     assert targets.keys() == made.keys()
     for path, target in targets.items():
         assert target["custom"] == made[path].custom
         name = f"{target['hashes']['sha256']}.{Path(path).name}"
         assert (MANIFESTS / "targets" / "releases" / name).read_bytes() == made[path].data
+
+
+@pytest.mark.parametrize("role", ["root", "targets", "nightly"])
+def test_the_data_alone_give_what_the_holders_signed(role: str) -> None:
+    """Without any signer: the content is the plan's, the facts' and the rules', byte for byte."""
+    nothing = copies.MemoryCopy({})
+    files = releases.release_files(PLAN, DATA)
+    made = signing.offline_files(PLAN, files, {}, nothing, nothing, (role,))
+    (data,) = made.values()
+    published = (MANIFESTS / trust.file_name(role, PLAN.roles[role].version)).read_bytes()
+    assert Metadata.from_bytes(data).signed_bytes == Metadata.from_bytes(published).signed_bytes
+    assert data.partition(b'"signed":')[2] == published.partition(b'"signed":')[2]
 
 
 def test_the_published_folder_has_no_other_files() -> None:
@@ -482,12 +529,12 @@ def test_a_backend_missing_in_the_orders_stops_the_tool() -> None:
         documents.release_document(FACTS["b11429"], replace(RULES, platforms=platforms), {})
 
 
-def test_an_undefined_requirement_stops_the_tool(tmp_path: Path) -> None:
+def test_a_rule_with_an_undefined_requirement_is_not_used(tmp_path: Path) -> None:
     text = (DATA / "rules.toml").read_text("utf-8")
     text = text.replace('["jammy", "vulkan"]', '["jammy", "vulcan"]')
     (tmp_path / "rules.toml").write_text(text, "utf-8")
-    with pytest.raises(PublishError, match="vulcan"):
-        classify.load_rules(tmp_path)
+    (wrong,) = classify.load_rules(tmp_path).wrong
+    assert "[requires.vulcan] is not defined" in wrong.reason
 
 
 # --- signing ------------------------------------------------------------------------------
@@ -517,17 +564,14 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
         checking.verify(copies.MemoryCopy(files), json.dumps(document).encode())
 
 
-def test_too_few_signers_for_a_client_stop_the_tool(tmp_path: Path) -> None:
-    few = throwaway()
-    for name, count in (("targets-3", 3), ("targets-1", None)):
-        del few[name]
-        files = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), few)
-        if count:
-            copies_of = copies.MemoryCopy(files)
-            checking.verify(copies_of, files["metadata/1.root.json"])
-            continue
-        with pytest.raises(PublishError, match="1 valid signatures, 2 are needed"):
-            folder.write(tmp_path, files)
+def test_what_too_few_have_signed_is_not_written(tmp_path: Path) -> None:
+    few, files = throwaway(), releases.release_files(PLAN, DATA)
+    del few["targets-3"]
+    enough = signing.sign(THROWAWAY, files, few)
+    checking.verify(copies.MemoryCopy(enough), enough["metadata/1.root.json"])
+    del few["targets-1"]
+    with pytest.raises(PublishError, match="1 valid signatures, 2 are needed"):
+        folder.write(tmp_path, signing.sign(THROWAWAY, files, few))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -539,7 +583,7 @@ def test_without_the_online_signer_nothing_is_signed() -> None:
 
 
 def test_a_signer_without_a_public_key_in_the_plan_stops_the_tool() -> None:
-    with pytest.raises(PublishError, match=r"\[keys\] has no public key of root-1"):
+    with pytest.raises(PublishError, match=r"\[keys\] has no public key of online-1"):
         signed(replace(THROWAWAY, keys={}))
 
 
@@ -578,6 +622,7 @@ def test_R08_other_content_needs_a_higher_version(tmp_path: Path) -> None:
         "metadata/timestamp.json",
         f"metadata/{version + 1}.snapshot.json",
         f"metadata/{version + 1}.targets.json",
+        f"metadata/{PLAN.roles['nightly'].version}.nightly.json",
     }
     assert not [name for name in names if name.endswith(".b11347.json")]
 
@@ -588,7 +633,7 @@ def test_a_root_without_a_chain_from_the_old_one_is_not_written(tmp_path: Path) 
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     strangers = {name: signer(f"stranger {name}") for name in throwaway()}
     keys = {name: each.public_key for name, each in strangers.items()}
-    plan = raised(PLAN, "root", "targets", "snapshot", "timestamp", keys=keys)
+    plan = raised(PLAN, *PLAN.roles, keys=keys)
     files = signing.sign(plan, releases.release_files(plan, DATA), strangers)
     with pytest.raises(PublishError, match="old keys"):
         folder.write(tmp_path, files)
@@ -636,7 +681,7 @@ def test_signers_are_read_from_the_file_that_the_environment_names(tmp_path: Pat
         {"seed": f"{SEED}z"},
         {"public": SEED},
     ],
-    ids=str,
+    ids=["scheme", "twice", "short", "no digits", "public"],  # with no seed in a cache of pytest
 )
 def test_R10_an_unusable_signer_is_named_without_its_seed(
     tmp_path: Path, changes: dict[str, str]
@@ -668,7 +713,7 @@ def test_T17_signers_that_others_can_read_are_refused(tmp_path: Path, mode: int)
     assert (done.returncode, done.stdout, into.exists()) == (1, "", False)
     assert len(done.stderr.splitlines()) == 1
     assert f"run chmod 600 {tmp_path / 'signers.json'}" in done.stderr
-    assert len(signers.load_seeds(environ)) == 7, "what leaked can still be looked for"
+    assert len(signers.load_secrets(environ)) == 7, "what leaked can still be looked for"
     (tmp_path / "signers.json").chmod(0o400)
     assert release_tool("sign", "--into", into, "--data", data, **environ).returncode == 0
 
@@ -695,7 +740,8 @@ def test_signing_a_folder_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     environ = signers_file(tmp_path / "signers.json")
     data = copied_data(tmp_path / "data")
     for name in ("one", "two"):
-        done = release_process("sign", "--into", tmp_path / name, "--data", data, **environ)
+        into = ("--into", tmp_path / name)
+        done = release_process("sign", "--yes", *into, "--data", data, **environ)
         assert done.returncode == 0, done.stderr
     one, two = (
         {path.relative_to(tmp_path / name): path.read_bytes() for path in files}
@@ -706,8 +752,8 @@ def test_signing_a_folder_twice_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len(one) == 11
 
 
-def test_the_command_builds_the_files_for_review(tmp_path: Path) -> None:
-    done = release_process("build", str(tmp_path))
+def test_a_review_writes_the_files_that_would_be_signed(tmp_path: Path) -> None:
+    done = release_process("review", "--write", str(tmp_path))
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "releases").iterdir():
         (published,) = MANIFESTS.glob(f"targets/releases/*.{path.name}")
@@ -721,7 +767,7 @@ def test_the_command_checks_a_folder(tmp_path: Path) -> None:
     (tmp_path / "metadata" / "timestamp.json").write_bytes(b"{}")
     done = release_process("check", str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.startswith("error[publish]: the timestamp metadata is not trusted")
+    assert done.stderr.startswith(f"error[publish]: {tmp_path}: the timestamp metadata is not")
 
 
 def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
@@ -729,7 +775,8 @@ def test_a_refusal_of_the_command_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("error[publish]: TSUKU_LLM_SIGNERS")
     done = release_process("check", str(tmp_path))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error[publish]: {tmp_path} has no metadata/1.root.json\nhint: ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,11 +11,21 @@ import subprocess
 import tarfile
 import zipfile
 from collections.abc import Callable
+from functools import cache
+from hashlib import shake_128
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from support.release_data import (
@@ -31,7 +41,7 @@ from support.tools import require_tool
 
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import Finding, search
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.signers import VARIABLE, load_secrets
 
 ROOT = Path(__file__).parents[2]
 SEED = bytes(range(0x41, 0x61))
@@ -158,7 +168,7 @@ def test_a_damaged_archive_is_a_file_like_any_other(head: bytes) -> None:
 
 def test_a_clean_repository_passes(repository: Path, canary: dict[str, str]) -> None:
     code, said = scan(repository, canary)
-    assert (code, said) == (0, "none of 1 seeds is in 4 files and objects\n")
+    assert (code, said) == (0, "no private key, and none of 1 signers, is in 4 files and objects\n")
 
 
 def test_R10_in_an_uncommitted_file(repository: Path, canary: dict[str, str]) -> None:
@@ -271,14 +281,134 @@ def test_R10_no_seed_of_the_signers_is_in_this_repository_or_what_it_builds() ->
         pytest.skip(f"{VARIABLE} names no file of signers, so no seed is known")
     done = release_tool("secrets", "--repository", ROOT, "--build", **{VARIABLE: GIVEN_SIGNERS})
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("none of 7 seeds is in ")
+    assert done.stdout.startswith("no private key, and none of 7 signers, is in ")
 
 
-def test_without_signers_the_scan_says_that_it_was_skipped() -> None:
+def test_without_signers_the_usual_forms_are_found(repository: Path) -> None:
     assert VARIABLE not in os.environ
-    done = release_tool("secrets")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("skipped: TSUKU_LLM_SIGNERS names no file")
+    code, said = scan(repository, {})
+    assert (code, said.endswith("; TSUKU_LLM_SIGNERS names no signers\n")) == (0, True), said
+    commit(repository, "key.pem", pem(SEED), "Add a key")
+    code, said = scan(repository, {})
+    assert code == 1
+    assert "a private key in PEM: key.pem\n" in said
+    assert "a private key in PEM: git's blob" in said
+
+
+def private_pem(key: Any, password: bytes | None, form: PrivateFormat) -> bytes:
+    how = BestAvailableEncryption(password) if password else NoEncryption()
+    made: bytes = key.private_bytes(Encoding.PEM, form, how)
+    return made
+
+
+KINDS = ("Ed25519", "P-256", "P-384", "RSA")
+FORMATS = {
+    "PKCS8": PrivateFormat.PKCS8,
+    "traditional": PrivateFormat.TraditionalOpenSSL,
+    "OpenSSH": PrivateFormat.OpenSSH,
+}
+ENCRYPTED = b"correct horse"
+BLOCKS = [
+    (kind, form, password)
+    for kind in KINDS
+    for form in FORMATS
+    for password in (None, ENCRYPTED)
+    if (kind, form) != ("Ed25519", "traditional") and (form, password) != ("OpenSSH", ENCRYPTED)
+]
+
+
+@cache
+def key_of(kind: str) -> Any:
+    if kind == "RSA":
+        return rsa.generate_private_key(65537, 3072)
+    if kind == "Ed25519":
+        return Ed25519PrivateKey.from_private_bytes(SEED)
+    return ec.generate_private_key({"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1()}[kind])
+
+
+@pytest.mark.parametrize(("kind", "form", "password"), BLOCKS)
+def test_private_keys_of_every_kind_are_found_in_pem(
+    kind: str, form: str, password: bytes | None
+) -> None:
+    block = private_pem(key_of(kind), password, FORMATS[form])
+    forms = (block, block.replace(b"\n", b"\r\n"), json.dumps({"key": block.decode()}).encode())
+    for written in (*forms, b"x" + block + b"y", gzip.compress(block)):
+        found, _ = search([("here", written)], {})
+        assert [each.signer for each in found] == ["a private key in PEM"]
+    cut = search([("here", block[: len(block) // 2])], {})[0]
+    assert cut == [], "half a block is only known of a signer at hand"
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "password"), [each for each in BLOCKS if each[1] != "OpenSSH"]
+)
+def test_half_a_file_of_a_signer_is_found(
+    kind: str, form: str, password: bytes | None, tmp_path: Path
+) -> None:
+    block = private_pem(key_of(kind), password, FORMATS[form])
+    path = tmp_path / "anna.pem"
+    path.write_bytes(block)
+    secrets = load_secrets({VARIABLE: str(path)})
+    assert [*secrets] == ["anna"]
+    assert len(secrets["anna"]) == 32
+    body = b"".join(line for line in block.splitlines() if b":" not in line and b"-" not in line)
+    for written in (base64.b64decode(body), b"copied " + body, body.replace(b"+", b"-")):
+        assert Finding("anna", "here") in search([("here", written)], secrets)[0]
+
+
+def test_public_keys_and_examples_are_no_finding(tmp_path: Path) -> None:
+    public = [
+        key_of(kind).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        for kind in KINDS
+    ]
+    raw = [base64.b64decode(b"".join(each.splitlines()[1:-1])) for each in public]
+    texts = [
+        *public,
+        *raw,
+        f'anna = "{public_of(SEED.hex())}"'.encode(),
+        json.dumps({"scheme": "ed25519", "public": public_of(SEED.hex())}).encode(),
+        b"-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
+        b"-----BEGIN PRIVATE KEY-----" + b"the key in base64 " * 9 + b"-----END PRIVATE KEY-----",
+        b'"seed": "42", "seed": -1',
+        b"pkcs11:token=anna;id=%02?module-path=/usr/lib/softhsm/libsofthsm2.so",
+        b"a URI has no pin-value: others can see it",
+        shake_128(b"anything").digest(10_000),
+    ]
+    for kind in KINDS:
+        path = tmp_path / f"{kind}.pem"
+        path.write_bytes(private_pem(key_of(kind), None, PrivateFormat.PKCS8))
+        path.chmod(0o600)
+    known = load_secrets({VARIABLE: str(tmp_path)})
+    assert {*known} == {*KINDS}
+    for number, text in enumerate(texts):
+        assert search([("here", text)], known)[0] == [], number
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ({"anna": {"scheme": "ed25519", "seed": SEED.hex()}}, "a seed of a signer"),
+        ({"uri": "pkcs11:token=anna;id=%02?pin-value=123456"}, "a PIN in a pkcs11: URI"),
+        ({"uri": "pkcs11:id=%02?module-path=/x.so&pin-value=horse%20staple"},
+         "a PIN in a pkcs11: URI"),
+    ],
+)  # fmt: skip
+def test_other_secrets_of_anybody_are_found(text: dict[str, Any], form: str) -> None:
+    for written in (
+        json.dumps(text),
+        json.dumps(text, indent=1),
+        repr(text),
+        json.dumps(str(text)),
+    ):
+        assert [each.signer for each in search([("here", written.encode())], {})[0]] == [form]
+
+
+@pytest.mark.parametrize(
+    "start", [b"-----BEGIN PRIVATE KEY-----", b"pkcs11:a", b"&pin-value=123456", b'"seed": "']
+)
+def test_the_search_takes_time_in_proportion(start: bytes) -> None:
+    """A hostile log of many beginnings: the suite's own limit of time would be passed."""
+    assert search([("here", start * 20_000)], {})[0] == []
 
 
 def test_a_folder_without_a_readable_history_is_one_line(

@@ -82,7 +82,7 @@ def test_the_file_has_no_seed_and_only_its_owner_can_read_it(tmp_path: Path) -> 
     path = encrypted(tmp_path / "key.pem")
     assert "BEGIN ENCRYPTED PRIVATE KEY" in path.read_text()
     assert os.name != "posix" or path.stat().st_mode & 0o777 == 0o600
-    assert signers.load_seeds({signers.VARIABLE: str(path)}) == {}
+    assert {*signers.load_secrets({signers.VARIABLE: str(path)})} == {"anna"}
     with pytest.raises(PublishError, match="cannot be made: File exists"):
         encrypted(path)
 
@@ -153,9 +153,11 @@ def test_files_and_folders_of_signers_are_read_together(tmp_path: Path) -> None:
     signers_file(tmp_path / "three.json", "chris", "host")
     found = loaded(tmp_path / "folder", tmp_path / "three.json")
     assert sorted(found) == ["anna", "ben", "chris", "host"]
-    assert signers.load_seeds(
+    known = signers.load_secrets(
         {signers.VARIABLE: f"{tmp_path / 'folder'}{os.pathsep}{tmp_path / 'three.json'}"}
-    ) == {name: bytes.fromhex(seed_of(name)) for name in ("ben", "chris", "host")}
+    )
+    assert len(known.pop("anna")) == 32
+    assert known == {name: bytes.fromhex(seed_of(name)) for name in ("ben", "chris", "host")}
     encrypted(tmp_path / "again.pem", "chris")
     with pytest.raises(PublishError, match="chris is in two files"):
         loaded(tmp_path / "again.pem", tmp_path / "three.json")
@@ -241,6 +243,7 @@ def with_uri(path: Path, uri: str) -> Path:
         ("pkcs11:token=x", "names no key by its id"),
         ("pkcs11:id=%02?pin-value=1234", "a URI has no pin-value"),
     ],
+    ids=["denied", "unknown", "unheard", "cloud", "no id", "PIN"],
 )
 def test_what_a_service_says_is_told_without_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, reason: str
@@ -370,6 +373,22 @@ def test_a_new_signer_is_encrypted_with_what_is_typed_twice(
     assert (tmp_path / "anna.pem").exists() == (code == 0)
     if code == 0:
         assert loaded(tmp_path / "anna.pem", TSUKU_LLM_PASSPHRASE=SECRET)["anna"].sign(b"x")
+
+
+def test_a_key_without_a_passphrase_is_made_on_purpose_only(tmp_path: Path) -> None:
+    for words in (
+        ("new-signer", "anna", str(tmp_path / "anna.pem")),
+        ("init", str(tmp_path / "new"), "--publisher", "x", "--root", "anna,ben"),
+    ):
+        done = release_tool(*words)
+        assert done.returncode == 1
+        assert "no terminal to ask for a new passphrase of anna" in done.stderr
+        assert "TSUKU_LLM_PASSPHRASE_FILE names the file" in done.stderr
+        assert "--unencrypted" in done.stderr
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        assert release_tool(*words, "--unencrypted").returncode == 0
+        for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
+            path.unlink()
 
 
 def test_a_short_passphrase_makes_no_signer(tmp_path: Path) -> None:

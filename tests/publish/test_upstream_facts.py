@@ -66,7 +66,7 @@ def test_the_same_facts_give_the_same_release_files(data: Path) -> None:
     forget_releases(data)
     for release in FACTS.values():
         refresh(data, release.tag, answer_of(release))
-        excuse(data, release.tag, "unattested", "unlisted")
+        excuse(data, release.tag, "unattested", "unmeasured")
     for version, tag in (("v0.5.0", "b11146"), ("v0.6.0", "b11429")):
         given = answer(version, [], body=f"Stable release.\n\nBinaries: {tag}\n")
         assert refresh(data, version, given) == [f"{version} is {tag}"]
@@ -287,12 +287,15 @@ def test_R08_a_release_is_signed_without_reading_if_the_facts_say_why(
 ) -> None:
     stored = tmp_path / "answer.json"
     stored.write_bytes(answer_for(TAG, archives.values()))
-    arguments = ("--answer", stored, "--data", data, "--unlisted", "Nobody could download them.")
+    arguments = ("--answer", stored, "--data", data, "--unmeasured", "Nobody could download them.")
     done = release_tool("refresh", TAG, *arguments)
     assert done.returncode == 0, done.stderr
-    assert "files" not in json.dumps(only(TAG, data))
+    document = only(TAG, data)
+    assert "files" not in json.dumps(document)
+    assert document["unmeasured"] == "Nobody could download them."
     recorded(data, archives, tmp_path)
-    assert Facts(data / "facts").releases()[TAG].unlisted is None
+    assert Facts(data / "facts").releases()[TAG].unmeasured is None
+    assert "unmeasured" not in only(TAG, data)
 
 
 def test_an_archive_that_the_program_would_refuse_stops_the_tool(

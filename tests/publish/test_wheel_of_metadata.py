@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import parse_wheel_filename
+from support.own_publisher import write_plan
+from support.package_index import PLACE, PROJECT, PackageIndex
 from support.program import PUBLISHER, Result, environment, run_program
+from support.release_data import release_tool
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 
 from tsuku_publish.checking import first_root, late_roles, verify
 from tsuku_publish.copies import EMBEDDED, RepositoryFolder, WheelCopy, copy_at
 from tsuku_publish.errors import PublishError
-from tsuku_publish.wheel import current_files, write_wheel
+from tsuku_publish.wheel import current_files, make_wheel, write_wheel
 
 
 @pytest.fixture
@@ -21,6 +24,13 @@ def simulator() -> RepositorySimulator:
     simulator = RepositorySimulator()
     simulator.publish(release_document("b1"))
     return simulator
+
+
+def own_data(folder: Path) -> Path:
+    data = folder / "data"
+    data.mkdir()
+    write_plan(data, {"stable": []})
+    return data
 
 
 def members(path: Path) -> dict[str, bytes]:
@@ -139,10 +149,43 @@ def test_check_reads_the_wheel_and_counts_its_timestamp(
     repository = verify(copy, first_root(copy))
     warn, now = {"timestamp": 7}, simulator.timestamp.expires
     assert late_roles(copy, repository, warn, now) == ["timestamp (0 days left)"]
-    assert not late_roles(WheelCopy(wheel, EMBEDDED), repository, warn, now)
+    assert not late_roles(
+        WheelCopy(str(wheel), wheel.read_bytes(), EMBEDDED), repository, warn, now
+    )
     wheel.write_bytes(b"")
     with pytest.raises(PublishError, match="is no wheel"):
         copy_at(str(wheel))
+
+
+def test_check_reads_the_newest_wheel_of_a_package_index(
+    simulator: RepositorySimulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = PackageIndex(tmp_path / "index")
+    for name, value in index.environ.items():
+        monkeypatch.setenv(name, value)
+    simulator.write(tmp_path / "signed")
+    own = ("--data", str(own_data(tmp_path)))
+    done = release_tool("check", str(tmp_path / "signed"), "--published", PLACE, *own)
+    assert done.returncode == 1
+    assert f"pip could not fetch {PROJECT}" in done.stderr
+    index.upload(simulator.files, version=1)
+    done = release_tool("check", str(tmp_path / "signed"), "--published", PLACE, *own)
+    assert done.returncode == 0, done.stderr
+    assert "timestamp 2 embedded, 2 published" in done.stdout
+    simulator.publish(release_document("b2"))
+    index.upload(simulator.files, version=2)
+    done = release_tool("check", PLACE, *own)
+    assert (done.returncode, "targets   version 3" in done.stdout) == (0, True), done.stderr
+    done = release_tool("check", "pkg:pypi/--index-url=https://host.test/", *own)
+    assert "names no package: write pkg:pypi/NAME" in done.stderr
+
+
+def test_a_file_of_a_wheel_has_a_limit(simulator: RepositorySimulator, tmp_path: Path) -> None:
+    files = {**simulator.files, "metadata/1.root.json": bytes(50_000_000)}
+    path = tmp_path / "ours-1-py3-none-any.whl"
+    path.write_bytes(make_wheel(files, "ours", 1))
+    with pytest.raises(PublishError, match=r"1\.root\.json in .* has more than 5,000,000 bytes"):
+        first_root(copy_at(str(path)))
 
 
 def publish(tmp_path: Path, *words: str) -> Result:

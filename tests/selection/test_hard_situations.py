@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from support.builds import stand_in
 from support.fake_roots import with_floors, with_icd, with_musl, with_nodes, with_pci, write
 from support.release_server import release_server
+from support.servers import NOW
 from support.sessions import make_session
 from support.stub_drivers import StubDrivers
 
@@ -121,7 +121,7 @@ def handed_over(folder: Path, backend: str, hardware: Hardware, *listed: str) ->
 
 
 def session(folder: Path, host: Host, note: Callable[[str], None]) -> Session:
-    machine = Machine(host, datetime(2026, 11, 20, tzinfo=timezone.utc), {})
+    machine = Machine(host, NOW, {})
     return make_session(folder / "data", machine, note=note)
 
 

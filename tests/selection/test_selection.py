@@ -21,7 +21,7 @@ from support.machines import (
 
 from tsuku_llm.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.errors import SelectionError, UnknownRequest
-from tsuku_llm.fitting import sass_serves, why_not
+from tsuku_llm.fitting import BY_SYSTEM, sass_serves, why_not
 from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
 from tsuku_llm.manifest import Release
 from tsuku_llm.selection import (
@@ -92,7 +92,15 @@ def test_the_sass_and_ptx_rule(capability: str, driver: str, expected: list[str]
 
 @pytest.mark.parametrize(
     ("entry", "capability", "serves"),
-    [("8.6", "8.9", True), ("8.9", "8.6", False), ("12.0a", "12.1", False), ("8.6", "9.0", False)],
+    [
+        ("8.6", "8.9", True),
+        ("8.9", "8.6", False),
+        ("12.0a", "12.1", False),
+        ("8.6", "9.0", False),
+        ("8.7", "8.7", True),
+        ("8.7", "8.9", False),  # code for a Jetson runs on no card
+        ("7.2", "7.5", False),
+    ],
 )
 def test_machine_code_serves_its_own_major_only(entry: str, capability: str, serves: bool) -> None:
     assert sass_serves(entry, capability) is serves
@@ -230,6 +238,16 @@ def test_the_nearest_variant_needs_the_smallest_update_of_the_driver(
     assert choose(machine()).nearest("sycl") is None
 
 
+def test_a_build_that_another_system_needs_is_the_nearest_only_if_all_are() -> None:
+    old = variant("vulkan", {"glibc": "2.31", "libstdcxx": "3.4.28", "vulkan": "1.2"})
+    both = release({**linux_variants(), "vulkan-debian11": old})
+    rhel_9 = machine(libc=Libc("glibc", "2.34"), libstdcxx="3.4.29")
+    found = select(both, rhel_9, Request()).nearest("vulkan")
+    assert (found and found.name) == "vulkan-debian11", "only the driver is missing"
+    found = select(release(), rhel_9, Request()).nearest("vulkan")
+    assert (found and found.name) == "vulkan"
+
+
 def test_discrete_comes_before_integrated_across_backends() -> None:
     hardware = machine(cuda(), vulkan(GpuKind.INTEGRATED))
     assert names(choose(hardware))[0] == "cuda-13.4"
@@ -330,6 +348,55 @@ def test_a_requirement_from_the_future_is_not_met() -> None:
     assert "not understood by this version" in told["newer"]
     assert "cuda.sass '13.0f'" in told["newer"]
     assert "backend npu" in told["npu"]
+
+
+@pytest.mark.parametrize(
+    "requires",
+    [
+        {"glibc": "9.9"},
+        {"musl": True},
+        {"libstdcxx": "9.9.9"},
+        {"macos": "99.0"},
+        {"vcruntime": "99.0"},
+        {"x86_64_level": 4},
+        {"cpu_features": ["avx512_bf16"]},
+        {"memory": 1 << 40},
+    ],
+    ids=lambda requires: next(iter(requires)),
+)
+def test_no_driver_removes_what_the_system_lacks(requires: dict[str, Any]) -> None:
+    needy = release({"cpu": variant("cpu", requires)}).platforms["linux-amd64"].variants[0]
+    cpu = Cpu("GenuineIntel", "a processor", ("avx",), 3)
+    old = machine(cpu=cpu, os_version="15.0", vcruntime="14.0")
+    found = why_not(needy, old)
+    assert found
+    assert found.slug in BY_SYSTEM
+    if "glibc" in requires:
+        found = why_not(needy, machine(libc=Libc("musl", "1.2.5")))
+        assert found
+        assert found.slug in BY_SYSTEM
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("Intel(R) Arc(TM) B580 Graphics", True),
+        ("QUALCOMM Adreno(TM) 741", True),
+        ("NVIDIA H200", False),
+        ("gfx1100", False),
+    ],
+)
+def test_an_opencl_build_that_names_no_device_is_for_adreno_and_intel(
+    name: str, fits: bool
+) -> None:
+    """``add`` cannot see the maker in the files, and ggml-opencl refuses all others."""
+    gpu = Gpu("opencl", 0, name, GpuKind.DISCRETE, 8 << 30)
+    api = Api("opencl", ApiState.OK, "libOpenCL.so.1", "3.0", gpus=(gpu,))
+    offered = release({"opencl": variant("opencl", {}), "cpu": variant("cpu", {})})
+    found = select(offered, machine(api), Request())
+    assert (found.selected.variant.name == "opencl") is fits
+    if not fits:
+        assert reason(found, "opencl") == "opencl-device"
 
 
 @pytest.mark.parametrize(

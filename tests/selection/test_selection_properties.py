@@ -22,6 +22,7 @@ CODE = st.lists(st.sampled_from([*CAPABILITIES, "9.0a", "12.0a"]), max_size=3)
 
 REQUIREMENTS: dict[str, st.SearchStrategy[Any]] = {
     "glibc": VERSIONS,
+    "musl": st.booleans(),
     "libstdcxx": VERSIONS,
     "macos": VERSIONS,
     "vcruntime": VERSIONS,
@@ -100,6 +101,7 @@ def system_fits(requires: dict[str, Any], hardware: Hardware) -> bool:
     return not (
         "a requirement of tomorrow" in requires
         or ("glibc" in requires and libc is not None and libc.name != "glibc")
+        or (requires.get("musl") and libc is not None and libc.name != "musl")
         or below(libc.version if libc else None, requires.get("glibc"))
         or below(hardware.libstdcxx, requires.get("libstdcxx"))
         or below(hardware.os_version, requires.get("macos"))
@@ -114,6 +116,8 @@ def device_fits(backend: str, requires: dict[str, Any], version: str | None, gpu
     needed = requires.get(backend)
     if backend == "vulkan":
         needed = needed or "0"
+    if backend == "opencl" and needed is None:
+        return any(maker in gpu.name for maker in ("Adreno", "QUALCOMM", "Intel"))
     if needed is None or backend not in ("cuda", "rocm", "vulkan", "opencl"):
         return True
     if backend == "rocm":

@@ -52,7 +52,7 @@ def go(*processes: Process) -> list[tuple[int, str]]:
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
-    said = [process.communicate(timeout=120)[1] for process in processes]
+    said = [process.communicate(timeout=600)[1] for process in processes]
     return [(process.returncode, text) for process, text in zip(processes, said, strict=True)]
 
 

@@ -23,8 +23,8 @@ def old(store: Store) -> Installed:
 
 def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
-        assert store.supply(staging, RECEIPT.files)
-        assert store.confirm(staging, RECEIPT.files) == []
+        assert store.supply(staging.tree, RECEIPT.files)
+        assert store.confirm(staging, staging.tree, RECEIPT.files) == []
         new = store.commit(staging, RECEIPT)
     for path in FILES:
         assert (old.tree / path).samefile(new.tree / path)
@@ -35,26 +35,26 @@ def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -
 def test_files_that_no_version_has_are_not_reused(store: Store, old: Installed) -> None:
     other = make_receipt("b200", files={**FILES, "new": b"new"}, links={})
     with store.staging() as staging:
-        assert not store.supply(staging, other.files)
+        assert not store.supply(staging.tree, other.files)
         (staging.tree / LIBRARY).write_bytes(b"taken")
-        assert not store.supply(staging, old.receipt.files)
+        assert not store.supply(staging.tree, old.receipt.files)
         assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
 
 
 def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
     rewrite(old.tree / LIBRARY)
     with store.staging() as staging:
-        assert store.supply(staging, RECEIPT.files)
-        assert store.confirm(staging, RECEIPT.files) == [LIBRARY]
-        store.withdraw(staging, RECEIPT.files)
+        assert store.supply(staging.tree, RECEIPT.files)
+        assert store.confirm(staging, staging.tree, RECEIPT.files) == [LIBRARY]
+        store.withdraw(staging.tree, RECEIPT.files)
         assert not [path for path in staging.tree.rglob("*") if path.is_file()]
 
 
 def test_C04_unreadable_files_are_not_confirmed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
-        assert store.supply(staging, old.receipt.files)
+        assert store.supply(staging.tree, old.receipt.files)
         (staging.tree / LIBRARY).unlink()
-        assert LIBRARY in store.confirm(staging, old.receipt.files)
+        assert LIBRARY in store.confirm(staging, staging.tree, old.receipt.files)
 
 
 def test_X04_files_touched_after_the_check_are_hashed_again(store: Store, old: Installed) -> None:
@@ -79,5 +79,5 @@ def test_a_further_hard_link_does_not_invalidate_a_file(
 
 
 def _supply(store: Store, staging: Staging) -> None:
-    assert store.supply(staging, RECEIPT.files)
-    assert store.confirm(staging, RECEIPT.files) == []
+    assert store.supply(staging.tree, RECEIPT.files)
+    assert store.confirm(staging, staging.tree, RECEIPT.files) == []

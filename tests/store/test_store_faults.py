@@ -44,7 +44,7 @@ def test_a_store_survives_a_fault_at_every_step(action: str, fault: str, folder:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [], done.stderr

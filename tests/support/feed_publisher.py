@@ -12,7 +12,8 @@ from support.own_publisher import ROLE
 from support.release_data import copied_data, forget_releases, release_tool, signers_file
 from support.upstream_host import Upstream
 
-from tsuku_publish.feed.run import Feed, FeedReport
+from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.run import Feed
 from tsuku_publish.plan import load_plan
 from tsuku_publish.releases import release_files
 

@@ -69,7 +69,7 @@ class Nginx:
 
     def requests(self) -> list[Logged]:
         """What was asked so far. Asks for a mark itself and waits for its line in the log."""
-        with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=120):  # noqa: S310 - our own loopback
+        with urllib.request.urlopen(f"{self.plain_url}/mark", timeout=600):  # noqa: S310 - our own loopback
             pass
         lines: list[str] = []
         while not lines or lines[-1].split()[1] != "/mark":
@@ -94,7 +94,6 @@ def serving(
     binary upgrade: no other program can take the port, and no test has to wait. Two
     ``sockets`` of another address (and network) can replace those of the loopback.
     """
-    program = require_tool("nginx")
     state.mkdir(parents=True, exist_ok=True)
     authority = Authority(state / "ca")
     with contextlib.ExitStack() as stack:
@@ -105,8 +104,6 @@ def serving(
         address = sockets[0].getsockname()[0]
         host = "localhost" if address == "127.0.0.1" else address
         certificate = authority.issue(host)
-        for sock in sockets:
-            sock.setblocking(False)  # nginx takes this for granted
         plain, secure = (sock.getsockname()[1] for sock in sockets)
         config = state / "nginx.conf"
         config.write_text(
@@ -124,14 +121,7 @@ def serving(
             ),
             encoding="utf-8",
         )
-        descriptors = [sock.fileno() for sock in sockets]
-        child = subprocess.Popen(
-            [program, "-e", str(state / "error.log"), "-p", str(state), "-c", str(config)],
-            env={**os.environ, "NGINX": "".join(f"{number};" for number in descriptors)},
-            pass_fds=descriptors,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
+        with running(config, sockets):
             yield Nginx(
                 f"https://{host}:{secure}",
                 f"http://{host}:{plain}",
@@ -139,6 +129,23 @@ def serving(
                 root,
                 state,
             )
-        finally:
-            child.terminate()
-            child.wait(30)
+
+
+@contextlib.contextmanager
+def running(config: Path, sockets: Sequence[socket.socket]) -> Iterator[None]:
+    """Run nginx with a configuration that listens at exactly these addresses of ours."""
+    program, state = require_tool("nginx"), config.parent
+    for sock in sockets:
+        sock.setblocking(False)  # nginx takes this for granted
+    descriptors = [sock.fileno() for sock in sockets]
+    child = subprocess.Popen(
+        [program, "-e", str(state / "error.log"), "-p", str(state), "-c", str(config)],
+        env={**os.environ, "NGINX": "".join(f"{number};" for number in descriptors)},
+        pass_fds=descriptors,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait(30)

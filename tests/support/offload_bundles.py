@@ -1,11 +1,18 @@
 """Offload bundles as clang writes them into HIP libraries: one entry for each kind of GPU."""
 
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 from support.builds import compile_library
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+ZLIB, ZSTD = 0, 1
 MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _PAGE = 4096
 
@@ -26,12 +33,29 @@ def bundle(*targets: str, size: int = 24) -> bytes:
     return head.ljust(_PAGE, b"\0") + bytes(at - _PAGE)
 
 
-def compressed(whole: bytes, version: int = 2, method: int = 0) -> bytes:
+def compressed(whole: bytes, version: int = 2, method: int = ZLIB) -> bytes:
     """The same bundle as ``--offload-compress`` writes it: a header and one stream."""
-    stream = zlib.compress(whole)
+    return framed(packed_zstd(whole) if method == ZSTD else zlib.compress(whole), version, method)
+
+
+def packed_zstd(whole: bytes, window: int = 27) -> bytes:
+    """A stream as clang makes it: matches over long distances, in a window of 2 to the power."""
+    options: dict[int, int] = {
+        zstd.CompressionParameter.enable_long_distance_matching: 1,
+        zstd.CompressionParameter.window_log: window,
+    }
+    # In two steps: a stream whose size is known gets a window of that size only.
+    packer = zstd.ZstdCompressor(options=options)
+    found: bytes = packer.compress(whole) + packer.flush()
+    return found
+
+
+def framed(stream: bytes, version: int = 2, method: int = ZSTD, size: int | None = None) -> bytes:
+    """Any stream after the header of a compressed bundle of ``size`` bytes."""
     layout = {2: "<4sHHIIQ", 3: "<4sHHQQQ"}[version]
-    size = struct.calcsize(layout) + len(stream)
-    return struct.pack(layout, b"CCOB", version, method, size, len(whole), 0) + stream
+    whole = struct.calcsize(layout) + len(stream)
+    size = whole if size is None else size
+    return struct.pack(layout, b"CCOB", version, method, size, 1 << 20, 0) + stream
 
 
 def hip_library(path: Path, section: bytes, *flags: str) -> Path:

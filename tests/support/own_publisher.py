@@ -3,15 +3,20 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from support.folder_shop import FolderShop
-from support.program import environment
+from support.program import Result, environment
 from support.release_data import keys_of, release_tool, signers_file
 from support.release_server import User
 from support.repository import release_document
+from support.schemas import check_output
+
+from ci.schemas import PUBLISHER
+from tsuku_publish.cli.main import run
 
 SIGNERS = ("anna", "ben", "host")
 ROLE = """
@@ -130,3 +135,15 @@ class OwnPublisher:
 def own_user(home: Path, shop: FolderShop, **extra: str) -> User:
     """Return a user without a repository, who takes archives from the shop's folder."""
     return User(home, environment(home, TSUKU_LLM_MIRROR=shop.mirror, **extra))
+
+
+def typed_publisher(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Return what runs ``tsuku-publish`` in this process and checks its JSON by the schemas."""
+
+    def start(*arguments: str | Path) -> Result:
+        words = tuple(map(str, arguments))
+        done = Result(run(words), *capfd.readouterr())
+        check_output(words, done.stdout, PUBLISHER)
+        return done
+
+    return start

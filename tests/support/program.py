@@ -22,7 +22,7 @@ from ci import schemas
 
 COMMAND = (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
-TIMEOUT = 120
+TIMEOUT = 600
 """Seconds; only so that a test that hangs ends."""
 
 

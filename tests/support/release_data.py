@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -33,13 +34,18 @@ GIVEN_SIGNERS = os.environ.pop(VARIABLE, None)
 DOWNLOADS = "https://github.com/ggml-org/llama.cpp/releases/download"
 
 
-def copied_data(folder: Path, *names: str) -> Path:
-    """A copy of rules, facts and plan; its signers, and those of more names, are throwaway."""
+def copied_data(folder: Path, *names: str, delegated: bool = False) -> Path:
+    """A copy of rules, facts and plan; its signers, and those of more names, are throwaway.
+
+    Unless ``delegated``, no channel has signers of its own: tests that need one say whose.
+    """
     shutil.copytree(DATA, folder)
     path = folder / "repository.toml"
-    document = tomlkit.parse(path.read_text())
+    document: Any = tomlkit.parse(path.read_text())
+    for channel in () if delegated else load_plan(DATA).delegated:
+        del document["roles"][channel], document["warn"][channel]
     for name, key in keys_of(*load_plan(DATA).keys, *names).items():
-        document["keys"][name] = key  # type: ignore[index]
+        document["keys"][name] = key
     path.write_text(tomlkit.dumps(document))
     return folder
 
@@ -70,6 +76,11 @@ def public_of(seed: str) -> str:
     """The public key of an Ed25519 seed, both in hexadecimal digits."""
     key = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(seed)).public_key()
     return key.public_bytes_raw().hex()
+
+
+def is_one_error(said: str, slug: str = "publish") -> bool:
+    """Tell whether a text is one error: one line, and perhaps facts and one hint."""
+    return bool(re.fullmatch(rf"error\[{slug}\]: .+\n(?:  .+\n)*(?:hint: .+\n)?", said))
 
 
 def forget_releases(data: Path) -> None:
@@ -122,9 +133,16 @@ def answer_for(tag: str, archives: Iterable[Packed]) -> bytes:
     return answer(tag, [asset(tag, each.path.name, each.sha256, each.size) for each in archives])
 
 
+SIGNING = ("sign", "rotate")
+"""Commands of people, who answer a question before they sign."""
+
+
 def release_tool(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What ``tsuku-publish`` does and says, in this process: a second less."""
-    words = [*map(str, arguments)]
+    """What ``tsuku-publish`` does and says, in this process: a second less.
+
+    Whoever signs has read the change before, and says so.
+    """
+    words = [*map(str, arguments), *(["--yes"] if arguments[0] in SIGNING else [])]
     environ = {"TSUKU_PUBLISH_DATA": str(DATA), **environ}
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,

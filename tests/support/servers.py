@@ -1,8 +1,9 @@
 """Stand-ins for the server in a store, and starts of them that end as soon as they are judged."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from support.builds import stand_in
@@ -18,7 +19,10 @@ from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.store import Store
 
-NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=timezone.utc)
+ROOT = Path(__file__).parents[2]
+_SIGNED = json.loads((ROOT / "manifests/metadata/timestamp.json").read_bytes())["signed"]
+NOW = datetime.fromisoformat(_SIGNED["issued"].replace("Z", "+00:00")) + timedelta(hours=12)
+"""Half a day after the embedded metadata was signed: no later signature makes it the past."""
 
 
 def install_stand_in(  # noqa: PLR0913

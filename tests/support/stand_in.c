@@ -9,6 +9,7 @@
  *     spawn                 a child that ignores SIGTERM and outlives its parent
  *     hang                  wait for a signal
  *     need NAME             end with 0 here unless the environment has that variable
+ *     without WORD          end with 42 if that is one of the arguments
  *     device NAME           refuse a --device unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
@@ -300,6 +301,9 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "need")) {
         if (!getenv(text))
             exit(0);
+    } else if (!strcmp(name, "without")) {
+        if (has(argc, argv, text))
+            exit(42);
     } else if (!strcmp(name, "device")) {
         if (!getenv(text) && has(argc, argv, "--device")) {
             fprintf(stderr, "error while handling argument \"--device\": invalid device: %s\n",

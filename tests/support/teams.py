@@ -1,6 +1,7 @@
 """A team whose people and machine sign different channels, and a user of their repository."""
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +10,14 @@ from typing import Any, Protocol
 import tomlkit
 from support.own_publisher import ROLE
 from support.release_data import release_tool, signers_file
-from support.repository import FrozenCopy, cpu_platform, release_document
+from support.repository import FrozenCopy, cpu_platform, release_document, signer
+from tuf.api.metadata import Metadata, MetaFile, TargetFile  # type: ignore[attr-defined]
 
 from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.repositories import Repository, add_repository
 from tsuku_llm.errors import HttpStatusError
 from tsuku_publish import ceremony
-from tsuku_publish.plan import add_to_channel
+from tsuku_publish.plan import load_plan, save_channel
 
 PEOPLE = ("anna", "ben")
 MACHINE = ("machine", "host")
@@ -49,7 +51,8 @@ class Team:
         for tag in tags:
             path = self.data / "releases" / f"{tag}.json"
             path.write_text(json.dumps(release(tag)))
-        add_to_channel(self.data, channel, tags)
+        others = [tag for tag in load_plan(self.data).channels[channel] if tag not in tags]
+        save_channel(self.data, channel, (*tags, *others))
 
     def edit(self, change: Callable[[Any], object]) -> None:
         path = self.data / "repository.toml"
@@ -119,6 +122,49 @@ class Client:
     def channels(self) -> dict[str, list[str]]:
         catalog = self.catalog
         return {name: [e.release for e in catalog.releases(name)] for name in catalog.channels}
+
+
+def stolen(
+    files: dict[str, bytes],
+    *entries: tuple[str, list[str], str | None],
+    keys: tuple[str, str] = MACHINE,
+    jump: int = 1,
+) -> dict[str, bytes]:
+    """What a thief of the machine's and the host's keys serves: any release under any name.
+
+    The thief's versions are ``jump`` ahead of the published ones.
+    """
+    files = {**files}
+    nightly, old = _newest(files, "nightly")
+    for tag, channels, number in entries:
+        data = json.dumps(release(tag, publisher="thief", version=number)).encode()
+        file = TargetFile.from_data(f"releases/{tag}.json", data, ["sha256"])
+        custom = {"release": tag, "sequence": 99999, "publisher": "thief"}
+        custom |= {"published": "2026-11-22", "channels": channels}
+        file.unrecognized_fields["custom"] = custom | ({"version": number} if number else {})
+        nightly.signed.targets[file.path] = file
+        files[f"targets/{file.get_prefixed_paths()[0]}"] = data
+    nightly.signed.version = old + jump
+    nightly.sign(signer(keys[0]))
+    files[f"metadata/{old + jump}.nightly.json"] = nightly.to_bytes()
+    about = MetaFile.from_data(old + jump, nightly.to_bytes(), ["sha256"])
+    snapshot, old = _newest(files, "snapshot")
+    snapshot.signed.meta["nightly.json"] = about
+    snapshot.signed.version = old + jump
+    snapshot.sign(signer(keys[1]))
+    files[f"metadata/{old + jump}.snapshot.json"] = snapshot.to_bytes()
+    timestamp: Metadata[Any] = Metadata.from_bytes(files["metadata/timestamp.json"])
+    timestamp.signed.version += jump
+    about = MetaFile.from_data(old + jump, snapshot.to_bytes(), ["sha256"])
+    timestamp.signed.snapshot_meta = about
+    timestamp.sign(signer(keys[1]))
+    return {**files, "metadata/timestamp.json": timestamp.to_bytes()}
+
+
+def _newest(files: dict[str, bytes], role: str) -> tuple[Metadata[Any], int]:
+    name = re.compile(rf"metadata/(\d+)\.{role}\.json")
+    version = max(int(found[1]) for found in map(name.fullmatch, files) if found)
+    return Metadata.from_bytes(files[f"metadata/{version}.{role}.json"]), version
 
 
 def channels_of(team: Team) -> dict[str, list[str]]:

@@ -47,7 +47,7 @@ ROCM_10 = day(9, 3)
 CUDA_13_4 = day(9, 9)
 LINUX_CUDA = day(9, 15)
 OPENVINO_2026_4 = day(9, 20)
-OPENVINO_2026_4_1 = day(9, 28)
+OPENVINO_2026_4_1 = day(10, 2)
 VULKAN_ARM = day(10, 4)
 
 
@@ -84,6 +84,7 @@ def names_at(when: datetime) -> tuple[Name, ...]:
         *_windows("cpu-arm64", "cpu"), *_windows("opencl-adreno-arm64", "opencl"),
         *_windows(f"rocm-{rocm}-x64" if when >= ROCM_7_14 else "hip-radeon-x64", "rocm", rocm),
         Name("llama-{tag}-bin-android-arm64.tar.gz", "phone"),
+        Name("llama-{tag}-bin-android-arm64-snapdragon.tar.gz", "phone"),
         Name("llama-{tag}-ui.tar.gz", "page"), Name("llama-{tag}-xcframework.zip", "page"),
     ]  # fmt: skip
     if when >= WINDOWS_ARM_CUDA:

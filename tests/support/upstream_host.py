@@ -8,6 +8,7 @@ being uploaded, assets that never come, bytes that change, releases that disappe
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import itertools
 import json
@@ -38,6 +39,8 @@ STABLE = {
 }  # fmt: skip
 """Stable versions: the build that their text names, and the day; 0.4.0 and 0.7.0 are guesses."""
 
+_ASKED = (("per_page", "30"), ("page", "1"))
+
 
 def time_of(number: int) -> datetime:
     """When a build was published."""
@@ -51,13 +54,12 @@ def time_of(number: int) -> datetime:
 class Upstream:
     """What upstream has published by ``now``, and what went wrong; all may be changed at will.
 
-    One of ``every`` builds is there: each asset that is listed must be packed for its digest, so a
-    long simulation has fewer builds a day than upstream's 18. ``uploading`` says until when a
-    release's last two assets are on their way, ``missing`` which assets never come (by a part of
-    their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are gone.
-    ``attested`` says for a release "no", "late" (six hours), "partly" or "forged". ``unreachable``
-    are assets that answer 404. ``delay`` is the
-    Retry-After of the next answer, ``instead`` the body of every one. ``tokens`` are who asked.
+    One of ``every`` builds is there: all of upstream's 18 a day, or fewer. ``uploading`` says until
+    when a release's last two assets are on their way, ``missing`` which assets never come (by a
+    part of their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are
+    gone. ``attested`` says for a release "no", "late" (six hours), "partly" or "forged".
+    ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
+    ``instead`` the body of every one. ``tokens`` are who asked.
     """
 
     now: datetime
@@ -137,11 +139,12 @@ class Upstream:
             if time_of(number) <= self.now and f"b{number}" not in self.withdrawn
         ]
 
-    def releases(self, most: int) -> list[dict[str, Any]]:
-        """The newest releases, as the API lists them."""
-        found = [(time_of(int(tag[1:])), tag) for tag in self.tags()[:most]]
+    def releases(self, most: int, page: int = 1) -> list[dict[str, Any]]:
+        """A page of the releases, newest first, as the API lists them."""
+        found = [(time_of(int(tag[1:])), tag) for tag in self.tags()[: most * page]]
         found += [(when, name) for name, (_, when) in STABLE.items() if when <= self.now]
-        return [self.release(tag) for _, tag in sorted(found, reverse=True)[:most]]
+        asked = sorted(found, reverse=True)[most * (page - 1) : most * page]
+        return [self.release(tag) for _, tag in asked]
 
     def release(self, tag: str) -> dict[str, Any]:
         """One release, as the API describes it."""
@@ -209,7 +212,7 @@ class Upstream:
     def _asset(self, tag: str, name: str) -> dict[str, Any]:
         data = self.archive(tag, name)
         assert data is not None
-        digest = hashlib.sha256(data).hexdigest()
+        digest = _sha256(data)
         self._owners.setdefault(digest, {})[tag] = None
         return {
             "name": name,
@@ -218,6 +221,11 @@ class Upstream:
             "digest": f"sha256:{digest}",
             "browser_download_url": f"{self.url}{_DOWNLOADS}{tag}/{name}",
         }
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _document(
@@ -240,7 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers as the hosting service does, with its headers and its limit of requests."""
 
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # headers and body in one packet: the client answers small ones late
+    wbufsize = -1  # headers and body in one packet
+    disable_nagle_algorithm = True  # else the second packet of an answer waits 40 ms
     host: Upstream
 
     def do_GET(self) -> None:
@@ -280,7 +289,8 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.host
         if path == "/releases":
             asked = parse_qs(urlsplit(self.path).query)
-            return host.releases(int(asked.get("per_page", ["30"])[0]))
+            most, page = (asked.get(name, [each])[0] for name, each in _ASKED)
+            return host.releases(int(most), int(page))
         tag = path.removeprefix("/releases/tags/")
         if tag != path:
             there = STABLE[tag][1] <= host.now if tag in STABLE else tag in host.tags()

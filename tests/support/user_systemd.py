@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+
+from support.tools import require_tool
+from support.waiting import PROMPTLY
 
 MANAGER = "/usr/lib/systemd/systemd"
 UNITS = Path(".config/systemd/user")
@@ -38,11 +42,37 @@ exec "$@"
 """
 
 
+def verify_all(units: Mapping[str, str], folder: Path, scope: str = "--user") -> str:
+    """What systemd has to say against units that lie side by side."""
+    folder = folder / "units"
+    runtime = folder / "runtime"
+    runtime.mkdir(parents=True, exist_ok=True)
+    for name, text in units.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [require_tool("systemd-analyze"), "verify", scope, "--man=no"]
+        + [str(folder / name) for name in units],
+        # The colon adds systemd's own folders, with its targets.
+        env={
+            **os.environ,
+            "SYSTEMD_UNIT_PATH": f"{folder}:",
+            "XDG_RUNTIME_DIR": str(runtime),
+            "HOME": str(folder),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "\n".join(
+        line for line in done.stderr.splitlines() if any(name in line for name in units)
+    )
+
+
 def run_in_systemd(
     words: Sequence[str], home: Path, env: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
     """Run a program beside a manager that has the units of this home."""
-    with _own_cgroups() as folders:
+    with own_cgroups(str(os.getpid())) as folders:
         return subprocess.run(
             ["sh", "-c", _ENTER, "sh", *words],
             env={
@@ -59,8 +89,8 @@ def run_in_systemd(
 
 
 @contextmanager
-def _own_cgroups() -> Iterator[list[Path]]:
-    """A new cgroup in each hierarchy that the manager uses, and none of them afterwards."""
+def own_cgroups(unique: str) -> Iterator[list[Path]]:
+    """A new cgroup in each hierarchy that a manager uses, and none of them afterwards."""
     folders = []
     for line in Path("/proc/self/cgroup").read_text("ascii").splitlines():
         _, kinds, path = line.split(":", 2)
@@ -69,7 +99,7 @@ def _own_cgroups() -> Iterator[list[Path]]:
         name = kinds.removeprefix("name=") or "unified"
         root = _CGROUPS / name if (_CGROUPS / name).is_dir() else _CGROUPS
         if name != "cpuset" and (root / "cgroup.procs").exists():
-            folders.append(root / path.strip("/") / f"tsuku-test-{os.getpid()}")
+            folders.append(root / path.strip("/") / f"tsuku-test-{unique}")
     with suppress(OSError):
         for folder in folders:
             folder.mkdir()
@@ -79,8 +109,17 @@ def _own_cgroups() -> Iterator[list[Path]]:
         for folder in folders:
             # The deepest first: a folder that has another one cannot be removed.
             for each in sorted((*folder.rglob("*/"), folder), reverse=True):
-                with suppress(OSError):
-                    each.rmdir()
+                _remove(each)
+
+
+def _remove(cgroup: Path) -> None:
+    """Remove a cgroup once the kernel has ended its processes, which may take a moment."""
+    deadline = time.monotonic() + PROMPTLY
+    while cgroup.exists() and time.monotonic() < deadline:
+        with suppress(OSError):
+            cgroup.rmdir()
+            return
+        time.sleep(0.01)
 
 
 @cache

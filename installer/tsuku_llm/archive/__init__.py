@@ -7,9 +7,17 @@ and 3.14. The filters of ``tarfile`` do not protect (CVE-2025-4517) or are absen
 """
 
 from tsuku_llm.archive.budget import Budget
+from tsuku_llm.archive.composing import (
+    compose,
+    join,
+    join_listed,
+    kept_artifacts,
+    needed_artifacts,
+    plugins_in,
+)
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.placing import Aside, as_it_is, place
-from tsuku_llm.archive.unpack import in_order, make_links, unpack
+from tsuku_llm.archive.unpack import copy_folder, in_order, make_links, unpack
 from tsuku_llm.archive.writing import THREADS
 
 __all__ = [
@@ -19,8 +27,15 @@ __all__ = [
     "Names",
     "as_it_is",
     "checked_parts",
+    "compose",
+    "copy_folder",
     "in_order",
+    "join",
+    "join_listed",
+    "kept_artifacts",
     "make_links",
+    "needed_artifacts",
     "place",
+    "plugins_in",
     "unpack",
 ]

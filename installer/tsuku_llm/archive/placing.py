@@ -50,14 +50,19 @@ def place(
     """
     # All decisions first: a refused archive must not leave a half-filled tree.
     found, moves = arrange(archives, server, present)
+    move(moves, tree, found)
+    return found, tuple(item for _, item in moves.values())
+
+
+def move(moves: Moves, tree: Path, server: str = "") -> None:
+    """Move unpacked files into the tree. Raises the errors of the disk."""
     with disk_errors("unpacking", tree), opened_tree(tree) as opened:
         for path, (source, _) in moves.items():
             opened.folder(tuple(path.split("/"))[:-1])
             # Before the store sets the modes: the server is started once before that.
-            if path == found:
+            if path == server:
                 source.chmod(PROGRAM_MODE)
             source.rename(tree / path)
-    return found, tuple(item for _, item in moves.values())
 
 
 def arrange(
@@ -90,7 +95,7 @@ def arrange(
                 moves[moved.path] = (archive.folder / item.path, moved)
             elif not _same(known, moved):
                 raise unsafe("two archives have different files of the same name", moved.path)
-    _check_names([*present.values(), *(item for _, item in moves.values())])
+    check_names([*present.values(), *(item for _, item in moves.values())])
     return found, moves
 
 
@@ -155,7 +160,7 @@ def _same(known: TreeEntry, other: TreeEntry) -> bool:
     return known == other
 
 
-def _check_names(items: Sequence[TreeEntry]) -> None:
+def check_names(items: Sequence[TreeEntry]) -> None:
     """Refuse a tree whose names would be refused in a single archive."""
     names = Names()
     for item in items:

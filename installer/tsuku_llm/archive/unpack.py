@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tsuku_llm.archive.budget import Budget, Spending
+from tsuku_llm.archive.folders import FOLDER_BUDGET, folder_members
 from tsuku_llm.archive.gzips import GzipReader
 from tsuku_llm.archive.listing import SignedList
 from tsuku_llm.archive.member import Member, unsafe
@@ -62,6 +63,16 @@ def unpack(
         members = _members(file, artifact, spending)
         # A tar stream gives one member after the other, so a second thread would only wait.
         return _write_all(members, artifact, tree, 1 if in_order(artifact) else threads)
+
+
+def copy_folder(folder: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
+    """Copy a build's folder as ``unpack`` would unpack its archive; return what was copied.
+
+    ``artifact`` describes the folder. Raises the errors of ``unpack``.
+    """
+    with disk_errors("copying the build", into), opened_tree(into) as tree:
+        members = folder_members(folder, Spending(FOLDER_BUDGET))
+        return _write_all(members, artifact, tree, THREADS)
 
 
 def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator[Member]:

@@ -56,22 +56,22 @@ class Entry:
     data: int = 0
 
 
-def read_directory(file: BinaryIO, spending: Spending) -> list[Entry]:
+def read_directory(file: BinaryIO, spending: Spending, *, begins: int = 0) -> list[Entry]:
     """Read all entries in the directory's order; compare each with its local header.
 
-    Raises ``UnsafeArchive`` for anything that two readers could read differently, for
-    encryption, and for a malformed or shortened file.
+    The first member must begin at the offset ``begins``. Raises ``UnsafeArchive`` for anything
+    that two readers could read differently, for encryption, and for a malformed or shortened file.
     """
     entries, start = _directory(file, spending)
-    ends = _extents(entries, start)
+    ends = _extents(entries, start, begins)
     return [replace(entry, data=_data_offset(file, entry, ends[entry.offset])) for entry in entries]
 
 
-def _extents(entries: list[Entry], start: int) -> dict[int, int]:
+def _extents(entries: list[Entry], start: int, begins: int) -> dict[int, int]:
     """Map the start of each entry's bytes to their end; the first entry begins the file."""
     offsets = sorted(entry.offset for entry in entries)
     # A prefix can be a program or a second archive, which another reader would find.
-    if (offsets[0] if offsets else start) != 0:
+    if (offsets[0] if offsets else start) != begins:
         raise unsafe("there are bytes before the first member")
     if len(set(offsets)) != len(offsets):
         raise unsafe("members overlap")

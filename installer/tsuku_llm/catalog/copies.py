@@ -8,10 +8,13 @@ from pathlib import Path
 
 from tsuku_llm import embedded, trust
 from tsuku_llm.files import read_small
-from tsuku_llm.trust import Copy
+from tsuku_llm.trust import Copy, TrustedRepository
 
 LARGEST_FILE = 5_000_000
 """The largest metadata or release file, in bytes; python-tuf's limit for targets metadata."""
+
+TIMESTAMP = "metadata/timestamp.json"
+"""The one file of a published repository whose content changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +38,6 @@ class FolderCopy:
     def read(self, name: str) -> bytes | None:
         """Read the file at a path relative to the repository; None if it does not exist."""
         return read_file(self.folder / name)
-
-
-@dataclass(frozen=True, slots=True)
-class FilesCopy:
-    """A copy in memory, before it is kept."""
-
-    files: Mapping[str, bytes]
-
-    def read(self, name: str) -> bytes | None:
-        """Read the file at a path relative to the repository; None if it does not exist."""
-        return self.files.get(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +102,34 @@ class WithRootsOf:
         return data
 
 
+@dataclass(frozen=True, slots=True)
+class RootFiles:
+    """A copy with nothing but roots, by their versions."""
+
+    files: Mapping[int, bytes]
+
+    def read(self, name: str) -> bytes | None:
+        """Read the file at a path relative to the repository; None if it does not exist."""
+        version, _, rest = name.removeprefix("metadata/").partition(".")
+        known = rest == "root.json" and version.isdecimal()
+        return self.files.get(int(version)) if known else None
+
+
 def read_file(path: Path) -> bytes | None:
     """Read a small file of the metadata folder; None if it does not exist.
 
     Raises ``StoreError`` unless it is a regular file that root or this user owns.
     """
     return read_small(path, LARGEST_FILE)
+
+
+def names_of(trusted: TrustedRepository, first_root: int) -> tuple[str, ...]:
+    """List the metadata files of a verified copy, the timestamp last; no release files.
+
+    The roots begin with version ``first_root``, so that the copy verifies without any other.
+    """
+    roles = trusted.roles
+    names = [f"metadata/{n}.root.json" for n in range(first_root, roles["root"].version + 1)]
+    others = [role for role in roles if role not in ("root", "timestamp")]
+    names += [trust.file_name(role, roles[role].version) for role in others]
+    return (*names, TIMESTAMP)

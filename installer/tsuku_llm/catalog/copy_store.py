@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tsuku_llm.catalog.copies import read_file
+from tsuku_llm.catalog.copies import TIMESTAMP, read_file
 from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore, StoreError
@@ -51,7 +51,7 @@ def commit(folder: Path, files: Mapping[str, bytes]) -> None:
     After a crash, the old or the new copy is the current one. The previous copy stays, because
     another process may be reading it. Raises ``OSError``, ``StoreError``.
     """
-    name = hashlib.sha256(files["metadata/timestamp.json"]).hexdigest()[:16]
+    name = hashlib.sha256(files[TIMESTAMP]).hexdigest()[:16]
     copies = folder / "copies"
     make_folder(copies)
     # No other process uses this name. A crash may leave the folder: the name is one of a copy, so a

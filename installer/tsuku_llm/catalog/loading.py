@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm import revocations, trust
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.copy_store import current_copy
+from tsuku_llm.catalog.entries import Loaded, with_entries
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
 from tsuku_llm.errors import (
@@ -29,7 +30,6 @@ from tsuku_llm.errors import (
 from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
-from tsuku_llm.trust.delegations import is_own_file, matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.manifest import Release, ReleaseEntry
@@ -42,9 +42,10 @@ class Catalog:
     """The releases that a repository offers, verified in this process.
 
     ``source`` is ``embedded`` or ``updated``. ``entries`` are all releases, newest first, and
-    ``files`` has the signed file of each, by its tag. ``revoked`` has the signed list of
-    revocations, and those seen before in this repository and in others. ``notes`` say why an
-    updated copy was not used, and which files were left out.
+    ``files`` has the signed file of each, by its tag. ``skipped`` has the releases whose entries
+    this version cannot read, with the reasons. ``revoked`` has the signed list of revocations, and
+    those seen before in this repository and in others. ``notes`` say why an updated copy was not
+    used, and what was skipped.
     """
 
     repository: Repository
@@ -52,6 +53,7 @@ class Catalog:
     trusted: TrustedRepository
     entries: tuple[ReleaseEntry, ...]
     files: Mapping[str, Target]
+    skipped: Mapping[str, str]
     copy: Copy
     notes: tuple[str, ...] = ()
     revoked: tuple[Revocation, ...] = ()
@@ -74,9 +76,11 @@ class Catalog:
     def metadata_status(self) -> MetadataStatus:
         """Summarise what the metadata says about its releases, for the next start."""
         own = [each for each in self.revoked if each.repository == self.repository.name]
-        offered = tuple(entry.release for entry in self.entries if entry.channels)
-        revoked = revocations.merged(self._by_files(self.entries), own)
-        return MetadataStatus(self.freshness, revoked, offered)
+        offered = [entry.release for entry in self.entries if entry.channels]
+        # A skipped release may well be in a channel: do not tell its users that it is gone.
+        offered += [name for name in self.skipped if name not in offered]
+        revoked = revocations.merged(self._by_files(self.files), own)
+        return MetadataStatus(self.freshness, revoked, tuple(offered))
 
     def revocation(self, entry: ReleaseEntry) -> Revocation | None:
         """Find the revocation of a release; None if it may be used.
@@ -85,28 +89,29 @@ class Catalog:
         cannot be read, only the name counts.
         """
         builds = self._builds(entry)
-        for each in (*self.revoked, *self._by_files([entry])):
+        for each in (*self.revoked, *self._by_files([entry.release])):
             if each.is_of([self.repository.name], entry.release, builds):
                 return each
         return None
 
-    def _by_files(self, entries: Iterable[ReleaseEntry]) -> Iterator[Revocation]:
+    def _by_files(self, releases: Iterable[str]) -> Iterator[Revocation]:
         """Collect the revocations in release files; they have no reason and no day.
 
-        A signed withdrawal overrides them. Files of a newer format count too; damaged files are
-        skipped. What a role with paths of its own signs revokes the name only: a list of builds
-        would revoke the same builds in other channels, for good.
+        A signed withdrawal overrides them. Files of a newer format count too, and those of skipped
+        releases; damaged files are skipped. What a role with paths of its own signs revokes the
+        name only: a list of builds would revoke the same builds in other channels, for good.
         """
         from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
 
         name = self.repository.name
         ended = {e.release for e in self.revoked if e.repository == name and e.withdrawn}
-        for entry in entries:
+        entries = {entry.release: entry for entry in self.entries}
+        for release in releases:
             with suppress(TrustError, StoreError):
-                if entry.release not in ended and says_revoked(self._verified(entry)):
-                    target = self.files[entry.release]
-                    builds = self._builds(entry) if target.branch is None else ()
-                    yield Revocation(name, entry.release, builds=builds)
+                if release not in ended and says_revoked(self._verified(release)):
+                    entry, target = entries.get(release), self.files[release]
+                    builds = self._builds(entry) if entry and target.branch is None else ()
+                    yield Revocation(name, release, builds=builds)
 
     def _builds(self, entry: ReleaseEntry) -> tuple[tuple[str, ...], ...]:
         """Return the digests of each build of a release; empty if its file cannot be read."""
@@ -114,18 +119,24 @@ class Catalog:
             return self.read(entry).builds
         return ()
 
-    def unattested(self, entry: ReleaseEntry) -> str | None:
-        """Return why the builder of a release was not verified.
+    def doubts(self, entry: ReleaseEntry) -> tuple[str | None, str | None]:
+        """Return why the builder of a release was not verified, and why it was not measured.
 
         None if the release file gives no reason, or cannot be read.
         """
         with suppress(TrustError, StoreError):
-            return self.read(entry).unattested
-        return None
+            release = self.read(entry)
+            return release.unattested, release.unmeasured
+        return None, None
 
     def releases(self, channel: str) -> tuple[ReleaseEntry, ...]:
-        """List the releases of a channel, newest first. Raises ``UnknownRequest``."""
+        """List the releases of a channel, newest first.
+
+        Raises ``UnknownRequest``, and ``ManifestError`` if no release at all can be read.
+        """
         found = tuple(entry for entry in self.entries if channel in entry.channels)
+        if not found and not self.entries and self.skipped:
+            raise self._unreadable(*self.skipped)
         if not found:
             raise UnknownRequest(
                 f"there is no channel {channel!r}",
@@ -137,16 +148,26 @@ class Catalog:
     def entry(self, release: str) -> ReleaseEntry:
         """Find a release by its tag ("b11429") or version ("v0.6.0", "0.6.0").
 
-        Raises ``UnknownRequest``.
+        Raises ``UnknownRequest``, and ``ManifestError`` for one whose entry cannot be read.
         """
         wanted = release.lower()
         for entry in self.entries:
             if wanted == entry.release or wanted.removeprefix("v") == entry.version:
                 return entry
+        if wanted in self.skipped:
+            raise self._unreadable(wanted)
         raise UnknownRequest(
             f"there is no release {release!r}",
             facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
             hint=did_you_mean(wanted, (each.release for each in self.entries), _NAME_ONE),
+        )
+
+    def _unreadable(self, *releases: str) -> ManifestError:
+        return ManifestError(
+            f"{', '.join(releases[:3])} cannot be read",
+            facts=tuple(self.skipped[release] for release in releases[:3]),
+            hint=f"fetch it again: tsuku-llm repository refresh {self.repository.name}; if the "
+            "error remains, update tsuku-llm, or name another release",
         )
 
     def is_readable(self, entry: ReleaseEntry) -> bool:
@@ -184,7 +205,7 @@ class Catalog:
         """Read the release itself. Raises ``TrustError``, ``StoreError``."""
         from tsuku_llm.manifest import parse_release  # noqa: PLC0415
 
-        data = self._verified(entry)
+        data = self._verified(entry.release)
         try:
             release = parse_release(data)
         except ManifestError as error:
@@ -199,14 +220,14 @@ class Catalog:
             raise ManifestError(f"the file of {_release_name(entry)} describes {found}")
         return release
 
-    def _verified(self, entry: ReleaseEntry) -> VerifiedBytes:
-        target = self.files[entry.release]
+    def _verified(self, release: str) -> VerifiedBytes:
+        target = self.files[release]
         hint = "install tsuku-llm again: this package is damaged"
         if self.source == "updated":
             hint = f"run: tsuku-llm repository refresh {self.repository.name}"
         data = self.copy.read(target.name)
         if data is None:
-            raise MetadataError(f"the release file of {entry.release} is missing", hint=hint)
+            raise MetadataError(f"the release file of {release} is missing", hint=hint)
         try:
             return self.trusted.read(target.path, data)
         except DigestMismatch as error:
@@ -214,27 +235,12 @@ class Catalog:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A verified copy with its entries (newest first), which this version can read.
-
-    ``files`` has the signed file of each entry, by its tag; ``notes`` say what was left out.
-    """
-
-    source: str
-    copy: Copy
-    trusted: TrustedRepository
-    entries: tuple[ReleaseEntry, ...]
-    files: Mapping[str, Target]
-    notes: tuple[str, ...]
-
-
 def load(repository: Repository, data: Path) -> Catalog:
     """Load the newest valid copy of a repository, from disk only.
 
-    An updated copy is skipped with a note if it does not verify, has entries that this version
-    cannot read, or has any role in a lower version than the package. Raises ``ManifestError``
-    if the embedded copy has an unreadable entry, ``MetadataError`` if there is no valid copy.
+    An updated copy is skipped with a note if it does not verify, or has any role in a lower version
+    than the package. Raises ``MetadataError`` if there is no valid copy, and ``ManifestError`` for
+    an embedded list of revocations that this version cannot read.
     """
     catalog = _newest(repository, data)
     seen, _ = revocations.read_all(data)
@@ -251,18 +257,18 @@ def _newest(repository: Repository, data: Path) -> Catalog:
     if repository.embedded is None:
         if updated is None:
             raise _nothing_valid(repository, notes)
-        return _catalog(repository, updated, notes)
+        return catalog_of(repository, updated, notes)
     embedded = verified("embedded", repository.embedded, repository, roots)
     if updated is None:
-        return _catalog(repository, embedded, notes)
+        return catalog_of(repository, embedded, notes)
     known, found = versions_under(embedded, updated.copy, roots), updated.trusted.versions
     if not trust.setbacks(known, found):
         # No role of the updated copy is lower than in the package: take it, unless both are equal.
-        return _catalog(repository, embedded if known == found else updated, notes)
+        return catalog_of(repository, embedded if known == found else updated, notes)
     if trust.setbacks(found, known):  # a copy that is older in every role needs no note
         lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
         notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
-    return _catalog(repository, embedded, notes)
+    return catalog_of(repository, embedded, notes)
 
 
 def updated_copy(
@@ -302,7 +308,7 @@ def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str
 
 
 def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots) -> Loaded:
-    """Verify a copy and read its entries; an unreadable entry is refused like an unsigned one.
+    """Verify a copy and read its entries.
 
     Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
     """
@@ -342,86 +348,15 @@ def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocati
         ) from error
 
 
-def with_entries(source: str, copy: Copy, trusted: TrustedRepository) -> Loaded:
-    """Read the entries of all releases, newest first; skip what a role may not offer.
-
-    A path delegated to the role "nightly" is only for the channel "nightly". A name that a user
-    can ask for, tag or version, belongs to the role of the highest priority that claims it. So an
-    automatic signer of one channel can neither add releases to another channel nor take the names
-    of its releases. Raises ``ManifestError``, and ``StoreError`` for the disk.
-    """
-    entries: dict[str, ReleaseEntry] = {}
-    files: dict[str, Target] = {}
-    names: dict[str, str | None] = {}
-    notes = []
-    # The targets come in the order of their roles' priority: the first claim counts.
-    for path, target in trusted.targets.items():
-        try:
-            entry = _entry(path, target, copy, trusted)
-        except _LeftOut as reason:
-            notes.append(f"{path[:100]!a} is skipped: {reason}")
-            continue
-        if entry is None:
-            continue
-        tag = entry.release
-        if tag in files:
-            # The very same file in a second role's folder, as after a promotion: the release is in
-            # both channels. Another file of that name would take the name of the first one.
-            if files[tag].sha256 == target.sha256:
-                channels = dict.fromkeys((*entries[tag].channels, *entry.channels))
-                entries[tag] = replace(entries[tag], channels=tuple(channels))
-            continue
-        # A tag may look like the version of another release, also with the "v" of
-        # ``Catalog.entry``.
-        claimed = {tag.removeprefix("v"), entry.version or tag}
-        if any(names.get(name, target.branch) != target.branch for name in claimed):
-            continue
-        names |= dict.fromkeys(claimed, target.branch)
-        entries[tag], files[tag] = entry, target
-    newest = sorted(entries.values(), key=lambda each: (each.sequence, each.release), reverse=True)
-    return Loaded(source, copy, trusted, tuple(newest), files, tuple(notes))
-
-
-class _LeftOut(Exception):
-    """The reason why a release file has no entry."""
-
-
-def _entry(
-    path: str, target: Target, copy: Copy, trusted: TrustedRepository
-) -> ReleaseEntry | None:
-    """Read the entry of one target; None if it is not offered.
-
-    In ``releases/`` the entry is signed with the target. In a role's own folder there is none: the
-    folder is the channel, and the release file says the rest. Raises ``ManifestError``,
-    ``_LeftOut``, and ``StoreError`` for the disk.
-    """
-    from tsuku_llm.manifest import entry_in, parse_entry  # noqa: PLC0415
-
-    if matches(path, trust.RELEASES):
-        entry = parse_entry(target)
-        if path != f"releases/{entry.release}.json":
-            raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
-        is_offered = target.branch is None or entry.channels == (target.branch,)
-        return entry if is_offered else None
-    if target.branch is None or not is_own_file(path, target.branch):
-        return None
-    tag = path.rpartition("/")[2].removesuffix(".json")
-    try:
-        data = copy.read(target.name)
-        if data is None:
-            raise _LeftOut("its file is missing")
-        return entry_in(trusted.read(path, data), tag, target.branch)
-    except (TrustError, CorruptStore, UnsafeLocation) as error:
-        raise _LeftOut(": ".join((error.message, *error.facts[:1]))) from error
-
-
-def _catalog(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
+def catalog_of(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
+    """Make the catalog of a verified copy; ``notes`` come before its own."""
     return Catalog(
         repository,
         loaded.source,
         loaded.trusted,
         loaded.entries,
         loaded.files,
+        loaded.skipped,
         loaded.copy,
         (*notes, *loaded.notes),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,9 @@ from tsuku_llm.metadata_status import CURRENT, folder_of
 
 _LARGEST = 5_000_000
 _TAG = re.compile(r"b(?P<number>[0-9]{1,15})\.json")
+
+_DAMAGED = (StoreError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged or unreadable file raises: it may have any types."""
 
 Read = Callable[[str], bytes | None]
 """Reads a file of a copy of a repository, by its published path; None if it does not exist."""
@@ -45,39 +48,44 @@ def offered(data: Path, repository: str) -> tuple[OfferedNames, ...]:
             copies.append(lambda file: read_small(folder / "copies" / name / file, _LARGEST))
     found: dict[str, tuple[int, OfferedNames]] = {}
     for read in copies:
-        # A damaged file has other types than expected: leave out the rest of its copy.
-        with suppress(StoreError, ValueError, KeyError, TypeError, AttributeError):
-            for sequence, each in _releases(read):
-                found[each.release] = (sequence, each)
+        with suppress(*_DAMAGED):
+            for role, about in _roles(read):
+                # One role, or one entry, that cannot be read must not hide the others.
+                with suppress(*_DAMAGED):
+                    signed = _signed(read, f"metadata/{about['version']}.{role}")
+                    for path, target in signed.get("targets", {}).items():
+                        with suppress(*_DAMAGED):
+                            if release := _release(read, role, path, target):
+                                found[release[1].release] = release
     return tuple(each for _, each in sorted(found.values(), reverse=True))
 
 
-def _releases(read: Read) -> Iterator[tuple[int, OfferedNames]]:
+def _roles(read: Read) -> Iterable[tuple[str, Any]]:
     snapshot = _meta(read, "metadata/timestamp.json")["snapshot.json"]["version"]
-    for role, about in _meta(read, f"metadata/{snapshot}.snapshot.json").items():
-        signed = _signed(read, f"metadata/{about['version']}.{role}")
-        for path, target in signed.get("targets", {}).items():
-            folder, _, name = path.rpartition("/")
-            file = f"targets/{folder}/{target['hashes']['sha256']}.{name}"
-            entry = target.get("custom", {})
-            if f"{folder}.json" == role and (tag := _TAG.fullmatch(name)):
-                # In a role's own folder the release file says the rest.
-                entry = {"release": f"b{tag['number']}", "sequence": tag["number"]}
-                entry["version"] = json.loads(read(file) or b"{}").get("version") or ""
-                entry["channels"] = [folder]
-            elif folder != "releases" or "release" not in entry:
-                continue
-            platforms = json.loads(read(file) or b"{}").get("platforms", {})
-            variants = (name for each in platforms.values() for name in each.get("variants", {}))
-            yield (
-                int(entry["sequence"]),
-                OfferedNames(
-                    str(entry["release"]),
-                    str(entry.get("version", "")),
-                    tuple(map(str, entry["channels"])),
-                    tuple(dict.fromkeys(map(str, variants))),
-                ),
-            )
+    return _meta(read, f"metadata/{snapshot}.snapshot.json").items()
+
+
+def _release(read: Read, role: str, path: str, target: Any) -> tuple[int, OfferedNames] | None:
+    """Read one target of a role's file; None if it is no release."""
+    folder, _, name = path.rpartition("/")
+    file = f"targets/{folder}/{target['hashes']['sha256']}.{name}"
+    entry = target.get("custom", {})
+    if f"{folder}.json" == role and (tag := _TAG.fullmatch(name)):
+        # In a role's own folder the release file says the rest.
+        entry = {"release": f"b{tag['number']}", "sequence": tag["number"]}
+        entry["version"] = json.loads(read(file) or b"{}").get("version") or ""
+        entry["channels"] = [folder]
+    elif folder != "releases" or f"{entry['release']}.json" != name:
+        return None
+    platforms = json.loads(read(file) or b"{}").get("platforms", {})
+    variants = (name for each in platforms.values() for name in each.get("variants", {}))
+    names = OfferedNames(
+        str(entry["release"]),
+        str(entry.get("version", "")),
+        tuple(map(str, entry["channels"])),
+        tuple(dict.fromkeys(map(str, variants))),
+    )
+    return int(entry["sequence"]), names
 
 
 def _meta(read: Read, file: str) -> dict[str, Any]:

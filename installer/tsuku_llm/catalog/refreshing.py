@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.copies import LARGEST_FILE, DelegatedOnDemand, FilesCopy, UpdaterCopy
+from tsuku_llm.catalog.copies import (
+    LARGEST_FILE,
+    DelegatedOnDemand,
+    RootFiles,
+    UpdaterCopy,
+    WithRootsOf,
+    names_of,
+)
 from tsuku_llm.catalog.copy_store import commit
+from tsuku_llm.catalog.entries import Loaded
 from tsuku_llm.catalog.loading import (
     Catalog,
-    Loaded,
     load,
     updated_copy,
     verified,
     verified_metadata,
     versions_under,
-    with_entries,
 )
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
@@ -29,6 +35,7 @@ from tsuku_llm.catalog.updater_state import make_safe, seed
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     BodyError,
+    DigestMismatch,
     DownloadError,
     HttpStatusError,
     MetadataError,
@@ -47,6 +54,9 @@ if TYPE_CHECKING:
 Download = Callable[[str, int], bytes]
 """``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
 
+_NO_SUCH_FILE = (403, 404, 410)
+"""The statuses of hosts for a file that they do not have; S3 sends 403."""
+
 
 def refresh(
     repository: Repository, data: Path, download: Download, *, alone: bool = False
@@ -56,8 +66,9 @@ def refresh(
     python-tuf's updater downloads the metadata by the TUF client workflow. Then ``trust``
     verifies the whole again, and it is kept in one step or not at all. ``alone`` says that a
     lock keeps out other processes that refresh: then files of crashed processes are removed.
-    Raises ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …),
-    ``ManifestError`` for entries that this version cannot read, and ``StoreError``.
+    Entries that this version cannot read are skipped with notes. Raises ``DownloadError``,
+    ``MetadataError`` (a rollback, expired metadata, …), ``ManifestError`` for a list of revocations
+    that this version cannot read, and ``StoreError``.
     """
     folder = folder_of(data, repository.name)
     with disk_errors("keeping the metadata", folder):
@@ -79,32 +90,88 @@ def refresh(
         finally:
             # Also after a refusal: a root that verified counts from now on (TUF 5.3.8).
             keep_roots(folder, roots, copy)
-        # The updater checks by the specification only; ``trust`` is stricter.
+        # The updater checks by the specification only; ``trust`` is stricter. It has checked the
+        # four roles of every repository, but no delegated role.
         fetched = _fetched(repository, copy, download)
         trusted = verified_metadata("updated", fetched, repository, roots)
-        # The updater has checked the four roles of every repository, but no delegated role.
         if expired := trusted.expired(datetime.now(timezone.utc)):
             fact = f"{expired[0][:60]!a} is expired"
             raise _stale(repository, fact, trusted.roles)
-        versions = trusted.versions
-        # The updater compares with its own state, which may have been lost. So compare with every
-        # valid copy on this machine too.
-        counted = [versions_under(each, copy, roots) for each in known]
-        for each, here in zip(known, counted, strict=True):
-            if trust.setbacks(here, versions):
-                raise _rollback(each, here, versions)
-        files = _files(repository, fetched, trusted, known, download)
-        with_entries("updated", FilesCopy(files), trusted)  # refuses what cannot be read
-        # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
-        # updated copy that is not valid is replaced too, even if the package has the same: else
-        # every load would go on to report it.
-        here_already = any(
-            versions == here and _is_whole(trusted, each)
-            for each, here in zip(known, counted, strict=True)
-        )
-        if unusable or not here_already:
-            commit(folder, files)
+        # The updater compares with its own state, which may have been lost: this compares with
+        # every valid copy, too.
+        _keep(repository, data, fetched, trusted, roots, known, download, replace=bool(unusable))
     return load(repository, data)
+
+
+def adopt(
+    repository: Repository, data: Path, copy: Copy, now: datetime, *, expired_too: bool = False
+) -> Catalog:
+    """Take the metadata and release files of a copy that a person brought, and load the result.
+
+    It is verified as an answer of the repository is, and kept in one step or not at all. The caller
+    holds the lock of the repository's metadata. ``expired_too`` accepts expired metadata. Raises
+    ``StaleMetadata`` for that, ``MetadataError`` (a rollback, a wrong signature, …),
+    ``ManifestError`` and ``StoreError``.
+    """
+    folder = folder_of(data, repository.name)
+    with disk_errors("keeping the metadata", folder):
+        make_folder(folder)
+        make_safe(folder / FOLDER, alone=True)
+        roots = known_roots(repository, data)
+        roots.require(copy)
+        unusable: list[str] = []
+        known = _known(repository, data, roots, unusable)
+        # What was signed with keys that a root known here has replaced must not count.
+        whole = WithRootsOf(copy, RootFiles(roots.files))
+        try:
+            trusted = verified_metadata("updated", whole, repository, roots)
+        finally:
+            keep_roots(folder, roots, whole)
+        if not expired_too and (expired := trusted.expired(now)):
+            raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
+
+        def read(url: str, limit: int) -> bytes:
+            name = url.removeprefix(repository.url)
+            found = whole.read(name)
+            if found is None or len(found) > limit:
+                raise HttpStatusError(f"there is no file {name}", status=_NO_SUCH_FILE[1])
+            return found
+
+        _keep(repository, data, whole, trusted, roots, known, read, replace=bool(unusable))
+    return load(repository, data)
+
+
+def _keep(  # noqa: PLR0913, PLR0917
+    repository: Repository,
+    data: Path,
+    copy: Copy,
+    trusted: TrustedRepository,
+    roots: KnownRoots,
+    known: tuple[Loaded, ...],
+    download: Download,
+    *,
+    replace: bool,
+) -> None:
+    """Keep verified metadata with its release files, unless this machine has them already.
+
+    ``replace`` says that there is an updated copy that is not valid. Raises ``MetadataError`` for a
+    rollback, and ``DownloadError``.
+    """
+    versions = trusted.versions
+    counted = [versions_under(each, copy, roots) for each in known]
+    for each, here in zip(known, counted, strict=True):
+        if trust.setbacks(here, versions):
+            raise _rollback(each, here, versions)
+    files = _files(repository, copy, trusted, known, download)
+    # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An updated
+    # copy that is not valid is replaced too, even if the package has the same: else every load
+    # would go on to report it.
+    here_already = any(
+        versions == here and _is_whole(trusted, each)
+        for each, here in zip(known, counted, strict=True)
+    )
+    if replace or not here_already:
+        commit(folder_of(data, repository.name), files)
 
 
 def _known(
@@ -272,22 +339,28 @@ def _files(
     known: tuple[Loaded, ...],
     download: Download,
 ) -> dict[str, bytes]:
-    """Collect the files of the new copy; download only the release files that are missing."""
-    roles = trusted.roles
+    """Collect the files of the new copy; download only the release files that are missing.
+
+    One of a delegated role that the host does not have is left out.
+    """
     pinned = trust.check_root(repository.root).version
-    # All roots from the pinned one on, so that the copy verifies without any other.
-    walked = range(pinned, roles["root"].version + 1)
-    names = [f"metadata/{version}.root.json" for version in walked]
-    others = [role for role in roles if role not in ("root", "timestamp")]
-    names += [trust.file_name(role, roles[role].version) for role in others]
-    found = {name: copy.read(name) for name in [*names, "metadata/timestamp.json"]}
+    found = {name: copy.read(name) for name in names_of(trusted, pinned)}
     kept = {name: data for name, data in found.items() if data is not None}
     for path, target in trusted.targets.items():
         data = _kept(trusted, path, known)
         if data is None:
             limit = min(target.length, LARGEST_FILE)
-            data = _limited(download, f"{repository.url}{target.name}", limit)
-        kept[target.name] = trusted.read(path, data)
+            try:
+                data = _limited(download, f"{repository.url}{target.name}", limit)
+                data = trusted.read(path, data)
+            except (HttpStatusError, BodyError, DigestMismatch) as error:
+                # A thief of a delegated role's key can sign a file that nobody has: that release is
+                # then skipped. What targets itself signs has to be there. A busy host is no proof.
+                missing = not isinstance(error, HttpStatusError) or error.status in _NO_SUCH_FILE
+                if target.branch is None or not missing:
+                    raise
+                continue
+        kept[target.name] = data
     return kept
 
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tsuku_llm import embedded, revocations, trust
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
+from tsuku_llm.config.keys import REGISTRY
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import (
     CorruptStore,
@@ -169,7 +170,7 @@ def check_url(url: str) -> str:
     """Check a repository's URL; return it with a final slash. Raises ``UsageError``."""
     if not url.isprintable() or _SPACE.search(url):
         raise _bad_url()
-    if _PACKAGE.fullmatch(url):
+    if _PACKAGE.fullmatch(url) or REGISTRY.fullmatch(url):
         return _folder_url(url)
     try:
         parts = urlsplit(url)
@@ -184,7 +185,8 @@ def check_url(url: str) -> str:
 
 def _bad_url() -> UsageError:
     return UsageError(
-        "the URL of a repository must be https://HOST/FOLDER/, file:///FOLDER/ or pkg:pypi/NAME",
+        "the URL of a repository must be https://HOST/FOLDER/, file:///FOLDER/, oci://HOST/NAME or "
+        "pkg:pypi/NAME",
         facts=("without a user, a query, a fragment, blanks, backslashes or control characters",),
         hint="such as https://host.example/llm/repository/",
     )
@@ -228,4 +230,5 @@ def _added(data: Path, name: str) -> Repository | None:
 
 
 def _folder_url(url: str) -> str:
-    return url if url.endswith("/") else f"{url}/"
+    # A mirror may need a token in its query, which stays as it is.
+    return url if url.endswith("/") or "?" in url else f"{url}/"

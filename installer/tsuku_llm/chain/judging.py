@@ -117,6 +117,7 @@ NOTHING = "nothing on this machine changes that: it needs another build of llama
 _DISTRIBUTION = "use a newer release of the distribution, for example in a container"
 _FIXES = {
     "libc": "run it on a glibc distribution, for example in a Debian container",
+    "musl": "run it on a musl distribution, for example in an Alpine container",
     "glibc": _DISTRIBUTION,
     "libstdcxx": _DISTRIBUTION,
     "macos": "update macOS",

@@ -263,7 +263,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
         value = given.get(parameter.name or "")
         if parameter.name in checked:
             continue
-        if value == "" or (isinstance(value, tuple) and "" in value):
+        if value == "" or (isinstance(value, (tuple, list)) and "" in value):
             is_option = isinstance(parameter, click.Option)
             name = parameter.opts[-1] if is_option else parameter.human_readable_name.strip("[].")
             leave = f"to give no value: leave {name} out"

@@ -6,22 +6,26 @@ import gc
 import os
 import sys
 
+TYPE_CHECKING = False  # as in typing, which takes time to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 COMPLETE = "_TSUKU_LLM_COMPLETE"
 """The variable in which a shell asks for completions, such as "bash_complete"."""
 
 
 def main() -> None:
     """Run what ``sys.argv`` asks for, and exit with its code."""
+    run_process(_run)
+
+
+def run_process(run: Callable[[], int]) -> None:
+    """Run a program of ours that imports its modules in ``run``, and exit with its code."""
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
     _open_closed_streams()
     try:
-        # Scripts ask for the version often, and click takes longer to import than all of this. A
-        # person at a terminal is also told how this copy was installed, which takes longer still.
-        if COMPLETE in os.environ:
-            code = _complete(os.environ[COMPLETE])
-        else:
-            code = 0 if sys.argv[1:] == ["--version"] and _print_version() else _run()
-    except KeyboardInterrupt:
+        code = run()
+    except KeyboardInterrupt:  # during the imports
         code = 130
     gc.freeze()  # else the interpreter collects everything at exit
     sys.exit(code)
@@ -65,6 +69,12 @@ def _complete(instruction: str) -> int:
 
 
 def _run() -> int:
+    # Scripts ask for the version often, and click takes longer to import than all of this. A
+    # person at a terminal is also told how this copy was installed, which takes longer still.
+    if COMPLETE in os.environ:
+        return _complete(os.environ[COMPLETE])
+    if sys.argv[1:] == ["--version"] and _print_version():
+        return 0
     from tsuku_llm.cli.entry import run  # noqa: PLC0415 - after the version, before the rest
 
     return run(sys.argv[1:])

@@ -93,11 +93,23 @@ yes = click.option("--yes", is_flag=True, help="Answer every question with yes."
 allow_revoked = click.option(
     "--allow-revoked", is_flag=True, help="Allow a release that its publisher has revoked."
 )
+
+
+def _checked_name(_: click.Context, __: click.Parameter, name: str) -> str:
+    """Refuse a name that no server can have before anything is looked up or downloaded."""
+    if name in ("", DEFAULT_NAME):  # an empty value has an error of its own
+        return name
+    from tsuku_llm.instances.record import checked_name  # noqa: PLC0415  # most starts name none
+
+    return checked_name(name)
+
+
 name = click.option(
     "--name",
     metavar="NAME",
     default=DEFAULT_NAME,
     show_default=True,
+    callback=_checked_name,
     help="The name of the server in the background.",
     shell_complete=completed_by("server"),
 )

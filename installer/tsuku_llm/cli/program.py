@@ -43,7 +43,7 @@ SECTIONS = {
     },
     "Install and update builds": {
         "install": LazyCommand("install", "Install the build that fits this machine."),
-        "update": LazyCommand("install", "Update to the newest release of the channel."),
+        "update": LazyCommand("update", "Update to the newest release of the channel."),
         "list": LazyCommand("versions", "List installed versions, or the releases on offer."),
         "use": LazyCommand("versions", "Make an installed version the active one."),
         "rollback": LazyCommand("versions", "Go back to the previous active version."),
@@ -54,6 +54,15 @@ SECTIONS = {
     "Settings": {
         "config": LazyCommand("config", "Read and change settings."),
         "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
+    },
+    "Many machines": {
+        "mirror": LazyCommand("mirror", "Copy a repository and its archives for other machines."),
+        "fleet": LazyCommand(
+            "fleet", "Install and update builds on many machines, through Ansible."
+        ),
+        "bundle": LazyCommand(
+            "bundle", "Put the program and builds for other machines into one file."
+        ),
     },
     "Find out why": {
         "doctor": LazyCommand("explain", "Find out why the GPU is not used, and what helps."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,17 @@ def checked_value(key: Key, text: str) -> Value:
 
 
 def set_value(path: Path, key: Key, value: Value) -> None:
-    """Write a parsed value of one setting into the file.
+    """Write a parsed value of one setting into the file; one that it has already stays as it is.
 
     Raises ``ConfigError`` for a file that cannot be parsed or edited, ``UnsafeLocation``,
     ``NotWritable``, ``NoSpace`` or ``StoreError``.
     """
     text = decoded(read(path) or b"", path)
+    written = llm_table(parse(text, path), path).get(key.key)
+    # A value that cannot be parsed is another one.
+    with suppress(ValueError):
+        if written is not None and key.parse(written) == value:
+            return
     replace_content(path, edited(text, key.key, value, path).encode("utf-8"))
 
 

@@ -19,6 +19,8 @@ FALLBACKS = ("off", "ask", "auto")
 ON_GPU_LOSS = ("warn", "restart", "fallback", "stop")
 PLACEMENTS = ("auto", "all", "off")
 REFRESHES = ("auto", "always", "never")
+ORIGIN = "origin"
+"""The word in ``llm.mirror`` for the hosts that are asked without one."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """The names of backends, variants, channels and repositories are lower case."""
@@ -26,6 +28,14 @@ _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 """An https URL without spaces or commas: a comma separates mirrors."""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _DAYS = re.compile(r"[0-9]{1,5}", re.ASCII)
+_COUNT = re.compile(r"[0-9]{1,3}", re.ASCII)
+_MOST_CONNECTIONS = 16
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+REGISTRY = re.compile(
+    r"oci://(?P<host>(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?)"
+    rf"/(?P<name>{_PART}(?:/{_PART})*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{{0,127}}))?/?"
+)
+"""The address of a mirror in an OCI registry: ``oci://HOST/NAME`` or ``oci://HOST/NAME:TAG``."""
 _SPAN = re.compile(r"(?:[0-9]{1,7}(?:\.[0-9]{1,9})?(?:h|m|s|ms))+", re.ASCII)
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _LONGEST_PROBE = 3600
@@ -126,21 +136,34 @@ def parse_places(value: object) -> tuple[str, ...]:
     """Parse the places at which a repository is published, in the order of asking."""
     places = _items(value)
     for place in places:
-        kinds = (_HTTPS, _FILE, _PACKAGE)
+        kinds = (_HTTPS, _FILE, _PACKAGE, REGISTRY)
         if not (any(kind.fullmatch(place) for kind in kinds) and place.isprintable()):
             raise ValueError(
-                "must be https: or file: URLs or pkg:pypi/NAME, with commas between them"
+                "must be https: or file: URLs, oci://HOST/NAME or pkg:pypi/NAME, with commas "
+                "between them"
             )
     return places
 
 
 def parse_mirrors(value: object) -> tuple[str, ...]:
-    """Parse the URLs that are tried instead of the release host, in this order."""
-    urls = _items(value)
-    for url in urls:
-        if not (_HTTPS.fullmatch(url) or _FILE.fullmatch(url)) or not url.isprintable():
-            raise ValueError("must be https: or file: URLs, with commas between them")
-    return urls
+    """Parse the places that stand for all hosts, in the order of asking; ``origin`` is a host."""
+    places = _items(value)
+    for place in places:
+        is_url = any(kind.fullmatch(place) for kind in (_HTTPS, _FILE, REGISTRY))
+        if place != ORIGIN and not (is_url and place.isprintable()):
+            raise ValueError(
+                "must be https: or file: URLs or oci://HOST/NAME, with commas between them; "
+                f"{ORIGIN} stands for the hosts that the metadata names"
+            )
+    return places
+
+
+def parse_connections(value: object) -> str:
+    """Parse how many connections a download may use at once."""
+    text = str(value).strip() if type(value) is int else _text(value)
+    if not (_COUNT.fullmatch(text) and 1 <= int(text) <= _MOST_CONNECTIONS):
+        raise ValueError(f"must be a number from 1 to {_MOST_CONNECTIONS}")
+    return text
 
 
 _SWITCH = {
@@ -291,6 +314,14 @@ KEYS: tuple[Key, ...] = (
         "which backend to prefer among equal GPUs: portable, native, or a list such as cuda,vulkan",
     ),
     Key(
+        "llm.combine",
+        "false",
+        parse_switch,
+        "whether a CUDA or ROCm build and the Vulkan build of a release are installed as one where "
+        "that uses a card of another maker, too",
+        _is_true,
+    ),
+    Key(
         "llm.fallback",
         "ask",
         one_of(FALLBACKS),
@@ -323,13 +354,21 @@ KEYS: tuple[Key, ...] = (
         (),
         parse_places,
         "other places for the metadata of the official repository, asked in this order: https: or "
-        "file: URLs, or pkg:pypi/NAME for a package that pip fetches",
+        "file: URLs, oci://HOST/NAME, or pkg:pypi/NAME for a package that pip fetches",
     ),
     Key(
         "llm.mirror",
         (),
         parse_mirrors,
-        "URLs to try before the release host when downloading archives, in this order",
+        "where metadata and archives come from instead of their own hosts, in this order: https: "
+        "or file: URLs, oci://HOST/NAME for a registry, and origin for their own hosts",
+    ),
+    Key(
+        "llm.connections",
+        "8",
+        parse_connections,
+        "how many connections a download uses at most; 1: one request for a whole archive",
+        int,
     ),
     Key(
         "llm.ask_above",

@@ -24,7 +24,17 @@ DEFAULT_IS_NO_CHOICE = frozenset({"channel", "repository"})
 ALL = frozenset(key.key for key in KEYS)
 """The keys of all settings."""
 CHOOSING = frozenset(
-    {"backend", "prefer", "channel", "release", "hold", "min_age", "repository", "probe_timeout"}
+    {
+        "backend",
+        "prefer",
+        "combine",
+        "channel",
+        "release",
+        "hold",
+        "min_age",
+        "repository",
+        "probe_timeout",
+    }
 )
 """The settings that decide which build fits this machine."""
 STAYING = frozenset({"release", "hold", "min_age"})
@@ -41,7 +51,11 @@ NAMING = ("backend", "channel", "release", "repository")
 """The settings whose value is a name that must exist."""
 
 PREFIX = "TSUKU_LLM_"
-NO_SETTINGS = frozenset({"FAKE_HARDWARE", "STRICT", "SIGNERS", "REQUIRE_TOOLS", "TEST_WHEEL"})
+NO_SETTINGS = frozenset({"FAKE_HARDWARE", "STRICT", "REQUIRE_TOOLS", "TEST_WHEEL"}) | {
+    "SIGNERS",
+    "PASSPHRASE",
+    "PASSPHRASE_FILE",
+}
 """Variables with our prefix that are no settings: of tests, and of the publisher's command."""
 
 
@@ -84,6 +98,7 @@ class Settings(NamedTuple):
 
     backend: str
     prefer: str | tuple[str, ...]
+    combine: bool
     fallback: str
     channel: str | None
     release: str | None
@@ -92,6 +107,7 @@ class Settings(NamedTuple):
     repository: str | None
     repository_url: tuple[str, ...]
     mirror: tuple[str, ...]
+    connections: int
     ask_above: int
     max_download: int | None
     lock_timeout: float

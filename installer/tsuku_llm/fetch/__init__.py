@@ -20,6 +20,8 @@ from tsuku_llm.manifest import Artifact
 
 if TYPE_CHECKING:
     from tsuku_llm.fetch.beginnings import Beginning
+    from tsuku_llm.fetch.mirrors import RegistryPlace
+    from tsuku_llm.fetch.registry import RegistryMirror
 
 __all__ = [
     "Limits",
@@ -34,6 +36,7 @@ __all__ = [
     "get",
     "package",
     "present",
+    "registry_mirror",
 ]
 
 
@@ -47,10 +50,10 @@ def fetch(
     """Download one artifact and return the path of the complete, verified file.
 
     The path is ``<partials>/<sha256>``. A complete file that is already there is hashed
-    again and not downloaded. A partial one (``<sha256>.part``) is resumed. Mirrors are tried
-    in order, then the artifact's own URL; each source continues where the previous one
-    failed. ``stream`` lets another thread read the verified bytes during the download.
-    The caller holds a lock: two calls for one artifact must not run at the same time.
+    again and not downloaded. A partial one (``<sha256>.part``) is resumed. The
+    mirrors are tried in order, or without any the artifact's own URL; each source continues where
+    the previous one failed. ``stream`` lets another thread read the verified bytes during the
+    download. The caller holds a lock: two calls for one artifact must not run at the same time.
 
     Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
     ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
@@ -116,6 +119,24 @@ def package(url: str, scratch: Path, network: Network, deadline: float) -> bytes
 
     with network.used():
         return newest_package(url, scratch, network, deadline)
+
+
+def registry_mirror(
+    url: str, network: Network, deadline: float | None = None
+) -> tuple[RegistryPlace, RegistryMirror]:
+    """Look up a mirror at ``oci://HOST/NAME``: its place, and what its manifest says.
+
+    Nothing of it is verified. ``deadline`` is as for ``get``. Raises ``ConfigError`` and the errors
+    of ``fetch``.
+    """
+    from tsuku_llm.fetch.mirrors import parse_place  # noqa: PLC0415
+    from tsuku_llm.fetch.registry import mirror_at  # noqa: PLC0415
+
+    place = parse_place(url)
+    with network.used():
+        if deadline is None:
+            deadline = network.clock() + network.limits.metadata
+        return place, mirror_at(place, network, deadline)
 
 
 def beginning(url: str, length: int, network: Network) -> Beginning:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
-from tsuku_llm.errors import DigestMismatch, DownloadError, Interrupted
+from tsuku_llm.config.keys import ORIGIN
+from tsuku_llm.errors import DigestMismatch, DownloadError, HttpStatusError, Interrupted
+from tsuku_llm.fetch.mirrors import registries, sources
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.parallel import NoRanges, fetch_in_parallel
 from tsuku_llm.fetch.partial import finish, opened_part, verified
@@ -15,11 +17,13 @@ from tsuku_llm.fetch.progress import Progress
 from tsuku_llm.fetch.sequential import fetch_in_order
 from tsuku_llm.fetch.stream import VerifiedStream
 from tsuku_llm.fetch.transfer import Transfer
-from tsuku_llm.fetch.urls import is_http, shown, sources
+from tsuku_llm.fetch.urls import file_name, is_http, shown
 from tsuku_llm.manifest import Artifact
 
 _SIDE_BY_SIDE = 2
 """Artifacts that download at once: a variant has one or two. It limits the threads."""
+
+_MISSING = frozenset({404, 410})
 
 _Failure = DownloadError | DigestMismatch
 
@@ -105,25 +109,48 @@ def _from_any_source(transfer: Transfer) -> None:
     The other failures become facts of that error, in order.
     """
     failures: list[tuple[str, _Failure]] = []
-    for url in sources(transfer.artifact.url, transfer.network.mirrors):
-        try:
-            _verified_from(transfer, url)
-        except (DownloadError, DigestMismatch) as error:  # noqa: PERF203 - once per source
-            failures.append((url, error))
-        else:
-            return
+    artifact, mirrors = transfer.artifact, transfer.network.mirrors
+    for place in registries(mirrors):
+        transfer.network.use_registry(place.api)
+    for urls in sources(artifact.url, artifact.sha256, mirrors):
+        for url in urls:
+            try:
+                _verified_from(transfer, url)
+            except (DownloadError, DigestMismatch) as error:  # noqa: PERF203 - once per source
+                failures.append((url, error))
+                if not _is_missing(error):
+                    break
+            else:
+                return
     wrong = [failure for _, failure in failures if isinstance(failure, DigestMismatch)]
     decisive = wrong[-1] if wrong else transfer.mismatch or failures[-1][1]
+    if mirrors and ORIGIN not in mirrors and all(_is_missing(error) for _, error in failures):
+        decisive = _not_mirrored(artifact)
     decisive.facts += tuple(
         f"from {shown(url)}: {failure.message}"
         for url, failure in failures
         if failure is not decisive
     )
-    if transfer.network.mirrors:
+    if mirrors:
         # They are set already, and have not helped.
         for advice, other in _MIRROR_ADVICE:
             decisive.hint = decisive.hint.replace(advice, other)
     raise decisive
+
+
+def _is_missing(error: _Failure) -> bool:
+    return isinstance(error, HttpStatusError) and error.status in _MISSING
+
+
+def _not_mirrored(artifact: Artifact) -> HttpStatusError:
+    """Make the error for an archive that no mirror has; no other host was asked."""
+    return HttpStatusError(
+        f"no mirror has {file_name(artifact.url)}",
+        status=404,
+        facts=(f"sha256: {artifact.sha256}",),
+        hint="ask the operator of the mirror to add it with tsuku-llm mirror; or ask other hosts "
+        "too: tsuku-llm config set llm.mirror URL,origin",
+    )
 
 
 _MIRROR_ADVICE = (

@@ -12,15 +12,18 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import MAXYEAR
+from functools import partial
 
 import httpx
 
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError, ProxyError
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.network import Network
+from tsuku_llm.fetch.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.urls import host_of, shown
 
 MAX_REDIRECTS = 5
+_UNAUTHORIZED = 401
 _MALFORMED = (httpx.InvalidURL, ValueError)  # ValueError: a host that IDNA refuses
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -38,14 +41,21 @@ _HINTS = {
 
 
 @contextlib.contextmanager
-def answered(
+def answered(  # noqa: PLR0913 - all of it describes one request
     network: Network,
     url: str,
     headers: Mapping[str, str],
     deadline: float,
     check: Callable[[], None] | None = None,
+    *,
+    method: str = "GET",
+    body: Callable[[], Iterator[bytes]] | None = None,
 ) -> Iterator[httpx.Response]:
     """Send a GET request, follow at most five redirects, and yield the unread answer.
+
+    A registry that wants a login gets one, and the request is sent once more. Redirects of another
+    ``method`` than GET and HEAD are not followed. ``body`` makes the chunks of a request's body;
+    its length is in the headers.
 
     ``check`` is called from time to time during waits. It raises when the answer is not
     needed any more. The default is the network's ``check``.
@@ -55,26 +65,63 @@ def answered(
     """
     network.require_online(url)
     current = _parsed(url)
-    status = 0
+    registry = network.registry_of(url)
+    follows = _REDIRECTS if method in ("GET", "HEAD") else frozenset[int]()
+    redirects, status, tried = 0, 0, False
     # Not httpx's own redirects: those would also go from https to http.
-    for _ in range(MAX_REDIRECTS + 1):
-        request = network.client.build_request("GET", current, headers=dict(headers))
+    while redirects <= MAX_REDIRECTS:
+        # A registry sends many of its readers elsewhere. Its token is for itself only, and no other
+        # host may ask for a login.
+        at_registry = registry if _same_origin(current, _parsed(url)) else None
+        access = network.logins.header(at_registry) if at_registry else None
+        request = network.client.build_request(
+            method,
+            current,
+            headers={**headers, **({"Authorization": access} if access else {})},
+            content=body() if body else None,
+        )
         request.extensions |= {"deadline": deadline, "check": check or network.check}
         response = _sent(network, request)
         # Closed also if the caller stops in the middle of the body: the connection is then not
         # used again, as the rest of the body is still to come on it.
         with contextlib.closing(response):
-            if response.status_code not in _REDIRECTS:
+            if at_registry and response.status_code == _UNAUTHORIZED:
+                challenge = response.headers.get("www-authenticate", "")
+                response.close()
+                ask = partial(_token_answer, network, deadline)
+                if tried or not network.logins.log_in(at_registry, challenge, access, ask):
+                    raise refused(url, at_registry, network.environ)
+                tried = True
+                continue
+            if response.status_code not in follows:
                 yield response
                 return
             status = response.status_code
             current = _redirected(current, response)
+            redirects += 1
     raise HttpStatusError(
         f"{host_of(url)} redirects too many times",
         status=status,
         facts=(f"url: {shown(url)}", f"last: {shown(str(current))}"),
         hint="the server is misconfigured: try later, or set llm.mirror",
     )
+
+
+def _token_answer(
+    network: Network, deadline: float, url: str, headers: Mapping[str, str], form: bytes
+) -> bytes:
+    """Ask a registry's token server: the ``Ask`` of a login."""
+    method, body = ("POST", lambda: iter((form,))) if form else ("GET", None)
+    if form:
+        headers = {**headers, "Content-Length": str(len(form))}
+    with answered(network, url, headers, deadline, method=method, body=body) as response:
+        check_status(response, url, (200,))
+        data = bytearray()
+        for chunk in response.iter_raw():
+            data += chunk
+            if len(data) > LARGEST_TOKEN:
+                raise BodyError(f"{host_of(url)} sends too much", facts=(f"url: {shown(url)}",))
+    return bytes(data)
 
 
 def _parsed(url: str) -> httpx.URL:
@@ -116,12 +163,12 @@ def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:
             facts=(f"url: {shown(str(current))}", f"to: {shown(location) or '(nothing)'}"),
             hint="only https is followed from https: the server or the network is misconfigured",
         )
-    same = (target.scheme, target.host, target.port) == (
-        current.scheme,
-        current.host,
-        current.port,
-    )
+    same = _same_origin(target, current)
     return target.copy_with(userinfo=current.userinfo if same else b"")
+
+
+def _same_origin(one: httpx.URL, other: httpx.URL) -> bool:
+    return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
 
 
 def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -> None:

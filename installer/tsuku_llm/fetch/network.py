@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import DownloadError, Interrupted
@@ -13,6 +14,8 @@ from tsuku_llm.fetch.urls import shown
 
 if TYPE_CHECKING:
     import httpx
+
+    from tsuku_llm.fetch.registry_login import RegistryLogins
 
 
 class Network:
@@ -49,6 +52,9 @@ class Network:
         # Guards `_users`, `_connections` and `_client`, which all downloading threads change.
         self._changed = threading.Condition()
         self._client: httpx.Client | None = None
+        # The repositories in registries that this run uses, by ``RegistryPlace.api``; each is
+        # added before the first request to it.
+        self._registries: tuple[str, ...] = ()
 
     def __enter__(self) -> Network:  # noqa: PYI034 - nobody derives from it
         return self
@@ -118,6 +124,23 @@ class Network:
             if self._client is None:
                 self._client = make_client(self.environ, self.limits, self.timing, self._on_wait)
             return self._client
+
+    @cached_property
+    def logins(self) -> RegistryLogins:
+        """The logins to registries in this run; few runs need any."""
+        from tsuku_llm.fetch.registry_login import RegistryLogins  # noqa: PLC0415
+
+        return RegistryLogins(self.environ)
+
+    def use_registry(self, api: str) -> None:
+        """Let requests below this URL log in to their registry."""
+        with self._changed:  # the tuple is replaced, never changed: readers need no lock
+            if api not in self._registries:
+                self._registries = (*self._registries, api)
+
+    def registry_of(self, url: str) -> str | None:
+        """Return the URL of the repository in a registry that a URL is below; None for others."""
+        return next((api for api in self._registries if url.startswith(api)), None)
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the network is stopped. Called by any thread, often."""

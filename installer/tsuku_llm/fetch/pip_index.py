@@ -181,6 +181,24 @@ def newest_package(url: str, scratch: Path, network: Network, deadline: float) -
 
 
 @contextlib.contextmanager
+def locked_wheels(
+    requirements: str, options: tuple[str, ...], scratch: Path, network: Network
+) -> Iterator[list[Path]]:
+    """Let pip download the wheels of requirements that have digests; yield their paths.
+
+    pip takes them for the platform that ``options`` name, and compares each with its digests. It
+    runs in the folder ``scratch``, which the caller locks; the end of the block removes it. Raises
+    ``PackageIndexError`` with pip's last lines, ``DigestMismatch``.
+    """
+    network.require_online("the package index")
+    # Only its name and its options count here: it stands for all of them in messages.
+    wheel = Wheel("the packages that tsuku-llm needs", "", options)
+    with _scratch_folder(scratch, f"--require-hashes\n{requirements}"):
+        _run_pip(wheel, scratch, network, lambda _: None, network.clock() + network.limits.total)
+        yield sorted((scratch / "wheel").glob("*.whl"))
+
+
+@contextlib.contextmanager
 def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
     """Make the folder in which pip runs; remove it at the end of the block."""
     with disk_errors("making a scratch folder", scratch.parent):

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from tsuku_llm.errors import BodyError, DownloadError, HostUnreachable, HttpStatusError
+from tsuku_llm.bundle_file import opened_bundle
+from tsuku_llm.errors import (
+    BadBundle,
+    BodyError,
+    DownloadError,
+    HostUnreachable,
+    HttpStatusError,
+    UsageError,
+)
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.http_get import answered, check_framing, check_no_page, check_status
 from tsuku_llm.fetch.network import Network
@@ -19,7 +28,13 @@ from tsuku_llm.fetch.urls import host_of, scheme_of, shown
 _CHUNK = 1 << 20
 
 
-def download_small(url: str, limit: int, network: Network, deadline: float) -> bytes:
+def download_small(
+    url: str,
+    limit: int,
+    network: Network,
+    deadline: float,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
     """Download a small file, as ``tsuku_llm.fetch.get`` says."""
     if scheme_of(url) == "file":
         return _capped(local_chunks(url), limit, url)
@@ -30,11 +45,13 @@ def download_small(url: str, limit: int, network: Network, deadline: float) -> b
             facts=(f"url: {shown(url)}",),
             hint="check the connection and try again later",
         )
-    return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline))
+    return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline, headers))
 
 
-def _once(url: str, limit: int, network: Network, deadline: float) -> bytes:
-    with answered(network, url, {}, deadline) as response:
+def _once(
+    url: str, limit: int, network: Network, deadline: float, headers: Mapping[str, str]
+) -> bytes:
+    with answered(network, url, headers, deadline) as response:
         check_status(response, url, (200,))
         length = check_framing(response, url)
         encoding = response.headers.get("content-encoding", "identity")
@@ -68,13 +85,18 @@ def _refused(url: str, reason: str) -> BodyError:
 
 
 def local_chunks(url: str) -> Iterator[bytes]:
-    """Read the content of a ``file:`` URL in chunks.
+    """Read the content of a ``file:`` URL in chunks; a bundle counts as a folder of its members.
 
     Raises ``HttpStatusError`` with status 404 if the file does not exist, ``DownloadError``
-    if it cannot be read.
+    if it cannot be read, or is below a file that is no bundle.
     """
-    path = _path(url)
+    path = local_path(url)
     try:
+        # A bundle is a file in the place of a mirror's folder.
+        above = next((parent for parent in path.parents if parent.exists()), path.parent)
+        if above.is_file():
+            yield from _bundled_chunks(above, path.relative_to(above).as_posix())
+            return
         with open(path, "rb", opener=_opened) as file:  # Path.open takes no opener
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DownloadError(
@@ -92,12 +114,29 @@ def local_chunks(url: str) -> Iterator[bytes]:
         raise DownloadError(f"{path} cannot be read", facts=(str(error),)) from error
 
 
+def _bundled_chunks(bundle: Path, name: str) -> Iterator[bytes]:
+    try:
+        with opened_bundle(bundle) as file:
+            chunks = file.chunks(name)
+            if chunks is None:
+                raise HttpStatusError(
+                    f"the bundle {bundle} has no {name}",
+                    status=404,
+                    hint="ask its maker for a bundle that has it: tsuku-llm bundle create FILE",
+                )
+            yield from chunks
+    except (BadBundle, UsageError) as error:
+        # As of a mirror that does not work: the next one may have the file.
+        raise DownloadError(error.message, facts=error.facts, hint=error.hint) from error
+
+
 def _opened(path: str, flags: int) -> int:
     """Open a file; if it is a pipe, do not wait until another process writes into it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _path(url: str) -> Path:
+def local_path(url: str) -> Path:
+    """Return the path of a ``file:`` URL. Raises ``ValueError``."""
     parts = urlsplit(url)
     # Another host is a network share on Windows: file://server/share is \\server\share.
     host = "" if parts.netloc in ("", "localhost") else f"//{parts.netloc}"

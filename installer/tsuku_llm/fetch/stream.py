@@ -33,6 +33,7 @@ class VerifiedStream:
         # Guards all attributes. The downloading thread changes them, the reader waits for them.
         self._changed = threading.Condition()
         self._descriptor: int | None = None
+        self._folder = Path()
         self._verified = 0
         self._complete = False
         self._failure: BaseException | None = None
@@ -44,7 +45,7 @@ class VerifiedStream:
             descriptor = os.open(path, _FLAGS)
         with self._changed:  # a reader may be in read_at(), which holds the lock as well
             self._close()
-            self._descriptor = descriptor
+            self._descriptor, self._folder = descriptor, path.parent
 
     def grow(self, verified: int) -> None:
         """Tell the reader that the first ``verified`` bytes are verified."""
@@ -53,12 +54,13 @@ class VerifiedStream:
             self._changed.notify_all()  # a reader may wait for these bytes
 
     def complete(self) -> None:
-        """Tell the reader that the whole file is verified."""
+        """Tell the reader that the whole file is verified. Raises ``StoreError``."""
         with self._changed:
             # After a close() there is no reader, and the size does not matter.
             if self._descriptor is not None:
                 # A manifest without a size: the file has it, now that its digest is right.
-                self._size = self._verified = os.fstat(self._descriptor).st_size
+                with disk_errors("reading a download", self._folder):
+                    self._size = self._verified = os.fstat(self._descriptor).st_size
             # Last: `there` reads it without the lock, and then relies on the rest.
             self._complete = True
             self._changed.notify_all()

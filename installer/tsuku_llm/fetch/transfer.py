@@ -100,7 +100,10 @@ class Transfer:
                 self.file.truncate(0)
                 there = 0
             gaps = self._missing_at_start = gaps_of(size, there, self.file.noted_gaps())
-        if size is not None and size >= limits.parallel_threshold:
+        # A whole archive over one connection needs no ranges. The rest of one does, and segments
+        # keep more of what is there.
+        in_segments = limits.connections > 1 or there > 0
+        if in_segments and size is not None and size >= limits.parallel_threshold:
             # Not hashed here: that happens from the start while the rest downloads.
             self.plan = SegmentPlan(size, gaps, limits.segment)
         else:

@@ -1,10 +1,9 @@
-"""URLs: how they are printed, what files they name, which mirrors to ask. Pure."""
+"""URLs: how they are printed, and what files they name. Pure."""
 
 from __future__ import annotations
 
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from tsuku_llm.errors import ConfigError
 from tsuku_llm.safe_text import printable
 
 PACKAGE_SCHEME = "pkg"
@@ -54,31 +53,3 @@ def file_name(url: str) -> str:
             if key == "file_name":
                 return unquote(value)
     return unquote(parts.path.rsplit("/", 1)[-1])
-
-
-def sources(url: str, mirrors: tuple[str, ...]) -> tuple[str, ...]:
-    """List the URLs to try for an artifact, in order.
-
-    Each mirror comes first, with the artifact's file name, then the artifact's own URL.
-    Raises ``ConfigError`` for a mirror that is not an ``https:``, ``http:`` or ``file:`` URL
-    (plain ``http:`` is allowed, because nothing that a mirror sends is trusted).
-    """
-    return (*(_on_mirror(mirror, file_name(url)) for mirror in mirrors), url)
-
-
-def _on_mirror(mirror: str, name: str) -> str:
-    try:
-        parts = urlsplit(mirror)
-    except ValueError:
-        parts = urlsplit("")  # it has no scheme, so the next check refuses the mirror
-    if parts.scheme not in ("https", "http", "file") or (
-        parts.scheme != "file" and not parts.hostname
-    ):
-        raise ConfigError(
-            "a mirror is not a URL that can be used",
-            facts=(f"llm.mirror: {shown(mirror)}",),
-            hint="give an https:, http: or file: URL of a folder",
-        )
-    path = f"{parts.path.rstrip('/')}/{quote(name)}"
-    # The query stays: a mirror may need a token there.
-    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))

@@ -46,7 +46,8 @@ class Record:
     ``host`` and ``port`` are where it listens, or was told to listen. Port 0: it chooses
     one. Port None: ``host`` is a Unix socket. ``idle_timeout`` is in seconds, 0 for none.
     ``report`` is the launcher's last one. ``exit_code`` and ``reason`` say how the server
-    ended by itself. A server ``in_journal`` is a service, and has no log here.
+    ended by itself. A server ``in_journal`` is a service, and has no log here. ``arguments`` are
+    the server's, without secrets; None in the record of an older version.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Record:
     exit_code: int | None = None
     reason: str = ""
     in_journal: bool = False
+    arguments: tuple[str, ...] | None = None
 
     @property
     def state(self) -> ServerState:
@@ -146,6 +148,7 @@ _READ = records.record(
         "exit_code": records.optional(records.count),
         "reason": _text,
         "in_journal": records.flag,
+        "arguments": records.optional(records.many(records.text)),
     },
     format=FORMAT,
     since={"idle_timeout": 0, "in_journal": False},

@@ -23,9 +23,12 @@ CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
 DRIVER = "install or update the GPU's driver, then reboot"
 SMALLER = "use a smaller model or quantisation, a smaller context (-c), or fewer layers (-ngl)"
 OTHER = "install another variant: tsuku-llm explain shows which fit"
-UPDATE_BUILD = "update the build: tsuku-llm update"
-_REPORT = "update the build (tsuku-llm update); if it stays so, report the line to llama.cpp"
-UPDATE = "update the GPU's driver and the build (tsuku-llm update)"
+_UPDATE_COMMAND = "tsuku-llm update"
+UPDATE_BUILD = f"update the build: {_UPDATE_COMMAND}"
+_REPORT = f"update the build ({_UPDATE_COMMAND}); if it stays so, report the line to llama.cpp"
+UPDATE = f"update the GPU's driver and the build ({_UPDATE_COMMAND})"
+_OF_ONES_OWN = "install --force --from"
+"""What the command that installs an unsigned build again has: from its path, or its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,9 @@ class Diagnosis:
         its release and variant, another build may be installed.
         """
         fix = self.fix.replace(REINSTALL_COMMAND, reinstall or REINSTALL_COMMAND)
+        if _OF_ONES_OWN in reinstall:
+            # ``update`` leaves such a build alone.
+            fix = fix.replace(_UPDATE_COMMAND, f"make a newer one, then {reinstall}")
         if not self.override or backend == "cpu":
             return fix
         return f"{fix}; or run on the CPU: {self.override}"

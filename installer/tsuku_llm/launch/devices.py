@@ -74,18 +74,45 @@ def _skip_header(lines: Iterator[str]) -> bool:
 
 
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
-    """Return the devices that can belong to ``backend``.
+    """Return the devices that can belong to ``backend``, for a combined build each card once.
 
     These are the devices with the backend's prefix. Without any, return those whose prefix
     belongs to no known backend, because upstream may have changed a name.
     """
     # Imported here and below: a start needs the table only once its server is watched.
-    from tsuku_llm.backends import TABLE, facts_of  # noqa: PLC0415
+    from tsuku_llm.backends import TABLE, facts_of, parts_of  # noqa: PLC0415
 
+    if len(parts_of(backend)) > 1:
+        return _each_once(devices, parts_of(backend))
     prefixes = facts_of(backend).device_prefixes
     own = tuple(device for device in devices if _has_prefix(device, prefixes))
     known = (*_NO_GPU, *(prefix for each in TABLE for prefix in each.device_prefixes))
     return own or tuple(device for device in devices if not _has_prefix(device, known))
+
+
+def _each_once(
+    devices: Sequence[ListedDevice], backends: Sequence[str]
+) -> tuple[ListedDevice, ...]:
+    """Return the devices of several backends, in their order, no card through two of them.
+
+    Two interfaces give one card two names, and nothing in the list says that it is the same. But
+    it has one maker. So where a maker's own interface lists a card, a later backend's devices count
+    only if their descriptions name another maker.
+    """
+    from tsuku_llm.backends import facts_of, maker_in  # noqa: PLC0415
+
+    found: list[ListedDevice] = []
+    taken: set[int] = set()
+    for backend in backends:
+        row = facts_of(backend)
+        own = [each for each in devices if _has_prefix(each, row.device_prefixes)]
+        if taken:
+            own = [each for each in own if maker_in(each.description) not in {None, *taken}]
+        found += own
+        # The interface of one maker lists all of its cards; a later one has nothing to add.
+        if own and len(row.vendors) == 1:
+            taken |= row.vendors
+    return tuple(found)
 
 
 def backend_named(name: str) -> str | None:

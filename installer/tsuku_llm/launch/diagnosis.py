@@ -58,11 +58,12 @@ def unknown(text: str, *, served: bool = False) -> Diagnosis:
     ``served``: it had served before.
     """
     early = "" if served else " before it served"
+    facts, again = last_lines(text), "start it again with -lv 4 after the --"
     return Diagnosis(
         "unknown",
         f"it ended{early}, and this program does not know why",
-        "read its last lines; for more of them, start it again with -lv 4 after the --",
-        facts=last_lines(text),
+        f"read its last lines; for more of them, {again}" if facts else again,
+        facts=facts or ("it said nothing",),
         fault="unknown",
     )
 

@@ -20,7 +20,7 @@ from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
 from tsuku_llm.launch.health import is_taken
 from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.wishes import ANSWERS
+from tsuku_llm.launch.wishes import ANSWERS, downloads_in, wishes_in
 from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND, family_of
 
 
@@ -33,11 +33,12 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     if code == 0 and not ANSWERS.isdisjoint(plan.argv[1:]):
         return
     diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
-    # Only for a silent end: beside a complaint, the other program is a coincidence.
+    # Upstream's server loses the end of its log now and then. Beside a complaint, a program at the
+    # same address is a coincidence; a model that is missing never is.
     if diagnosis is None and not complaints(said):
         diagnosis = _port_in_use(plan)
     if diagnosis is None:
-        diagnosis = unknown(said)
+        diagnosis = _missing_model(plan) or unknown(said)
     # The server's words for a certificate that it cannot use are those for a taken port.
     address = address_of(plan.argv, plan.env)
     if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
@@ -68,7 +69,7 @@ def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
 
 
 def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
-    """Explain an end without a cause: a server that cannot listen may lose the end of its log."""
+    """Explain a silent end by another program that has the server's address."""
     address = address_of(plan.argv, plan.env)
     # Our server has ended, so it must be another program that accepts connections.
     if not is_taken(address):
@@ -81,6 +82,22 @@ def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
         f"nothing can listen on {where}: it is in use",
         f"stop what uses it, or choose another with {option}",
         facts=("another program accepts connections there",),
+        fault="arguments",
+    )
+
+
+def _missing_model(plan: LaunchPlan) -> Diagnosis | None:
+    """Explain an end by a model that is not there; one to be downloaded does not count."""
+    named = wishes_in(plan.argv, plan.env).model
+    if named is None or downloads_in(plan.argv, plan.env):
+        return None
+    path = os.path.join(plan.cwd, named)  # noqa: PTH118 - as the server writes it
+    if os.path.lexists(path):
+        return None
+    return Diagnosis(
+        "model-missing",
+        f"the model {path} does not exist",
+        "check the path given with -m",
         fault="arguments",
     )
 

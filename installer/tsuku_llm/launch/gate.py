@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from tsuku_llm.backends import facts_of
+from tsuku_llm.backends import facts_of, parts_of
 from tsuku_llm.errors import GateFailed
 from tsuku_llm.launch.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.child import ProcessResult, ask
@@ -90,10 +90,13 @@ def gate(
     # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
+    # ggml ignores a backend that does not start: the server would run on the CPU. A combined build
+    # without a device of one of its backends is no better than a build for the other alone.
+    for part in parts_of(build.backend):
+        if not own_devices(listing.devices, part):
+            missing = build._replace(backend=part)
+            _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
     own = own_devices(listing.devices, build.backend)
-    # ggml ignores a backend that does not start: the server would run on the CPU.
-    if not own:
-        _refuse(build, no_device(build, listing), hiding_variables(build, environ))
     return GateReport(_version(text), listing.devices, choose(own, expected))
 
 

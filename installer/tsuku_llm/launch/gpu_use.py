@@ -228,10 +228,10 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
 def _plugins(seen: Observed) -> frozenset[str]:
     """Return the names of the backend's plugin in the build; none if it is part of the server."""
     # Imported here: a start needs the table only once its server is watched.
-    from tsuku_llm.backends import facts_of  # noqa: PLC0415
+    from tsuku_llm.backends import facts_of, parts_of  # noqa: PLC0415
 
-    name = f"ggml-{facts_of(seen.backend).plugin}"
-    return frozenset(file for file in seen.files if name in file)
+    names = [f"ggml-{facts_of(part).plugin}" for part in parts_of(seen.backend)]
+    return frozenset(file for file in seen.files if any(name in file for name in names))
 
 
 def _plugin(seen: Observed) -> Iterator[Sign]:
@@ -290,7 +290,9 @@ def _software(seen: Observed) -> Iterator[Sign]:
 
 def _loaded(seen: Observed) -> Iterator[Sign]:
     if seen.log.loaded:
-        own = any(backend_named(name) == seen.backend for name in seen.log.loaded)
+        from tsuku_llm.backends import parts_of  # noqa: PLC0415 - as above
+
+        own = any(backend_named(name) in parts_of(seen.backend) for name in seen.log.loaded)
         # A name that we do not know may be a new name of the backend: then say unknown.
         others = all(backend_named(name) or name.lower() in _NO_GPU for name in seen.log.loaded)
         says = Verdict.ON_CPU if others and not own else Verdict.UNKNOWN
@@ -304,6 +306,7 @@ def _complaint(seen: Observed) -> Iterator[Sign]:
         named = {backend for word in words if (backend := backend_named(word))}
         # ggml's code for ROCm is its code for CUDA, and so are the names in its messages.
         related = {"cuda", "rocm"} if seen.backend in ("cuda", "rocm") else {seen.backend}
+        # A combined build computes on the other maker's cards if one of its backends complains.
         says = Verdict.ON_CPU if not named or named & related else Verdict.UNKNOWN
         yield Sign("complaint", says, seen.log.complaint)
 

@@ -44,7 +44,7 @@ _HARMLESS = re.compile(
     r"|Template application failed|failed to parse tool use chat template"
     r"|template not supported, falling back|fit params to free device memory"
     r"|failed to measure \w+ model memory|failed to get memory usage|_get_memory_usage: "
-    r"|tokens will be translated",
+    r"|tokens will be translated|CORS is set to allow all origins",
     re.IGNORECASE,
 )
 # The server went on after all that was said until here: another try, a model that is being read,

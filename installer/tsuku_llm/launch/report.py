@@ -213,6 +213,19 @@ class StartReport(NamedTuple):
             ) from error
 
 
+class Performance(NamedTuple):
+    """How a server does on one build, as far as it was asked.
+
+    ``answered``: it computed a token; None if that was not asked. ``problem`` is why it did not.
+    ``speed`` is in tokens per second of an answer; None if it was not, or cannot be, measured.
+    """
+
+    verdict: Verdict
+    answered: bool | None = None
+    problem: str = ""
+    speed: float | None = None
+
+
 Sink = Callable[[StartReport], None]
 """A function that receives each state of a start, in order, in the thread that follows it.
 
@@ -222,6 +235,16 @@ With ``--exec`` it is called once, in the main thread, just before the exec.
 
 _text, _count = records.text, records.count
 _verdict = records.one_of(Verdict)
+
+READ_PERFORMANCE = records.record(
+    Performance,
+    {
+        "verdict": _verdict,
+        "answered": records.optional(records.flag),
+        "problem": _text,
+        "speed": records.optional(records.speed),
+    },
+)
 
 READ_REPORT = records.record(
     StartReport,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.launch.addresses import ServerAddress
+from tsuku_llm.launch.health import connect
 
 PROMPT_TOKENS = 512
 GENERATED_TOKENS = 128
@@ -43,18 +45,18 @@ class Speed:
     generated_tokens: int
 
 
-def measure(host: str, port: int) -> Speed:
+def measure(address: ServerAddress, key: str | None = None) -> Speed:
     """Ask the server twice and measure the second answer.
 
     During the first one the server loads the rest and compiles shaders (Vulkan: 8 to 11
-    seconds). A small context shortens both prompt and answer. Raises LaunchError if the
-    server does not answer as expected.
+    seconds). A small context shortens both prompt and answer. ``key`` is for the server's API.
+    Raises LaunchError if the server does not answer as expected.
     """
     try:
-        request = _request(host, port)
+        request = _request(address, key)
         # The answer is dropped: this one warms the server up.
-        _ask(host, port, "/completion", request)
-        return _speed(_ask(host, port, "/completion", request)["timings"], request)
+        _ask(address, key, "/completion", request)
+        return _speed(_ask(address, key, "/completion", request)["timings"], request)
     except OSError as error:
         raise LaunchError(
             "the server broke off the connection while it was measured",
@@ -69,11 +71,11 @@ def measure(host: str, port: int) -> Speed:
         ) from error
 
 
-def _request(host: str, port: int) -> dict[str, Any]:
+def _request(address: ServerAddress, key: str | None) -> dict[str, Any]:
     """Build a request for the same tokens each time, without sampling at random or caching."""
-    context = int(_ask(host, port, "/props")["default_generation_settings"]["n_ctx"])
+    context = int(_ask(address, key, "/props")["default_generation_settings"]["n_ctx"])
     generated = min(GENERATED_TOKENS, context // 4)
-    tokens = _ask(host, port, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
+    tokens = _ask(address, key, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
     return {
         "prompt": tokens[: min(PROMPT_TOKENS, context - generated - 8)],
         "n_predict": generated,
@@ -105,12 +107,21 @@ def _message(text: bytes) -> str:
         return text[:_LONGEST].decode("utf-8", "replace").strip() or "it gave no reason"
 
 
-def _ask(host: str, port: int, path: str, body: object = None) -> dict[str, Any]:
+def _ask(address: ServerAddress, key: str | None, path: str, body: object = None) -> dict[str, Any]:
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - nothing else asks so
 
-    with closing(HTTPConnection(host, port, timeout=_LIMIT)) as connection:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with closing(HTTPConnection(address.reachable_host)) as connection:
+        # Ours, as the server may listen at a Unix socket.
+        connection.sock = connect(address)
+        connection.sock.settimeout(_LIMIT)
         try:
-            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None)
+            connection.request(
+                "POST" if body else "GET",
+                address.prefix + path,
+                json.dumps(body) if body else None,
+                headers,
+            )
             answer = connection.getresponse()
             text = answer.read()
         except HTTPException as error:

@@ -17,16 +17,10 @@ _RPC = ("--rpc", "LLAMA_ARG_RPC")
 _SPLIT_MODE = ("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE")
 _MAIN = ("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU")
 _MODEL = ("-m", "--model", "LLAMA_ARG_MODEL")
-_REPOSITORY: tuple[str, ...] = (
-    "-hf",
-    "-hfr",
-    "--hf-repo",
-    "-mu",
-    "--model-url",
-    "-dr",
-    "--docker-repo",
-)
-_REPOSITORY += ("LLAMA_ARG_HF_REPO", "LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
+_HUB = ("-hf", "-hfr", "--hf-repo", "LLAMA_ARG_HF_REPO")
+_HUB_FILE = ("-hff", "--hf-file", "LLAMA_ARG_HF_FILE")
+_REPOSITORY: tuple[str, ...] = (*_HUB, "-mu", "--model-url", "-dr", "--docker-repo")
+_REPOSITORY += ("LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
 _ROUTER = ("--models-dir", "--models-preset", "LLAMA_ARG_MODELS_DIR", "LLAMA_ARG_MODELS_PRESET")
 _DRAFT_REPOSITORY: tuple[str, ...] = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
 _DRAFT_REPOSITORY += ("LLAMA_ARG_HFD_REPO", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
@@ -90,7 +84,8 @@ class Wishes(NamedTuple):
     None for as many as possible. ``devices`` are the names of those that it may use, empty for
     all. ``split`` leaves tensors of these layers in main memory.
     ``remote`` names other machines that compute. ``model`` is a path; without any model
-    (``names_model``) the server is a router, which starts other servers for its models. A server
+    (``names_model``) the server is a router, which starts other servers for its models. ``hub`` are
+    the arguments that name one on Hugging Face. A server
     that ``sleeps`` frees its memory while it has no requests. ``shared`` is a variable with which
     the GPU computes in memory that it shares with the processor.
     ``key`` and ``key_file`` are for its API. ``placed`` is the first word that chooses devices, or
@@ -105,6 +100,7 @@ class Wishes(NamedTuple):
     remote: str | None = None
     names_model: bool = False
     model: str | None = None
+    hub: tuple[str, ...] = ()
     key: str | None = None
     key_file: str | None = None
     sleeps: bool = False
@@ -146,6 +142,12 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         remote=" ".join(remote) if remote else None,
         names_model=bool(chosen(_MODEL) or chosen(_REPOSITORY)),
         model=value_of(_MODEL),
+        hub=tuple(
+            word
+            for option, names in (("-hf", _HUB), ("--hf-file", _HUB_FILE))
+            if chosen(_HUB) and (value := value_of(names))
+            for word in (option, value)
+        ),
         key=value_of(_KEY),
         key_file=value_of(_KEY_FILE),
         # Upstream: a negative number, the default, means never.

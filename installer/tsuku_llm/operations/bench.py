@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 from tsuku_llm.config.editing import set_value
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadModel, Declined, LaunchError, TsukuError
-from tsuku_llm.launch.fingerprint import driver_fingerprint
+from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.report import StartReport
-from tsuku_llm.launch.speed import SPEED_CONTEXT, Speed, measure
-from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.speed import Speed, measure
 from tsuku_llm.operations.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.operations.consent import cost, left_to_download
 from tsuku_llm.operations.install import install_beside
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.version_start import Serving, VersionStart
+from tsuku_llm.operations.short_start import short_start
+from tsuku_llm.operations.speed_notes import keep_speeds
 from tsuku_llm.operations.versions import readable
 from tsuku_llm.operations.which import installed_variant
 from tsuku_llm.selection import Candidate
@@ -37,16 +30,6 @@ WORTHWHILE = 1.25
 trouble."""
 
 _MAGIC = b"GGUF"
-_TAIL = 2000
-"""Bytes at the end of a server's output in which an error is looked for."""
-_LAST_LINES = 3
-_BEFORE = ("-c", str(SPEED_CONTEXT), "-np", "1")
-"""Put before the user's arguments, so that these can override them."""
-_AFTER = ("--host", "127.0.0.1", "--port", "0")
-"""Put after the user's arguments, as the server must listen here and on a free port."""
-_OURS = ("LLAMA_ARG_", "LLAMA_API_KEY")
-"""Prefixes of variables that are removed from the environment. The user's settings for a real
-server would make the builds incomparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +130,12 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
             if run.failure is None:
                 session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
                 _measure_once(session, run, ("-m", str(model), *arguments))
-    return _report(model, rounds, runs, skipped)
+    report = _report(model, rounds, runs, skipped)
+    # What a later update is compared with. With arguments it is another server's speed.
+    if not arguments:
+        fastest = {each.backend: each.generation for each in reversed(report.results)}
+        keep_speeds(session.paths.state, model, fastest)
+    return report
 
 
 def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
@@ -224,69 +212,15 @@ def _installed_on_consent(
 
 def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only."""
-    stop_handle = StopHandle()
 
-    # Runs in the thread that follows the start, while the main thread waits for the server.
-    def on_report(report: StartReport) -> None:
-        if not report.ready or report.port is None:
-            return
+    def on_ready(report: StartReport) -> None:
         run.device = report.device
-        try:
-            run.speeds.append(measure(report.host, report.port))
-        except LaunchError as error:
-            run.failure = error
-        # This sends SIGTERM to the server; then ``make`` returns in the main thread.
-        stop_handle.end("measured")
+        run.speeds.append(measure(ServerAddress(report.host, report.port or 0)))
 
     gpu = run.installed.receipt.backend != "cpu"
-    # 0: also where the drivers tell nothing about a process, its speed is worth measuring.
-    how = Serving(
-        name="bench", require_gpu=gpu, min_gpu_share=0, sink=on_report, stop_handle=stop_handle
+    run.failure = short_start(
+        session, run.installed, arguments, on_ready, name="bench", require_gpu=gpu
     )
-    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    # Leave out the settings that would reach one variant and not another.
-    environ = {
-        name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
-    }
-    alike = session.with_settings(update_check=False, canary=False)._replace(
-        machine=session.machine._replace(environ=environ),
-        user=session.user._replace(note=lambda _: None),
-    )
-    start = VersionStart(
-        alike, (*_BEFORE, *arguments, *_AFTER), how, run.installed, notes, working_folder(), ()
-    )
-    with tempfile.TemporaryFile() as said:
-        try:
-            with _stderr_into(said):
-                code = start.make()
-        except TsukuError as error:
-            run.failure = error
-        else:
-            # The server ended before it was measured.
-            if stop_handle.reason is None:
-                run.failure = _ended(code, said)
-    if stop_handle.signalled:
-        signal.raise_signal(stop_handle.signalled)  # only the server got it: end the benchmark, too
-
-
-@contextmanager
-def _stderr_into(said: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
-    # On the level of descriptors: the server's stderr is passed on to descriptor 2.
-    kept = os.dup(2)
-    try:
-        os.dup2(said.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _ended(code: int, said: IO[bytes]) -> LaunchError:
-    with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
-        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
-        lines = said.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
-    return LaunchError(f"the server ended with exit code {code}", facts=tuple(lines))
 
 
 def _report(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch
+from tsuku_llm.backends import facts_of
 from tsuku_llm.disk import require_space
 from tsuku_llm.errors import DigestMismatch, TrustError
 from tsuku_llm.fetch.urls import file_name
@@ -23,12 +24,12 @@ from tsuku_llm.operations.caches import build_caches
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.consent import require_consent
 from tsuku_llm.operations.reuse import Space, reuse_files, verify_reused
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, network_for
 from tsuku_llm.operations.temporary import hiding
 from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.receipt import ArtifactRecord, Receipt, reinstall_command
+from tsuku_llm.store.receipt import ArtifactRecord, PartRecord, Receipt, reinstall_command
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
@@ -37,27 +38,33 @@ from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 class VersionBuilder:
     """The build of one candidate; it is used once, under the lock of the version's ``id``.
 
-    ``reasons`` says of each other variant why it was not taken; the receipt keeps that.
+    ``reasons`` says of each other variant why it was not taken; the receipt keeps that. With
+    ``repair``, receipts tell no content of archives: only what is signed counts.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one build of a version is made of
         self,
         session: Session,
         store: Store,
         choice: Choice,
         candidate: Candidate,
         reasons: Mapping[str, str],
+        *,
+        repair: bool = False,
     ) -> None:
         self.session = session
         self.store = store
         self.choice = choice
         self.candidate = candidate
         self.reasons = reasons
+        self.repair = repair
         self.id = version_of(choice.release.release, candidate.variant)
         # What the steps find out, for the receipt: the contents of the tree by path, the sizes of
-        # the downloads by digest, the server's path in the tree, and the device to pass to it.
+        # the downloads and the contents of unlisted archives by digest, the server's path in the
+        # tree, and the device to pass to it.
         self._contents: dict[str, TreeEntry] = {}
         self._sizes: dict[str, int] = {}
+        self._unlisted: dict[str, tuple[TreeEntry, ...]] = {}
         self._server = candidate.variant.server
         self._device: str | None = None
 
@@ -97,37 +104,66 @@ class VersionBuilder:
 
     def _fill(self, staging: Staging) -> None:
         """Link what other versions have into the staged tree; download and unpack the rest."""
-        store, waiting = self.store, self.candidate.variant.artifacts
+        store, variant = self.store, self.candidate.variant
+        needed = waiting = archive.needed_artifacts(variant)
+        # What the tree will have of each archive: of a second build it is only a part.
+        kept = {each.sha256: each for each in archive.kept_artifacts(variant)}
+        # The archives of a second build are unpacked beside the tree, and join it at the end.
+        of_first = {each.sha256 for each in variant.parts[0].artifacts} if variant.parts else kept
         # Reuse. ``linked`` are archives whose files other versions have; they need no download.
-        linked = reuse_files(store, staging, waiting)
+        linked = reuse_files(store, staging, needed, kept, receipts=not self.repair)
         aside: list[archive.Aside] = []
         while waiting:
             # First round: download what is not linked. Second round: download what was linked but
             # has changed since it was installed.
-            missing = [artifact for artifact in waiting if artifact not in linked]
+            found = {each.artifact.sha256 for each in linked}
+            missing = [artifact for artifact in waiting if artifact.sha256 not in found]
             with self._download(missing) as arrivals:
                 # This hashes the linked files while other threads download.
                 right = verify_reused(store, staging, linked)
                 self._say("unpacking", missing)
                 # One archive after the other: they fill the same folder.
                 brought = [
-                    _unpack(arrival, artifact, staging, arrivals)
+                    _unpack(
+                        arrival, artifact, staging, arrivals, joins=artifact.sha256 not in of_first
+                    )
                     for artifact, arrival in zip(missing, arrivals, strict=True)
                 ]
             # Here every archive is verified as a whole.
-            aside += [each for each in brought if each.artifact.files is None]
-            listed = (each.items for each in brought if each.artifact.files is not None)
-            self._contents |= {item.path: item for item in chain(*right.values(), *listed)}
+            brought += [
+                archive.Aside(each.artifact, each.folder, right[each.artifact.sha256])
+                for each in linked
+                if each.artifact.sha256 in right
+            ]
+            aside += [each for each in brought if each.folder != staging.tree]
+            listed = (each.items for each in brought if each.folder == staging.tree)
+            self._contents |= {item.path: item for item in chain(*listed)}
             self._sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
             # Archives whose linked files were wrong; without any, the loop ends.
-            waiting = tuple(artifact for artifact in linked if artifact.sha256 not in right)
+            wrong = found - right.keys()
+            waiting = tuple(each for each in needed if each.sha256 in wrong)
             linked = ()
+        self._unlisted = {
+            each.artifact.sha256: each.items for each in aside if each.artifact.files is None
+        }
         # Archives without a signed list of files were unpacked aside. Now that all of them are
         # there, move their files into the tree.
-        if aside:
-            self._server, placed = archive.place(aside, staging.tree, self._server, self._contents)
+        if loose := [each for each in aside if each.artifact.sha256 in of_first]:
+            self._server, placed = archive.place(loose, staging.tree, self._server, self._contents)
             self._contents |= {item.path: item for item in placed}
-            # What is left are empty folders and duplicates.
+        if joining := [each for each in aside if each.artifact.sha256 not in of_first]:
+            parts = [kept[each.artifact.sha256] for each in joining]
+            if all(part.files is not None for part in parts):
+                joined = archive.join_listed(joining, parts, staging.tree)
+            else:
+                second = variant.parts[1]
+                plugin = facts_of(second.backend).plugin
+                joined = archive.join(
+                    joining, staging.tree, self._server, second.server, self._contents, plugin
+                )
+            self._contents |= {item.path: item for item in joined}
+        if aside:
+            # What is left are empty folders, duplicates, and what a second build does not add.
             drop_tree(staging.unpacked)
 
     @contextmanager
@@ -148,12 +184,7 @@ class VersionBuilder:
         # Check now: otherwise a full disk would show only at the end of a long download.
         require_space(session.paths.data, space.needed, space.facts)
         with (
-            fetch.Network(
-                session.machine.environ,
-                mirrors=session.settings.mirror,
-                offline=session.offline,
-                on_wait=session.user.note,
-            ) as network,
+            network_for(session) as network,
             fetch.delivered(artifacts, partials, network, session.user.progress) as arrivals,
         ):
             yield arrivals
@@ -194,22 +225,32 @@ class VersionBuilder:
             line=choice.line(self.candidate),
             reasons=self.reasons,
             hardware=hardware_facts(choice.hardware),
-            artifacts=tuple(
-                ArtifactRecord(
-                    artifact.url,
-                    artifact.sha256,
-                    # An archive that was not downloaded has the size in the manifest, if any.
-                    self._sizes.get(artifact.sha256) or artifact.size or 0,
-                )
-                for artifact in variant.artifacts
-            ),
+            artifacts=tuple(self._record(artifact) for artifact in variant.artifacts),
             files=tuple(item for item in contents if isinstance(item, FileEntry)),
             links=tuple(item for item in contents if isinstance(item, LinkEntry)),
             installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
             hidden_by=hiding(self.session.machine.environ),
+            parts=tuple(
+                PartRecord(part.name, part.backend, tuple(each.sha256 for each in part.artifacts))
+                for part in variant.parts
+            ),
         )
+
+    def _record(self, artifact: Artifact) -> ArtifactRecord:
+        # An archive that was not downloaded has the size in the manifest, if any.
+        size = self._sizes.get(artifact.sha256) or artifact.size or 0
+        # The first archive is the build: no other release has it.
+        companion = artifact is not self.candidate.variant.artifacts[0]
+        items = self._unlisted.get(artifact.sha256, ()) if companion else ()
+        files = tuple(item for item in items if isinstance(item, FileEntry))
+        links = tuple(item for item in items if isinstance(item, LinkEntry))
+        return ArtifactRecord(artifact.url, artifact.sha256, size, files, links)
+
+
+_JOINING = "joining"
+"""The folder aside for a second build's archives with signed lists: no digest has this name."""
 
 
 def _unpack(
@@ -217,9 +258,14 @@ def _unpack(
     artifact: Artifact,
     staging: Staging,
     arrivals: Sequence[fetch.VerifiedStream],
+    *,
+    joins: bool,
 ) -> archive.Aside:
-    """Unpack one of the ``arrivals``: into the tree if its list of files is signed, else aside."""
-    folder, wanted = staging.tree, artifact
+    """Unpack one of the ``arrivals``: into the tree if its list of files is signed, else aside.
+
+    An archive that ``joins`` the tree of another build is always unpacked aside.
+    """
+    folder, wanted = staging.unpacked / _JOINING if joins else staging.tree, artifact
     if artifact.files is None:
         # The layout is not known: never let such an archive write into the tree.
         folder = staging.unpacked / artifact.sha256

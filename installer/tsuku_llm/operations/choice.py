@@ -12,17 +12,33 @@ from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.chain.judging import remedy
 from tsuku_llm.config.settings import CHOOSING, STAYING
-from tsuku_llm.errors import Revoked, SelectionError, StoreError, TrustError, UnknownRequest
+from tsuku_llm.errors import (
+    ManifestError,
+    Revoked,
+    SelectionError,
+    StoreError,
+    TrustError,
+    UnknownRequest,
+)
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
+from tsuku_llm.operations.acceptance import without_rolled_back
+from tsuku_llm.operations.held_builds import held_only, is_held, nothing_held
 from tsuku_llm.operations.revocation import note_others, revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session, note_place, repository_of
-from tsuku_llm.operations.staying import MIN_AGE, keeper, old_enough, way_to_leave
+from tsuku_llm.operations.staying import (
+    MIN_AGE,
+    active_release,
+    keeper,
+    old_enough,
+    way_to_leave,
+)
 from tsuku_llm.probe import probe
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.selection import Candidate, Request, Selection, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import version_id
+from tsuku_llm.store.updates import RolledBack, read_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +48,8 @@ class Choice:
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
     taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
-    ``llm.min_age`` left out, newest first. ``helps`` is ``what_helps``, where it was asked for.
+    ``llm.min_age`` left out, newest first. ``rolled_back`` are those that were not taken because
+    they failed on this machine. ``helps`` is ``what_helps``, where it was asked for.
     """
 
     catalog: Catalog
@@ -45,6 +62,7 @@ class Choice:
     avoided: tuple[Revocation, ...] = ()
     kept_by: str | None = None
     young: tuple[str, ...] = ()
+    rolled_back: tuple[RolledBack, ...] = ()
     helps: str = ""
 
     def line(self, candidate: Candidate | None) -> str:
@@ -84,14 +102,14 @@ def choose(
     ``release`` names a release ("b11429", "v0.6.0"), and so does the setting. Without both, this
     takes the newest release that has a variant for this machine and request, from ``channel``, the
     session's channel, or ``stable``. If none has such a variant, it takes the newest release. A
-    revoked release, and one that is younger than ``llm.min_age``, is taken only by its name. A
-    release that cannot be read is left out with a note.
+    revoked release, one that is younger than ``llm.min_age``, and one that was rolled back here are
+    taken only by their names. A release that cannot be read is left out with a note.
 
     Raises ``ConfigError`` for a wrong setting that it uses, and ``UnknownRequest`` for names that
     do not exist. Raises ``Revoked`` if all releases of the channel are revoked, or the named one
     was revoked and dropped. Raises ``SelectionError`` if all others are younger than
-    ``llm.min_age``. Raises ``TrustError`` for metadata that does not verify, and for a release file
-    that cannot be read if it is named or the only one.
+    ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for metadata that does not
+    verify, and for a release file that cannot be read if it is named or the only one.
     """
     session.settings.require(CHOOSING if release is None else CHOOSING - STAYING)
     catalog = catalog or load_catalog(session)
@@ -117,9 +135,12 @@ def choose(
         note_place(session, "channel", error)
         raise
     entries, young = _not_young(session, catalog, channel, entries)
+    entries, failed = _not_rolled_back(session, catalog, channel, entries)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
-    for found in catalog.readable(entries, session.user.note):
+    held = session.held
+    readable = catalog.readable(entries, session.user.note)
+    for found in (each for each in readable if is_held(held, each[1], hardware.platform)):
         # A release without a build for this platform does not end the search.
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
@@ -128,11 +149,13 @@ def choose(
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
                     session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
-                return replace(choice, avoided=avoided, young=young)
+                return replace(choice, avoided=avoided, young=young, rolled_back=failed)
         read.append(found)
+    if not read:
+        raise nothing_held(f"no build of channel {channel} for {hardware.platform}")
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
-    return replace(choice, avoided=avoided, young=young)
+    return replace(choice, avoided=avoided, young=young, rolled_back=failed)
 
 
 def _tell_newer(
@@ -154,6 +177,8 @@ def required(session: Session, choice: Choice) -> Candidate:
     try:
         return choice.selection.selected
     except SelectionError as error:
+        if session.held is not None:
+            raise nothing_held("no build that fits this machine", error.facts) from error
         error.hint = what_helps(session, choice)
         raise
 
@@ -188,7 +213,7 @@ def _elsewhere(session: Session, choice: Choice) -> str:
                     backend = other.selection.requested
                     asked = "" if backend == "auto" else f" --backend {backend}"
                     words = f"--release {entry.release} --channel {channel}{asked}"
-                    return f"tsuku-llm install {words}{_repository_flag(catalog)}"
+                    return f"tsuku-llm install {words}{repository_flag(catalog)}"
     return ""
 
 
@@ -233,12 +258,12 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
             return (
                 f"take {entry.release}, the newest that is not revoked: "
-                f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
+                f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
             )
     return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
 
 
-def _repository_flag(catalog: Catalog) -> str:
+def repository_flag(catalog: Catalog) -> str:
     """Return the words that a command needs for this repository; none for the official one."""
     name = catalog.repository.name
     return "" if name == OFFICIAL else f" --repository {name}"
@@ -248,8 +273,9 @@ def _named(catalog: Catalog, release: str) -> ReleaseEntry:
     """Return the entry of a release; raise ``Revoked`` if it was revoked and then dropped."""
     try:
         return catalog.entry(release)
-    except UnknownRequest:
-        # Revocations are kept when the publisher drops the release from the metadata.
+    except (UnknownRequest, ManifestError):
+        # Revocations are kept when the publisher drops the release from the metadata, and count
+        # also if its entry cannot be read.
         for each in catalog.revoked:
             if each.is_of([catalog.repository.name], release.lower(), ()):
                 hint = way_out(catalog, catalog.channels)
@@ -287,7 +313,7 @@ def _not_young(
     allowed, young = old_enough(session, catalog.repository.name, entries)
     days = session.settings.min_age
     if young and not allowed:
-        newest = f"--release {young[0].release}{_repository_flag(catalog)}"
+        newest = f"--release {young[0].release}{repository_flag(catalog)}"
         raise SelectionError(
             f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
             facts=tuple(f"{each.release}: published {each.published}" for each in young),
@@ -300,6 +326,33 @@ def _not_young(
     return tuple(allowed), tuple(each.release for each in young)
 
 
+def _not_rolled_back(
+    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
+) -> tuple[tuple[ReleaseEntry, ...], tuple[RolledBack, ...]]:
+    """Return the releases that did not fail on this machine, and the marks of the others.
+
+    Raises ``SelectionError`` if all of them did.
+    """
+    marks = read_marks(session.paths.data)
+    if not marks:
+        return entries, ()
+    here = active_release(session, catalog.repository.name)
+    allowed, failed = without_rolled_back(catalog.repository.name, entries, marks, here=here)
+    if failed and not allowed:
+        newest = f"--release {failed[0][0].release}{repository_flag(catalog)}"
+        raise SelectionError(
+            f"every release of channel {channel} was rolled back on this machine",
+            facts=tuple(f"{why.release}: {why.told}" for _, why in failed),
+            hint=f"to take the newest: tsuku-llm install {newest}",
+        )
+    for _, why in failed:
+        session.user.note(
+            f"{why.release} was rolled back here ({why.told}); it is skipped; "
+            "to try it again: tsuku-llm update --retry"
+        )
+    return tuple(allowed), tuple(why for _, why in failed)
+
+
 def _compared(
     session: Session,
     catalog: Catalog,
@@ -308,7 +361,8 @@ def _compared(
     hardware: Hardware,
 ) -> Choice:
     entry, release = found
-    request = Request(session.settings.backend, session.settings.prefer)
+    settings = session.settings
+    request = Request(settings.backend, settings.prefer, settings.combine)
     try:
         selection = select(release, hardware, request)
     except UnknownRequest as error:
@@ -317,6 +371,8 @@ def _compared(
         else:
             note_place(session, "backend", error)
         raise
+    if session.held is not None:
+        selection = held_only(selection, session.held)
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
 
@@ -326,7 +382,7 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
     for entry in catalog.entries:
         with suppress(TrustError, StoreError):
             if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
-                return f"tsuku-llm install --release {entry.release}{_repository_flag(catalog)}"
+                return f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
     return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 

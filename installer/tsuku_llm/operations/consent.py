@@ -22,7 +22,7 @@ def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> 
     with suppress(StoreError):
         if session.reader.find(version_of(choice.release.release, candidate.variant)):
             return 0
-    missing = to_download(session.store, candidate.variant.artifacts)
+    missing = to_download(session.store, candidate.variant)
     present = [fetch.present(artifact, session.store.partials) for artifact in missing]
     return Space(missing, present).left
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import tsuku_llm
+from tsuku_llm.bundle_start import COMPLETE
 from tsuku_llm.own_copy import NAME, CopyFacts, Updater, updater_of
 
 _TOOLS = ("uv", "pipx", "git")
@@ -28,7 +29,7 @@ def copy_facts() -> CopyFacts:
     """Return what the files around the running copy say."""
     package = Path(tsuku_llm.__file__).parent
     prefix = Path(sys.prefix)
-    own = _own_distribution(package)
+    own = own_distribution(package)
     recorded = _recorded(own)
     editable = recorded.get("dir_info", {}).get("editable") is True
     clone = _clone_of(prefix)
@@ -48,13 +49,14 @@ def copy_facts() -> CopyFacts:
         user_site=package.is_relative_to(site.getusersitepackages()),
         uv_tool=(prefix / "uv-receipt.toml").is_file(),
         pipx=(prefix / "pipx_metadata.json").is_file(),
+        bundle=(prefix / COMPLETE).is_file(),
         clone=clone,
         is_repository=clone is not None and (clone / ".git").exists(),
         tools=frozenset(filter(shutil.which, _TOOLS)),
     )
 
 
-def _own_distribution(package: Path) -> Distribution | None:
+def own_distribution(package: Path) -> Distribution | None:
     """Return the metadata that belongs to the running package; another copy may be there, too."""
     for each in distributions(name=NAME):
         if Path(str(each.locate_file(package.name))) == package:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.errors import GateFailed, SystemLimitReached
@@ -93,12 +94,13 @@ def listed_cards(
     """
     if check.build.backend == "cpu" or not check.devices:
         return ()
-    from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without
+    from tsuku_llm.backends import facts_of, parts_of  # noqa: PLC0415 - not for the CPU
     from tsuku_llm.launch.card_speeds import plain_name  # noqa: PLC0415
     from tsuku_llm.launch.placement import cards_of  # noqa: PLC0415
 
     backend = check.build.backend
-    probed = tuple(_probed(hardware, facts_of(backend).api))
+    apis = [facts_of(part).api for part in parts_of(backend)]
+    probed = tuple(chain.from_iterable(_probed(hardware, api) for api in apis))
     kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
     cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
     if maker is None:

@@ -24,6 +24,7 @@ from tsuku_llm.ownership import check_path
 from tsuku_llm.selection import Request, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.updates import RolledBack, read_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Examination:
     """The choice for this machine, and the state of the chain for one backend.
 
     ``told`` holds what is known of each installed release, by its version's id. ``updater`` tells
-    how this program was installed. ``caches`` are those of the backend's drivers.
+    how this program was installed. ``caches`` are those of the backend's drivers. ``rolled_back``
+    are the releases that failed here.
     """
 
     choice: Choice
@@ -39,6 +41,7 @@ class Examination:
     told: Mapping[str, ReleaseStatus]
     updater: Updater
     caches: tuple[CacheState, ...] = ()
+    rolled_back: tuple[RolledBack, ...] = ()
 
 
 def examine(session: Session) -> Examination:
@@ -57,10 +60,17 @@ def examine(session: Session) -> Examination:
     # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
     built = (in_use.receipt.backend, in_use.receipt.variant) if in_use else None
+    # A combined build is examined by its first part: the maker's own interface has more links.
+    combined = in_use.receipt.parts[:1] if in_use else ()
+    for part in combined:
+        built = (part.backend, part.variant)
 
     def judged(requested: str) -> Chain:
         subject = subject_of(requested, everything, choice.hardware, built)
-        installed = _installed(reader, session, subject)
+        wanted = subject.requested
+        if in_use and any(part.backend == subject.backend for part in combined):
+            wanted = in_use.receipt.backend
+        installed = _installed(reader, session, wanted)
         listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
         found = installed if isinstance(installed, TsukuError) else installed.id
         return diagnose(subject, choice.hardware, everything, found, listed)
@@ -73,7 +83,8 @@ def examine(session: Session) -> Examination:
     known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
     caches = look_at_caches(session, chain.subject.backend)
-    return Examination(choice, chain, told, own_updater(), caches)
+    marks = read_marks(session.paths.data)
+    return Examination(choice, chain, told, own_updater(), caches, marks)
 
 
 def _in_use(reader: StoreReader, session: Session) -> Installed | None:
@@ -114,11 +125,11 @@ def _choice(session: Session, in_use: Installed | None) -> Choice:
         return choice
 
 
-def _installed(reader: StoreReader, session: Session, subject: Subject) -> Installed | TsukuError:
-    """Return the intact version that ``serve`` would start for the subject, or the error."""
+def _installed(reader: StoreReader, session: Session, backend: str) -> Installed | TsukuError:
+    """Return the intact version that ``serve`` would start for a backend, or the error."""
     try:
         check_path(session.paths.data)  # also if nothing is installed yet
-        installed = requested_version(reader, session.with_settings(backend=subject.requested))
+        installed = requested_version(reader, session.with_settings(backend=backend))
         reader.check(installed)
     except UnsafeLocation as error:
         # Print this even if an earlier link is broken: until it is fixed, every command that writes

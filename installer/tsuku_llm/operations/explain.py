@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tsuku_llm import fetch
 from tsuku_llm.backends import facts_of
+from tsuku_llm.combinations import gained
 from tsuku_llm.errors import (
     BadModel,
     BodyError,
@@ -93,7 +94,12 @@ def explain(
     choice = choose(session, release=release, hardware=hardware)
     if choice.selection.compatible:
         return choice
-    return replace(choice, helps=what_helps(session, choice))
+    helps = what_helps(session, choice)
+    # A signed build is better. Without one, this machine may compile the source itself.
+    if "tsuku-llm install" not in helps and not choice.hardware.simulated:
+        compiled = "tsuku-llm install --from-source"
+        helps = f"{helps}; or compile a build here: {compiled}" if helps else compiled
+    return replace(choice, helps=helps)
 
 
 def backends(
@@ -145,9 +151,12 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
     best = next(iter(choice.selection.compatible), None)
     if best is None or best.gpu is None:
         return ()
-    api = choice.hardware.api(facts_of(best.variant.backend).api)
+    first, *others = best.variant.parts or (best.variant,)
+    gpus = choice.hardware.api(facts_of(first.backend).api).gpus
+    if others:
+        gpus += gained(best.variant, choice.hardware)
     return tuple(
-        FreeMemory(gpu.name, None, gpu.memory) for gpu in api.gpus if gpu.kind is best.gpu.kind
+        FreeMemory(gpu.name, None, gpu.memory) for gpu in gpus if gpu.kind is best.gpu.kind
     )
 
 

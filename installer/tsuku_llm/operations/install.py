@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from tsuku_llm.backends import VENDORS
+from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.config.settings import CHOOSING, INSTALLING, STAYING
 from tsuku_llm.errors import (
     DownloadError,
@@ -41,7 +42,7 @@ from tsuku_llm.selection import Candidate
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt, reinstall_command
-from tsuku_llm.store.store import Store
+from tsuku_llm.store.updates import unmark
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,36 @@ def install(
         require_lasting(session, choice, active)
         _tell_over(session, choice, active)
     if dry_run:
-        candidate = required(session, choice)
-        return InstallReport("planned", choice, candidate, passed_over(choice, candidate, {}), None)
+        return _plan(session, choice, force=force)
     try:
-        return install_choice(session, choice, force=force)
+        report = install_choice(session, choice, force=force)
     except (HostUnreachable, ProxyError, TlsError) as error:
         # The user asked for exactly this: a build from elsewhere would be a surprise.
         if session.settings.channel or session.settings.release or release:
+            raise
+        # Its packages would have to come from the same mirrors.
+        if session.settings.mirror and ORIGIN not in session.settings.mirror:
             raise
         other = _from_index(session, choice, error)
         session = require_consent_to_index(session, other, error.message)
         session.user.note(f"{error.message}: falling back to channel {INDEX_CHANNEL}")
         return install_choice(session, other, force=force)
+    # Its user wants it: what an unattended update found is no longer in the way.
+    if release is not None:
+        unmark(session.paths.data, choice.catalog.repository.name, choice.release.release)
+    return report
+
+
+def _plan(session: Session, choice: Choice, *, force: bool) -> InstallReport:
+    """Return what an install would do now: nothing is written, and no lock is taken."""
+    best = required(session, choice)
+    failed = {} if force else known_failures(session.reader, choice, session.machine.environ)
+    if not force and (report := _unchanged(session.reader, choice, failed)):
+        return report
+    untried = (each for each in choice.selection.compatible if each.variant.name not in failed)
+    candidate = next(untried, best)
+    reasons = passed_over(choice, candidate, failed)
+    return InstallReport("planned", choice, candidate, reasons, None)
 
 
 def _tell_over(session: Session, choice: Choice, active: Installed) -> None:
@@ -162,7 +181,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         if candidate.variant.name in failed:
             continue
         reasons = passed_over(choice, candidate, failed)
-        builder = VersionBuilder(session, store, choice, candidate, reasons)
+        builder = VersionBuilder(session, store, choice, candidate, reasons, repair=force)
         try:
             return _install(builder, force=force)
         except GateFailed as error:
@@ -180,7 +199,9 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     ) from first
 
 
-def _unchanged(store: Store, choice: Choice, failed: Mapping[str, str]) -> InstallReport | None:
+def _unchanged(
+    store: StoreReader, choice: Choice, failed: Mapping[str, str]
+) -> InstallReport | None:
     """Return a report if the best variant is already active, intact and bound to its repository.
 
     None if it is not. This writes nothing and takes no lock, so it works for a read-only store,
@@ -350,7 +371,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     return installed
 
 
-def _active_id(store: Store) -> str | None:
+def _active_id(store: StoreReader) -> str | None:
     """Return the id of the active version; None if there is none, or the store cannot be read."""
     with suppress(TsukuError):
         active = store.active()
@@ -358,7 +379,7 @@ def _active_id(store: Store) -> str | None:
     return None
 
 
-def _intact(store: Store, version: str, choice: Choice) -> Installed | None:
+def _intact(store: StoreReader, version: str, choice: Choice) -> Installed | None:
     """Return the version if it is installed and undamaged, else None.
 
     None as well if it was installed for the GPUs of a maker that is not requested now, or the other

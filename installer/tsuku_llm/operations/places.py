@@ -1,8 +1,8 @@
 """The places at which a repository is published, and the download of its files from each.
 
-A place is an https: URL, a file: URL, or a package of the user's package index. The package is a
-wheel that has nothing but the signed files, below a folder of its own name. pip fetches it, and
-nothing of it is imported or run: the signatures decide, as for any other place.
+A place is an https: URL, a file: URL, a mirror in a registry, or a package of the user's package
+index. The package is a wheel that has nothing but the signed files, below a folder of its own name.
+pip fetches it, and nothing of it is imported or run: the signatures decide, as for any other place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tsuku_llm.archive.zips import zip_members
 from tsuku_llm.catalog.refreshing import Download
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.errors import BodyError, HttpStatusError, UnsafeArchive
+from tsuku_llm.fetch.mirrors import REGISTRY_SCHEME, below
 from tsuku_llm.fetch.pip_index import package_folder
 from tsuku_llm.fetch.urls import PACKAGE_SCHEME, scheme_of, shown
 from tsuku_llm.operations.session import Session
@@ -35,8 +36,17 @@ def download_from(
     A package is fetched at once, and its files are then read from memory. The caller holds the lock
     of the repository's metadata. Raises ``PackageIndexError``, ``BodyError``.
     """
+    if scheme_of(repository.url) == REGISTRY_SCHEME:
+        return _from_registry(repository, network, deadline)
     if scheme_of(repository.url) != PACKAGE_SCHEME:
-        return lambda url, limit: fetch.get(url, limit, network, deadline)
+
+        def download_file(url: str, limit: int) -> bytes:
+            # A mirror may need a token in its query: the name of the file goes before it.
+            if "?" in repository.url:
+                url = below(repository.url, url.removeprefix(repository.url))
+            return fetch.get(url, limit, network, deadline)
+
+        return download_file
     # The name of a partial download: prune removes the folder if a crash leaves it.
     digest = hashlib.sha256(f"metadata of {repository.name}".encode()).hexdigest()
     scratch = session.store.partials / f"{digest}.index"
@@ -47,16 +57,30 @@ def download_from(
         name = url.removeprefix(repository.url)
         found = files.get(name)
         if found is None:
-            raise HttpStatusError(
-                f"there is no file {name} in the package",
-                status=_MISSING,
-                facts=(f"package: {shown(repository.url)}",),
-            )
+            raise _missing(name, f"package: {shown(repository.url)}")
         if len(found) > limit:
             raise BodyError(f"{name} in the package has more than {limit:,} bytes")
         return found
 
     return download
+
+
+def _from_registry(repository: Repository, network: fetch.Network, deadline: float) -> Download:
+    """Return the download from a registry; its manifest is read once, so that all files fit."""
+    place, mirror = fetch.registry_mirror(repository.url, network, deadline)
+    files = mirror.files
+
+    def download(url: str, limit: int) -> bytes:
+        name = url.removeprefix(repository.url)
+        if name not in files:
+            raise _missing(name, f"registry: {place}")
+        return fetch.get(place.blob(files[name].sha256), limit, network, deadline)
+
+    return download
+
+
+def _missing(name: str, where: str) -> HttpStatusError:
+    return HttpStatusError(f"there is no file {name} there", status=_MISSING, facts=(where,))
 
 
 def _unpacked(url: str, data: bytes) -> Mapping[str, bytes]:

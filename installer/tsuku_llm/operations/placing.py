@@ -51,14 +51,22 @@ def place_start(  # noqa: PLR0913
     # The processor, or a build that lists no device: nothing to choose.
     if not cards:
         return Placed(plan, check)
-    from tsuku_llm.backends import facts_of  # noqa: PLC0415 - a start on the CPU does without these
+    from tsuku_llm.backends import facts_of, parts_of  # noqa: PLC0415 - a start on the CPU does without
     from tsuku_llm.launch.placement import memory_matters, place  # noqa: PLC0415
     from tsuku_llm.launch.report import Placement  # noqa: PLC0415
 
     wishes = wishes_in(plan.argv, plan.env)
     models: ModelFiles | None = None
     variables = facts_of(plan.backend).hiding_variables
-    if chosen := wishes.placed or visible_devices(plan.env, variables):
+    chosen = wishes.placed or visible_devices(plan.env, variables)
+    # A combined build lists a card once for each of its backends. A variable and the setting "off"
+    # do not choose between these names, so the server gets each card's own one.
+    if len(parts_of(plan.backend)) > 1 and not wishes.placed and (chosen or setting == "off"):
+        why = f"chosen by {chosen}" if chosen else "llm.placement is off"
+        names = tuple(card.name for card in cards)
+        placement = Placement(names, names[0], f"{why}; each card once")
+        plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
+    elif chosen:
         placement = Placement(reason=f"chosen by {chosen}")
     else:
         if setting == "auto" and memory_matters(cards):

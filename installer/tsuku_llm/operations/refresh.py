@@ -127,7 +127,7 @@ def _explained(
     """
     errors = [error for _, error in failed]
     error = next((each for each in errors if isinstance(each, TrustError)), errors[0])
-    # What a download says of llm.mirror is about archives, and may send the user round in circles.
+    # What a download says of llm.mirror may send the user round in circles.
     if isinstance(error, HostUnreachable | HttpStatusError | BodyError):
         # A folder does not come back by itself, as a host may.
         folders = [place for place, _ in failed if scheme_of(place) == "file"]
@@ -147,7 +147,7 @@ def _explained(
 
 
 def _elsewhere(session: Session, repository: Repository) -> str:
-    """Say what else brings newer metadata; ``llm.mirror`` is about archives only.
+    """Say what else brings newer metadata.
 
     The official metadata is also in the package. So where only a package index can be reached, a
     newer package brings it.
@@ -157,6 +157,11 @@ def _elsewhere(session: Session, repository: Repository) -> str:
         if session.settings.repository_url:
             undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
             other = f"or ask the publisher's own address: {undo}"
+        elif session.settings.mirror:
+            # Nothing else is asked. An operator made the mirror, and can repair it.
+            undo = way_to_undo(session, "llm.mirror", "unset llm.mirror")
+            other = f"or ask the publisher's own hosts: {undo}"
+            return f"the mirror's operator can repair it: tsuku-llm mirror DIR; {other}"
         else:
             # With the package, updates work where only pip does.
             places = f"{OFFICIAL_URL},{OFFICIAL_PACKAGE}"

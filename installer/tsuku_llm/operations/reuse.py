@@ -5,29 +5,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from tsuku_llm.archive import make_links
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.archive import kept_artifacts, make_links, needed_artifacts
+from tsuku_llm.errors import CannotCombine
+from tsuku_llm.manifest import Artifact, Variant
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 from tsuku_llm.tree_entry import TreeEntry
 
 
-def reuse_files(
-    store: Store, staging: Staging, artifacts: Iterable[Artifact]
-) -> tuple[Artifact, ...]:
-    """Link files of other versions into a staged tree; return the archives that this replaces.
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """An archive whose files were linked into ``folder``; ``known`` has the list of its files.
 
-    An archive is replaced if the manifest lists its files with sizes and digests, and every one of
-    them is installed. The linked files must still be verified.
+    The release file lists them, or the receipt of a version that has the same archive.
     """
-    return tuple(artifact for artifact in artifacts if store.supply(staging, artifact.files or ()))
+
+    artifact: Artifact
+    known: Artifact
+    folder: Path
+
+
+def _known(store: Store, artifact: Artifact, kept: Artifact) -> Artifact:
+    """Return an archive with its content, which a receipt may tell if no signed list does.
+
+    The archive's digest is signed, and the receipt was written when the archive was verified.
+    ``kept`` has what the tree will have of it.
+    """
+    if artifact.files is None and (found := store.contents_of(artifact.sha256)):
+        return replace(artifact, files=found.files, links=found.links)
+    return kept
+
+
+def reuse_files(
+    store: Store,
+    staging: Staging,
+    artifacts: Iterable[Artifact],
+    kept: Mapping[str, Artifact],
+    *,
+    receipts: bool,
+) -> tuple[Reused, ...]:
+    """Link files of other versions in place of downloads; return the archives that need none.
+
+    An archive is replaced if its files are known with sizes and digests, and every one of them is
+    installed. Files of one that the release file does not list go where it would be unpacked. The
+    linked files must still be verified. ``kept`` has what the tree will have of each archive.
+    Without ``receipts`` only signed lists of files count.
+    """
+    found: list[Reused] = []
+    for artifact in artifacts:
+        of_tree = kept[artifact.sha256]
+        known = _known(store, artifact, of_tree) if receipts else of_tree
+        aside = artifact.files is None
+        folder = staging.unpacked / artifact.sha256 if aside else staging.tree
+        if store.supply(folder, known.files or ()):
+            found.append(Reused(artifact, known, folder))
+    return tuple(found)
 
 
 def verify_reused(
-    store: Store, staging: Staging, artifacts: Sequence[Artifact]
+    store: Store, staging: Staging, linked: Iterable[Reused]
 ) -> dict[str, tuple[TreeEntry, ...]]:
     """Hash the files linked for each archive; return the right contents by the archive's digest.
 
@@ -35,22 +76,28 @@ def verify_reused(
     out and its files are removed: it must be downloaded. Raises ``UnsafeArchive`` for links that
     unpacking would refuse.
     """
-    wrong = set(
-        store.confirm(staging, [file for artifact in artifacts for file in artifact.files or ()])
-    )
     found: dict[str, tuple[TreeEntry, ...]] = {}
-    for artifact in artifacts:
-        files = artifact.files or ()
-        if wrong.isdisjoint(file.path for file in files):
-            found[artifact.sha256] = (*files, *make_links(artifact, staging.tree))
+    for each in linked:
+        files = each.known.files or ()
+        if store.confirm(staging, each.folder, files):
+            store.withdraw(each.folder, files)
         else:
-            store.withdraw(staging, files)
+            found[each.artifact.sha256] = (*files, *make_links(each.known, each.folder))
     return found
 
 
-def to_download(store: Store, artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
+def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
     """Return the archives that an install would download, as far as the receipts tell."""
-    return tuple(each for each in artifacts if not store.can_supply(each.files or ()))
+    needed = variant.artifacts
+    kept: dict[str, Artifact] = {}
+    with suppress(CannotCombine):  # the install says so
+        needed = needed_artifacts(variant)
+        kept = {each.sha256: each for each in kept_artifacts(variant)}
+    return tuple(
+        each
+        for each in needed
+        if not store.can_supply(_known(store, each, kept.get(each.sha256, each)).files or ())
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,20 @@ class ReleaseStatus(NamedTuple):
     """The news about an installed release.
 
     ``gone`` says that no channel offers it any more, or that its repository was removed. It is
-    None if the release is still offered, or if nothing is known.
+    None if the release is still offered, or if nothing is known. ``unsigned`` is the path from
+    which an unsigned build was installed.
     """
 
     revocation: Revocation | None = None
     gone: str | None = None
+    unsigned: str | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The same in words for people."""
         revoked = (self.revocation.summary,) if self.revocation else ()
-        return (*revoked, self.gone) if self.gone else revoked
+        unsigned = (f"unsigned: installed from {self.unsigned}",) if self.unsigned else ()
+        return (*revoked, *((self.gone,) if self.gone else ()), *unsigned)
 
 
 class SignedStatus(NamedTuple):
@@ -50,7 +53,7 @@ class SignedStatus(NamedTuple):
 
     def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
-        return ReleaseStatus(self.revocation(receipt), self._gone(receipt))
+        return ReleaseStatus(self.revocation(receipt), self._gone(receipt), receipt.unsigned)
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
         """Return why a release must not be used, or None.
@@ -58,13 +61,15 @@ class SignedStatus(NamedTuple):
         A revocation counts by the release's name in its repositories, or by its archives in any
         repository.
         """
-        names, build = (receipt.repository, *receipt.former), tuple(sorted(receipt.digests))
+        names = (receipt.repository, *receipt.former)
         for each in self.revoked:
-            if each.is_of(names, receipt.release, [build]):
+            if each.is_of(names, receipt.release, receipt.builds):
                 return each
         return None
 
     def _gone(self, receipt: Receipt) -> str | None:
+        if receipt.unsigned is not None:
+            return None
         own = self.statuses.get(receipt.repository)
         if receipt.repository not in self.configured:
             return f"its repository {receipt.repository} was removed"
@@ -109,6 +114,10 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     Raises ``Revoked``; with ``require_fresh`` also ``StaleMetadata``, ``ClockBehind`` and
     ``MetadataError``.
     """
+    if receipt.unsigned is not None:
+        # No metadata tells of it. But a publisher may have revoked the same archive.
+        _refuse_revoked(session, receipt, signed_status(session, verify=True))
+        return
     name = receipt.repository
     # A note proves nothing: the user who requires fresh metadata gets it verified.
     own = None if session.settings.require_fresh else metadata_status.read(session.paths.data, name)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import (
     BackendFailed,
@@ -21,6 +22,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.operations.fallback import (
+    FailedStarts,
     next_version,
     note_served,
     remembered,
@@ -32,13 +34,17 @@ from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.operations.version_start import Serving, VersionStart
 from tsuku_llm.store.installed import Installed
 
+if TYPE_CHECKING:
+    from tsuku_llm.launch.supervise import StopHandle
+
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     """Check the installed tree, then run its server with ``arguments``; return its exit code.
 
     If its backend fails, this starts the next variant, provided that the settings or the user allow
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
-    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows.
+    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows. ``how.swap``
+    may exchange the version of the server while it runs.
 
     Raises the errors of ``wanted_version``, ``TamperedInstall``, ``Revoked``, ``LaunchError``,
     ``GpuLost`` and, with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``,
@@ -60,31 +66,29 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             restarts=restarts.count,
         )
         try:
-            return start.make()
+            made = _made(start)
+            if isinstance(made, int):
+                return made
+            installed = preferred = made
+            failures = FailedStarts()
         except (LaunchError, SilentCpu, NotOnGpu, GpuLost) as error:
             # A lost GPU need not be back at once, so the failures of restarts count as well. The
             # same server has served before: whatever fails now may be over in a while, such as
             # memory or a port that what is left of it still has.
-            if isinstance(error, GpuLost) or (
-                restarts.count and not isinstance(error, NotInstalled)
-            ):
-                if restarts.wait(error, installed):
-                    # The remembered list is from before the loss.
-                    notes.forget_devices()
-                    continue
-                if session.settings.on_gpu_loss != "fallback":
-                    raise
-                # The setting is the consent that ``next_version`` needs.
-                session = session.with_settings(fallback="auto")
-            # Any other variant would fail as well.
-            elif not isinstance(error, (BackendFailed, SilentCpu)):
-                raise
+            lost = isinstance(error, GpuLost) or (
+                restarts.count > 0 and not isinstance(error, NotInstalled)
+            )
+            if lost and restarts.wait(error, installed):
+                # The remembered list is from before the loss.
+                notes.forget_devices()
+                continue
+            session = _consenting(session, error, lost=lost)
             failures = failures.longer(installed, error)
             other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
             if other:
                 # An error of a start is among the server's last lines; a loss is not.
                 if isinstance(error, GpuLost) and error.facts:
-                    session.user.note(f"warning: {'; '.join((error.message, *error.facts))}")
+                    session.user.note(f"warning: {_told(error)}")
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
@@ -101,6 +105,56 @@ def _preferred(session: Session, notes: StateNotes) -> Installed:
 
         return recovered(session, notes, wanted, states)
     return wanted
+
+
+def _consenting(session: Session, error: TsukuError, *, lost: bool) -> Session:
+    """Return a session in which another variant may follow an error; raise the error if none may.
+
+    ``lost``: the server had served, and has lost its GPU.
+    """
+    if lost:
+        if session.settings.on_gpu_loss != "fallback":
+            raise error
+        # The setting is the consent that ``next_version`` needs.
+        return session.with_settings(fallback="auto")
+    # Any other variant would fail as well.
+    if not isinstance(error, (BackendFailed, SilentCpu)):
+        raise error
+    return session
+
+
+def _made(start: VersionStart) -> int | Installed:
+    """Make a start; return its exit code, or the version that shall run in place of it now.
+
+    There is one if another build was asked for, or if this one was on trial and has failed.
+    """
+    swap, stop, installed = start.how.swap, start.how.stop_handle, start.installed
+    try:
+        code = start.make()
+        ended = f"it ended with exit code {code} after it had served"
+    except TsukuError as error:
+        other = swap and swap.next_after(installed, _told(error), stopped=_is_stopped(stop))
+        if not other:
+            raise
+    else:
+        other = swap and swap.next_after(installed, ended, stopped=_is_stopped(stop))
+        if not other:
+            return code
+    if swap and (pause := swap.pause_before(other, installed)):
+        waiting = threading.Event()
+        # As in ``_Restarts.wait``: another thread may end this, and a signal raises.
+        if stop:
+            stop.attach(waiting.set)
+        waiting.wait(pause)
+    return other
+
+
+def _told(error: TsukuError) -> str:
+    return "; ".join((error.message, *error.facts))
+
+
+def _is_stopped(stop: StopHandle | None) -> bool:
+    return stop is not None and (stop.reason is not None or stop.signalled is not None)
 
 
 class _Restarts:
@@ -128,7 +182,7 @@ class _Restarts:
         served = time.monotonic() - self._begun
         self._in_a_row = failures_in_a_row(self._in_a_row, served)
         pause = restart_pause(self._in_a_row)
-        told = "; ".join((error.message, *error.facts))
+        told = _told(error)
         seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
         self._session.user.note(f"warning: {told}; it is started again in {seconds}")
         stopped = threading.Event()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.catalog.repositories import Repository
     from tsuku_llm.config.paths import Paths
     from tsuku_llm.config.settings import Settings
-    from tsuku_llm.fetch import Progress
+    from tsuku_llm.fetch import Network, Progress
     from tsuku_llm.host import Host
     from tsuku_llm.store.locks import Holder
     from tsuku_llm.store.reader import StoreReader
@@ -49,6 +49,7 @@ class Session(NamedTuple):
 
     ``offline`` keeps an install from asking any host. ``allow_revoked`` permits a revoked release.
     ``agreed`` says that the user wants what is downloaded: with ``--yes``, or with an answer.
+    ``held`` are the digests of the archives that can be had, None if that may be any.
     """
 
     paths: Paths
@@ -58,6 +59,7 @@ class Session(NamedTuple):
     offline: bool = False
     allow_revoked: bool = False
     agreed: bool = False
+    held: frozenset[str] | None = None
 
     def with_settings(self, **changes: Any) -> Session:
         """Return this session with other values for some settings, which are right then."""
@@ -122,12 +124,33 @@ def working_folder() -> Path:
         ) from error
 
 
-def repository_of(session: Session) -> Repository:
-    """Return the session's repository, or the official one. Raises ``UnknownRequest``."""
-    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+def network_for(session: Session) -> Network:
+    """Make the network of a run that downloads archives."""
+    from tsuku_llm.fetch import Limits, Network  # noqa: PLC0415 - a start does without
 
-    name = session.settings.repository or repositories.OFFICIAL
-    places = session.settings.repository_url if name == repositories.OFFICIAL else ()
+    return Network(
+        session.machine.environ,
+        mirrors=session.settings.mirror,
+        limits=Limits(connections=session.settings.connections),
+        offline=session.offline,
+        on_wait=session.user.note,
+    )
+
+
+def repository_of(session: Session) -> Repository:
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``.
+
+    Of the places of the official one, the most specific setting decides: ``llm.repository_url``, or
+    else ``llm.mirror``, which has the archives too.
+    """
+    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+    from tsuku_llm.config.keys import ORIGIN  # noqa: PLC0415
+
+    name, settings = session.settings.repository or repositories.OFFICIAL, session.settings
+    places: tuple[str, ...] = ()
+    if name == repositories.OFFICIAL:
+        mirrored = (repositories.OFFICIAL_URL if m == ORIGIN else m for m in settings.mirror)
+        places = settings.repository_url or tuple(mirrored)
     try:
         return repositories.repository(session.paths.data, name, places)
     except UnknownRequest as error:

@@ -73,17 +73,22 @@ def old_enough(
     days = session.settings.min_age
     if not days:
         return list(entries), []
-    here = None
-    with suppress(StoreError):  # an install is what repairs an active version that is unreadable
-        active = session.reader.active()
-        if active and active.receipt.repository == repository:
-            here = active.receipt.release
+    here = active_release(session, repository)
     allowed: list[ReleaseEntry] = []
     young: list[ReleaseEntry] = []
     for entry in entries:
         is_old = entry.release == here or age(entry.published, session.machine.now) >= days
         (allowed if is_old else young).append(entry)
     return allowed, young
+
+
+def active_release(session: Session, repository: str) -> str | None:
+    """Return the installed release if it is of this repository, else None."""
+    with suppress(StoreError):  # an install is what repairs an active version that is unreadable
+        active = session.reader.active()
+        if active and active.receipt.repository == repository:
+            return active.receipt.release
+    return None
 
 
 def age(published: str, now: datetime) -> int:

@@ -16,6 +16,7 @@ from tsuku_llm.operations.choice import (
     Choice,
     choose,
     refuse_revoked,
+    repository_flag,
     require_lasting,
     tell_temporary,
     way_out,
@@ -32,7 +33,7 @@ from tsuku_llm.operations.install import (
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.revocation import revoked, signed_status
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.staying import staying
+from tsuku_llm.operations.staying import RELEASE, staying
 from tsuku_llm.operations.temporary import Withheld, over, told_over, withheld
 from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
@@ -83,11 +84,11 @@ class UpdateReport:
     """What an update would change.
 
     ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
-    never offered. ``revocation`` is about the installed release. ``download`` is in bytes, without
-    what an earlier run left; None if the manifest does not say. ``changes`` are the variants that
-    fit in only one of the two releases. ``better`` is the variant of the installed release that
-    would be chosen now, if that is another one, and ``over`` the temporary states that kept the
-    last install from it.
+    never offered, unless ``llm.release`` names it for an unattended update. ``revocation`` is about
+    the installed release. ``download`` is in bytes, without what an earlier run left; None if the
+    manifest does not say. ``changes`` are the variants that fit in only one of the two releases.
+    ``better`` is the variant of the installed release that would be chosen now, if that is another
+    one, and ``over`` the temporary states that kept the last install from it.
     """
 
     installed: Installed
@@ -126,14 +127,16 @@ class UpdateReport:
         # A setting keeps the user here, so the way out may also be a newer release.
         if choice.kept_by or choice.young:
             return way_out(choice.catalog, [choice.channel])
-        return f"go back: tsuku-llm install --release {self.choice.release.release}"
+        where = repository_flag(choice.catalog)
+        return f"go back: tsuku-llm install --release {choice.release.release}{where}"
 
 
-def check_update(session: Session) -> UpdateReport:
+def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
     Repository, channel and backend are those of the active version, unless the user names others.
-    With ``llm.release`` or ``llm.hold`` that release counts as the newest.
+    With ``llm.release`` or ``llm.hold`` that release counts as the newest. With ``exact`` the one
+    that ``llm.release`` names is offered also if it is older.
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
     """
@@ -141,6 +144,8 @@ def check_update(session: Session) -> UpdateReport:
     if active is None:
         raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
     settings = session.settings
+    if active.receipt.unsigned is not None:
+        return _left_alone(session, active)
     session = session.with_settings(
         repository=settings.repository or active.receipt.repository,
         channel=settings.channel or active.receipt.channel,
@@ -148,7 +153,9 @@ def check_update(session: Session) -> UpdateReport:
     )
     session = staying(session)
     choice = choose(session, catalog=refresh(session))
-    newer = choice.sequence > active.receipt.sequence
+    newer = choice.sequence > active.receipt.sequence or (
+        exact and choice.kept_by == RELEASE and not is_about(choice, active)
+    )
     states = withheld(active.receipt, session.settings.backend)
     better = None if newer else better_than(session, choice, active)
     report = UpdateReport(
@@ -172,6 +179,18 @@ def check_update(session: Session) -> UpdateReport:
     offer = Offer(choice.release.release, choice.release.version, reason)
     keep_offer(session, active.id, offer if candidate else None)
     return report
+
+
+def _left_alone(session: Session, active: Installed) -> UpdateReport:
+    """Report that no update replaces a build of the user's own; this asks no host."""
+    session.user.note(
+        f"{active.id} is a build of your own, from {active.receipt.unsigned}: update leaves it "
+        "alone; for a signed one: tsuku-llm install"
+    )
+    keep_offer(session, active.id, None)
+    choice = choose(session)
+    revocation = signed_status(session, verify=True).revocation(active.receipt)
+    return UpdateReport(active, choice, newer=False, revocation=revocation, download=0, changes=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +219,11 @@ def update(session: Session) -> InstallReport | UpToDate:
     if the installed release was revoked and there is nothing newer. Unless a ``SelectionError``
     comes first, this removes what a crash left.
     """
-    report = check_update(session)
+    return apply_update(session, check_update(session))
+
+
+def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpToDate:
+    """Make the update that ``check_update`` has found, as ``update`` does."""
     choice, active = report.choice, report.installed
     if report.newer or (report.over and not report.revocation):
         # The setting may name a revoked release.

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from tsuku_llm.archive import kept_artifacts
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.errors import CorruptStore, SelectionError, StoreError, TrustError
+from tsuku_llm.combinations import variant_named
+from tsuku_llm.errors import CannotCombine, CorruptStore, SelectionError, StoreError, TrustError
 from tsuku_llm.manifest import ReleaseEntry, Variant
 from tsuku_llm.operations.choice import load_catalog, version_of
 from tsuku_llm.operations.session import Session
@@ -56,7 +58,11 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             return VersionCheck(version, facts, f"tsuku-llm uninstall {version}")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
-        signed = _signed(receipt, catalog(receipt.repository))
+        signed: tuple[ReleaseEntry, tuple[Variant, ...]] | str
+        if receipt.unsigned is None:
+            signed = _signed(receipt, catalog(receipt.repository))
+        else:
+            signed = f"it is an unsigned build, installed from {receipt.unsigned}"
         differences = reader.verify(installed)
         if isinstance(signed, str):
             unsigned = signed
@@ -81,12 +87,15 @@ def _signed(
     name = f"{receipt.release} of repository {catalog.repository.name}"
     entry = next((each for each in catalog.entries if each.release == receipt.release), None)
     if entry is None:
-        return f"{name} is no longer in its signed metadata"
+        why = catalog.skipped.get(receipt.release)
+        return (
+            f"{name} {f'cannot be read: {why}' if why else 'is no longer in its signed metadata'}"
+        )
     try:
         release = catalog.read(entry)
     except TrustError as error:
         return error.message
-    named = (platform.variant(receipt.variant) for platform in release.platforms.values())
+    named = (variant_named(platform, receipt.variant) for platform in release.platforms.values())
     variants = tuple(
         each for each in named if each and version_of(receipt.release, each) == receipt.id
     )
@@ -112,7 +121,12 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
     for name, (said, signed) in facts.items():
         if said != signed:
             yield f"the receipt's {name} is {said!r}, and {signed!r} was signed"
-    artifacts = variant.artifacts
+    try:
+        artifacts = kept_artifacts(variant)
+    except CannotCombine as error:
+        # It was installed by a version with other rules.
+        yield f"the builds in it cannot be combined: {error.message}"
+        return
     signed_files = {
         file.path: (file.size, file.sha256, file.executable)
         for artifact in artifacts

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.life import ServerProblem
     from tsuku_llm.launch.report import FallenBack, Sink, StartReport, Trouble
     from tsuku_llm.launch.supervise import StopHandle
+    from tsuku_llm.operations.swapping import Swap
     from tsuku_llm.operations.warming import Warming
 
 
@@ -59,6 +60,7 @@ class Serving(NamedTuple):
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
     ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
+    ``swap`` may ask for another version while the server runs.
     """
 
     name: str = "default"
@@ -73,6 +75,7 @@ class Serving(NamedTuple):
     on_loading: Callable[[int, int], None] | None = None
     on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
+    swap: Swap | None = None
 
 
 class VersionStart(NamedTuple):
@@ -304,11 +307,12 @@ class VersionStart(NamedTuple):
         from tsuku_llm.launch.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
 
         outer = self.how.stop_handle
-        if outer is None:
-            return StopHandle()
-        own = StopHandle(outer.grace)
-        # If the outer handle was used before, this ends the start as soon as it begins.
-        outer.attach(lambda: own.end(outer.reason or ""))
+        own = StopHandle(outer.grace) if outer else StopHandle()
+        if outer:
+            # If the outer handle was used before, this ends the start as soon as it begins.
+            outer.attach(lambda: own.end(outer.reason or ""))
+        if self.how.swap:
+            self.how.swap.attach(lambda: own.end("another build is to serve"))
         return own
 
     def _offer_update(self) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm.errors import CorruptStore, NotInstalled, UsageError, did_you_mean
+from tsuku_llm.errors import CorruptStore, NotInstalled, StoreError, UsageError, did_you_mean
 from tsuku_llm.operations import revocation
 from tsuku_llm.operations.revocation import ReleaseStatus
 from tsuku_llm.operations.session import Session
@@ -15,6 +15,7 @@ from tsuku_llm.operations.temporary import withheld
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.updates import RolledBack, read_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Inventory:
     names of unusable versions to the reason. ``unusable`` says why nothing is active although
     something should be. ``foreign`` are files that this program did not make: it never removes
     them. ``withheld`` are the states that kept a GPU from a version's choice then, by its id.
+    ``rolled_back`` are the releases that failed here.
     """
 
     versions: tuple[Installed, ...]
@@ -37,6 +39,7 @@ class Inventory:
     foreign: tuple[Path, ...]
     told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
     withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rolled_back: tuple[RolledBack, ...] = ()
 
 
 def inventory(session: Session) -> Inventory:
@@ -66,7 +69,16 @@ def inventory(session: Session) -> Inventory:
             for each in versions
             if (states := withheld(each.receipt, "auto"))
         },
+        rolled_back=_marks(session),
     )
+
+
+def _marks(session: Session) -> tuple[RolledBack, ...]:
+    try:
+        return read_marks(session.paths.data)
+    except StoreError as error:
+        session.user.note(f"warning: {error.message}; {error.hint}")
+        return ()
 
 
 def readable(look: Callable[[], Installed | None]) -> Installed | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,12 @@ from tsuku_llm.launch.addresses import ServerAddress, address_of
 from tsuku_llm.launch.health import is_healthy
 from tsuku_llm.launch.report import DIED, StartReport
 from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.wishes import Wishes, wishes_in
+from tsuku_llm.operations.credentials import masked
 from tsuku_llm.operations.serve import serve
-from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.operations.speed_notes import keep_served
+from tsuku_llm.operations.swapping import Swapper
 from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.process import Process
 
@@ -91,12 +95,14 @@ def watch_over(
         port=None if address.is_unix else address.port,
         idle_timeout=session.settings.idle_timeout,
         in_journal=not own_log,
+        arguments=masked(arguments),
     )
     # From here on no second supervisor can take this name, so the log below is ours alone.
     instances.claim(record)
     log = instances.log(how.name) if own_log else None
+    wishes = wishes_in(arguments, session.machine.environ)
     keeper = _ServerKeeper(
-        instances, record, listener, address, log=log, start_timeout=session.settings.start_timeout
+        session, instances, record, listener, address=address, wishes=wishes, log=log
     )
     try:
         if log:
@@ -111,6 +117,7 @@ def watch_over(
             on_loading=keeper.on_loading,
             on_compiling=keeper.on_compiling,
             on_signal=keeper.on_signal,
+            swap=keeper.swap,
         )
         code = serve(session, arguments, how)
     except BaseException as error:
@@ -158,13 +165,14 @@ class _ServerKeeper:
 
     def __init__(  # noqa: PLR0913
         self,
+        session: Session,
         instances: Instances,
         record: Record,
         listener: Listener,
-        address: ServerAddress,
         *,
+        address: ServerAddress,
+        wishes: Wishes,
         log: Path | None,
-        start_timeout: int,
     ) -> None:
         self.stop_handle = StopHandle()
         self._instances = instances
@@ -172,11 +180,24 @@ class _ServerKeeper:
         self._listener = listener
         self._address = address
         self._log = log
-        self._start_timeout = start_timeout
+        self._start_timeout = session.settings.start_timeout
+        # Now: this process leaves the user's folder once the server serves.
+        self._model = working_folder() / wishes.model if wishes.model else None
+        self._served = ("-m", str(self._model)) if self._model else wishes.hub
+        self._swapper = Swapper(
+            session,
+            instances,
+            record.name,
+            wishes=wishes,
+            model=self._model,
+            report=lambda: self._record.report,
+            address=self._where,
+        )
+        self.swap = self._swapper.swap
         # These four belong to the thread of the StartMonitor.
         self._loading = 0
         self._compiling = False
-        self._load = LoadWatch(start_timeout)
+        self._load = LoadWatch(self._start_timeout)
         self._next_look = 0.0
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
@@ -234,7 +255,10 @@ class _ServerKeeper:
                 report=report,
             )
         )
+        if report.ready:
+            self.swap.served(report.id)
         if first:
+            keep_served(self._instances.folder.parent, self._served)
             os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
             # Last, as the starting command returns now: the record must be on the disk already.
             # Before the ticker starts, so that the listener hears one thing at a time.
@@ -286,33 +310,26 @@ class _ServerKeeper:
         idle for too long.
         """
         idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
-        pulse = self._listener.pulse
-        pause = min(idle.pause if idle else _LOOK, pulse or _LOOK)
-        next_idle, next_pulse, worked = 0.0, 0.0, 0.0
+        pulse = _Pulse(self._listener)
+        pause = min(idle.pause if idle else _LOOK, _LOOK)
+        next_idle = 0.0
         while not self._over.wait(pause):
             if self._log:
                 # Descriptors 1 and 2 are the log in this process; this points them to the new file.
                 rotate_log(self._log, (1, 2))
+            self._swapper.look()
             server, now = self._record.server, time.monotonic()
             report = self._record.report
             if report and not report.ready:
-                # It has lost its GPU, and is or will be started again: nobody can ask it for
-                # anything. The counts of the next process begin again.
-                if pulse and now >= next_pulse:
-                    next_pulse = now + pulse
-                    self._listener.on_alive()
-                idle, worked = idle and IdleWatch(self._record.idle_timeout), 0.0
+                # It has lost its GPU, or another build takes its place: it is or will be started
+                # again, and nobody can ask it for anything. The counts of the next process begin
+                # again.
+                pulse.beat(now, None, self._where)
+                idle = idle and IdleWatch(self._record.idle_timeout)
                 continue
             if server is None:
                 continue
-            if pulse and now >= next_pulse:
-                next_pulse = now + pulse
-                activity = sample_activity(server.pid)
-                # A server whose threads are all busy does not answer, but it works.
-                works = activity is None or activity.processor - worked >= BUSY_SECONDS
-                worked = activity.processor if activity else worked
-                if works or is_healthy(self._where()):
-                    self._listener.on_alive()
+            pulse.beat(now, server, self._where)
             # Half a pause of room: the wait above may end a little early.
             if idle is None or now < next_idle - pause / 2:
                 continue
@@ -332,3 +349,28 @@ class _ServerKeeper:
         """Return where the server is asked: the port is known only since it serves."""
         address = self._address._replace(host=self._record.host)
         return address if self._record.port is None else address._replace(port=self._record.port)
+
+
+class _Pulse:
+    """The signs of life of a server to a listener that wants them; only the ticker uses it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._next = 0.0
+        self._worked = 0.0
+
+    def beat(self, now: float, server: Process | None, where: Callable[[], ServerAddress]) -> None:
+        """Say that a server is alive if that is due and true; None is one that is started again."""
+        if self._listener.pulse is None or now < self._next:
+            return
+        self._next = now + self._listener.pulse
+        if server is None:
+            self._worked = 0.0
+            self._listener.on_alive()
+            return
+        activity = sample_activity(server.pid)
+        # A server whose threads are all busy does not answer, but it works.
+        works = activity is None or activity.processor - self._worked >= BUSY_SECONDS
+        self._worked = activity.processor if activity else self._worked
+        if works or is_healthy(where()):
+            self._listener.on_alive()

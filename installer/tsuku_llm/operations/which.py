@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from tsuku_llm.errors import NotInstalled, UnknownRequest, did_you_mean
 from tsuku_llm.launch.planning import Build, LaunchPlan
@@ -24,19 +25,22 @@ See ``common_http_client`` in upstream's common/http.h.
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
 
-def which(session: Session) -> Path:
-    """Return the path of the server that ``serve`` would start, were its settings right."""
-    installed = _version_of(session)
-    return installed.tree / installed.receipt.server
+class FoundProgram(NamedTuple):
+    """A program of a build; ``unsigned`` is where an unsigned build came from, else None."""
+
+    path: Path
+    unsigned: str | None
 
 
-def path_of(session: Session, tool: str) -> Path:
-    """Return the path of ``tool`` in the version that ``serve`` would start.
+def which(session: Session, tool: str | None = None) -> FoundProgram:
+    """Return the server that ``serve`` would start, were its settings right, or another tool.
 
     Raises ``NotInstalled``.
     """
     installed = _version_of(session)
-    return installed.tree / tool_of(installed.receipt, tool)
+    receipt = installed.receipt
+    path = receipt.server if tool is None else tool_of(receipt, tool)
+    return FoundProgram(installed.tree / path, receipt.unsigned)
 
 
 def _version_of(session: Session) -> Installed:
@@ -58,7 +62,13 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
     active, backend = reader.active(), session.settings.backend
     if active and meets(active.receipt, backend):
         return active
-    suitable = [each for each in reader.installed() if meets(each.receipt, backend)]
+    # An unsigned build is only taken by its own name, or if the user made it active.
+    suitable = [
+        each
+        for each in reader.installed()
+        if meets(each.receipt, backend)
+        and (each.receipt.unsigned is None or each.receipt.variant == backend)
+    ]
     if suitable:
         # The release in use first: the user asked for another backend, and not for another release.
         release = active.receipt.release if active else None
@@ -89,20 +99,28 @@ def meets(receipt: Receipt, backend: str) -> bool:
     """
     if backend in ("auto", receipt.backend, receipt.variant):
         return True
-    from tsuku_llm.backends import VENDORS, backends_of, facts_of, meaning  # noqa: PLC0415 - rare
+    from tsuku_llm.backends import (  # noqa: PLC0415 - rare
+        VENDORS,
+        backends_of,
+        facts_of,
+        meaning,
+        names_parts,
+        parts_of,
+    )
 
     backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"
     if backend not in VENDORS:
-        return backend == receipt.backend
+        parts = [(part.variant, part.backend) for part in receipt.parts]
+        return backend == receipt.backend or names_parts(backend, parts)
     if receipt.requested == backend or receipt.backend in backends_of(backend):
         return True
-    api = facts_of(receipt.backend).api
+    apis = {facts_of(part).api for part in parts_of(receipt.backend)}
     makers = {
         gpu.get("vendor_id")
         for each in receipt.hardware.get("apis", ())
-        if each.get("name") == api
+        if each.get("name") in apis
         for gpu in each.get("gpus", ())
         if gpu.get("kind") != "software"
     }

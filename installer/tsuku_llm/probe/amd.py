@@ -13,6 +13,7 @@ from tsuku_llm.backends import AMD, facts_of
 from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe import answers
+from tsuku_llm.probe.containers import AMD_GPU
 from tsuku_llm.probe.machine import MachineKind, permission_fix
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
@@ -153,7 +154,11 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
         return _runtime_problem(raw.hip, targets)
     # The kernel lists GPUs of the whole machine in every container, also without the device file.
     if raw.access is None and targets and machine.container:
-        return _CONTAINER
+        return Problem(
+            "container-without-gpu",
+            f"this container sees an AMD GPU but was not given {COMPUTE_DEVICE}",
+            machine.inside.give_files(COMPUTE_DEVICE, "/dev/dri", plugin=AMD_GPU),
+        )
     if raw.access is not None and raw.access != "rw":
         text = f"this user may not open {COMPUTE_DEVICE}"
         return Problem("gpu-permission", text, permission_fix(machine, COMPUTE_DEVICE))
@@ -186,10 +191,3 @@ def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem 
         f"there is an AMD GPU ({', '.join(targets)}), but ROCm's runtime is not installed",
         "install ROCm's runtime, or use Vulkan, which needs none",
     )
-
-
-_CONTAINER = Problem(
-    "container-without-gpu",
-    f"this container sees an AMD GPU but was not given {COMPUTE_DEVICE}",
-    "start it with --device /dev/kfd --device /dev/dri",
-)

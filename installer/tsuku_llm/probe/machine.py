@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tsuku_llm.hardware import Evidence, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.packages import family_of
-from tsuku_llm.probe import answers
+from tsuku_llm.probe import answers, containers
+from tsuku_llm.probe.containers import Container, Runtime
 from tsuku_llm.probe.environment import is_wsl
 
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
-_CONTAINER_FILES = ("/.dockerenv", "/run/.containerenv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,21 @@ class PciDevice:
 class MachineKind:
     """The kind of machine; on Windows only ``os``, ``pci`` and ``packages`` carry information.
 
-    ``packages`` is the family of its package manager.
+    ``packages`` is the family of its package manager, ``inside`` the container that this is.
     """
 
     os: str = "linux"
-    container: bool = False
+    inside: Container = field(default_factory=Container)
     wsl: bool = False
     wsl_device: bool = False
     tegra: str | None = None
     pci: tuple[PciDevice, ...] = ()
     packages: str = ""
+
+    @property
+    def container(self) -> bool:
+        """Whether this is a container."""
+        return self.inside.runtime is not Runtime.NONE
 
     def has_pci(self, vendor: int) -> bool:
         """Tell whether the bus lists a device of that vendor."""
@@ -55,7 +60,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     """Ask the host for the few files that tell what kind of machine it is."""
     wsl = is_wsl(host)
     return MachineKind(
-        container=_in_container(host),
+        inside=containers.collect(host),
         wsl=wsl,
         wsl_device=wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
@@ -76,13 +81,6 @@ def permission_fix(machine: MachineKind, device: str) -> str:
         "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
         "log in again"
     )
-
-
-def _in_container(host: Host) -> bool:
-    if host.environment("container") or host.environment("KUBERNETES_SERVICE_HOST"):
-        return True
-    # Docker and podman create these files; "container" is set by systemd-nspawn, LXC and podman.
-    return any(host.access(path) is not None for path in _CONTAINER_FILES)
 
 
 def parse_tegra(release: str | None, compatible: str | None) -> str | None:
@@ -115,11 +113,12 @@ def _hex(value: object) -> int | None:
 
 
 def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
-    """List the devices on the bus, and the kernel module that drives each."""
-    return tuple(
+    """List the devices on the bus with their kernel modules, and the container's facts."""
+    bus = (
         Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
         for device in machine.pci
     )
+    return (*bus, *machine.inside.evidence())
 
 
 def problems(machine: MachineKind) -> tuple[Problem, ...]:

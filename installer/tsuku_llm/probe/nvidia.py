@@ -276,7 +276,8 @@ def _container(raw: RawNvidia, machine: MachineKind) -> Problem:
         text = "this container sees an NVIDIA GPU but was not given its driver"
     else:
         text = "this container has NVIDIA's driver library, but no NVIDIA GPU is visible in it"
-    fix = _GIVE_GPU if sees else f"if the host has an NVIDIA GPU: {_GIVE_GPU}"
+    give = machine.inside.give_nvidia()
+    fix = give if sees else f"if the host has an NVIDIA GPU: {give}"
     return Problem("container-without-gpu", text, fix)
 
 
@@ -325,9 +326,6 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
-_GIVE_GPU = (
-    "start the container with --gpus all (NVIDIA Container Toolkit), or with a CDI device in podman"
-)
 _NO_DEVICE = Problem(
     "cuda-no-device",
     "NVIDIA's driver is installed but finds no device",

@@ -15,6 +15,7 @@ from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.packages import command_for
 from tsuku_llm.probe import answers
+from tsuku_llm.probe.containers import AMD_GPU, INTEL_GPU
 from tsuku_llm.probe.machine import MachineKind, permission_fix
 
 DEVICE_LOCAL = 1
@@ -267,8 +268,11 @@ def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | 
 def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:
     """Return the fix for a container, which has only the drivers and devices it was given."""
     if machine.has_pci(NVIDIA):
-        return "start the container with --gpus all -e NVIDIA_DRIVER_CAPABILITIES=all"
-    fix = "start the container with --device /dev/dri"
+        return machine.inside.give_nvidia(graphics=True)
+    plugin = AMD_GPU if machine.has_pci(AMD) else INTEL_GPU
+    if not machine.has_pci(AMD) and not machine.has_pci(INTEL):
+        plugin = f"{AMD_GPU} or {INTEL_GPU}"
+    fix = machine.inside.give_files("/dev/dri", plugin=plugin)
     if not has_drivers:
         command = command_for(tuple(_MESA.values()), machine.packages, container=True)
         fix = f"in the container: {command or 'install its Vulkan driver'}; {fix}"

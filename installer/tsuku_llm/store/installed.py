@@ -14,7 +14,13 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
 from tsuku_llm.files import read_small, replace_file
 from tsuku_llm.store.integrity import TREE
-from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT, Receipt, is_version_id
+from tsuku_llm.store.receipt import (
+    RECEIPT,
+    RECEIPT_LIMIT,
+    Receipt,
+    is_version_id,
+    reinstall_by_id,
+)
 
 FILE = "active.json"
 FORMAT = 1
@@ -42,7 +48,14 @@ def read_version(path: Path) -> Installed | None:
     content = read_small(path / RECEIPT, RECEIPT_LIMIT)
     if content is None:
         return None
-    receipt = Receipt.from_json(content)
+    again = f"{reinstall_by_id(path.name)} installs it again"
+    try:
+        receipt = Receipt.from_json(content)
+    except CorruptStore as error:
+        error.message = f"the receipt of {path.name} is not readable"
+        error.facts = (f"path: {path / RECEIPT}", *error.facts)
+        error.hint = again
+        raise
     with disk_errors("reading an installed version", path):
         is_link = path.is_symlink()
     # A folder that was copied, renamed or linked here has a receipt that does not match its name.
@@ -50,7 +63,7 @@ def read_version(path: Path) -> Installed | None:
         raise CorruptStore(
             f"{path.name} is not the version that its name says",
             facts=(f"path: {path}", f"its receipt is of {receipt.id}"),
-            hint="tsuku-llm install --force installs it again",
+            hint=again,
         )
     return Installed(path.name, path, receipt)
 

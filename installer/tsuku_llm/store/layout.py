@@ -18,14 +18,19 @@ from tsuku_llm.errors import CorruptStore, StoreError
 from tsuku_llm.files import make_folder, read_small, write_new
 from tsuku_llm.folders import Folder, opened, temporaries
 from tsuku_llm.store.in_use import IN_USE
+from tsuku_llm.store.installed import FILE
 from tsuku_llm.store.integrity import FINGERPRINT
 from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
+from tsuku_llm.store.updates import JOURNAL, MARKS
 
 MARKER = ".tsuku-llm-store"
 """The file that marks the data folder as made by this program."""
 
 METADATA_LOCK = "metadata-"
 """The prefix of a refresh lock's name; the repository's name follows."""
+
+UNATTENDED_LOCK = "unattended"
+"""The name of the lock that one unattended update holds."""
 
 SET_ASIDE = "set-aside"
 """The folder for foreign files from versions that were removed."""
@@ -37,7 +42,7 @@ DIGEST = r"[0-9a-f]{64}"
 UNIQUE = r"[0-9a-f]{16}"
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,186}-[0-9a-f]{12}"
 REPOSITORY = r"[a-z0-9][a-z0-9_-]{0,39}"
-LOCK = rf"(?:active|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
+LOCK = rf"(?:active|{UNATTENDED_LOCK}|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
 SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
 
 
@@ -61,12 +66,14 @@ def folder_names(files: str = "(?!)", folders: str = "(?!)") -> FolderNames:
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
 
-_STATE_FILES = r"update\.json|update-look|devices\.json|failures\.json"
+_STATE_FILES = r"update\.json|update-look|(?:devices|failures|withheld|speeds|served)\.json"
 _STATE_FOLDERS = "servers|credentials"
+
+_OWN_FILES = "|".join(map(re.escape, (FILE, JOURNAL, MARKS)))
 
 # On some systems the data folder also contains the config file, the user's state and caches.
 DATA = folder_names(
-    rf"active\.json|{temporaries('active[.]json').pattern}|{re.escape(MARKER)}"
+    rf"{_OWN_FILES}|{temporaries(_OWN_FILES).pattern}|{re.escape(MARKER)}"
     rf"|config\.toml|{_STATE_FILES}",
     rf"versions|staging|partials|locks|metadata|state|cache|{_STATE_FOLDERS}|{SET_ASIDE}",
 )
@@ -88,9 +95,11 @@ PLACES = {
 }
 """The folders by which ``require_ours`` recognises a data folder without a marker."""
 
+_RECORDS = rf"{SERVER}(?:\.swap|\.swapped)?\.json"
+
 STATE = folder_names(_STATE_FILES, _STATE_FOLDERS)
 SERVERS = folder_names(
-    rf"{SERVER}\.(?:json|log|log\.1)|claim\.(?:lock|pid)|{temporaries(SERVER + '[.]json').pattern}"
+    rf"{_RECORDS}|{SERVER}\.(?:log|log\.1)|(?:claim|{SERVER}\.start)\.(?:lock|pid)|{temporaries(_RECORDS).pattern}"
 )
 
 

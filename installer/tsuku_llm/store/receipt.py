@@ -19,7 +19,9 @@ RECEIPT_LIMIT = 16 << 20
 """The largest receipt, in bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
-_HINT = "tsuku-llm install --force installs it again"
+
+OWN = "own"
+"""What a build of the user's own has in the place of a release, and before its backend's name."""
 
 NOT_RECORDED = "whether it is was not recorded when it was installed"
 """The reason for "unattested" if the receipt is older than that field."""
@@ -33,12 +35,41 @@ def reinstall_command(release: str, backend: str, repository: str) -> str:
     )
 
 
+def reinstall_by_id(version: str) -> str:
+    """Return the command that installs a version again of which only the id is known.
+
+    The id does not say the repository: the command asks the one of the settings.
+    """
+    # A release has no dash: the rest, without the digest, is the variant.
+    found = re.fullmatch(r"([^-]+)-(.+)-[0-9a-f]{12}", version)
+    if found is None:
+        return "tsuku-llm install --force"
+    if found[1] == OWN:
+        return "tsuku-llm install --force --from PATH, with the path of that build,"
+    return f"tsuku-llm install --force --release {found[1]} --backend {found[2]}"
+
+
 class ArtifactRecord(NamedTuple):
-    """One archive from which the tree was extracted; ``size`` in bytes."""
+    """One archive from which the tree was extracted; ``size`` in bytes.
+
+    ``files`` and ``links`` are the content of a companion, such as CUDA's runtime, with its paths,
+    if the release file does not list it: another release may have the same archive. They are empty
+    for other archives.
+    """
 
     url: str
     sha256: str
     size: int
+    files: tuple[FileEntry, ...] = ()
+    links: tuple[LinkEntry, ...] = ()
+
+
+class PartRecord(NamedTuple):
+    """One of the signed builds that a combined version was made of; ``digests`` of its archives."""
+
+    variant: str
+    backend: str
+    digests: tuple[str, ...]
 
 
 class Receipt(NamedTuple):
@@ -53,7 +84,10 @@ class Receipt(NamedTuple):
     that wrote this receipt. ``unattested`` is the publisher's reason why the builder was not
     verified, None if the release file has no such reason. ``former`` are repositories that the
     build was bound to before: their revocations count too. ``hidden_by`` are the variables, as
-    "NAME=value", that could hide a GPU when this version was chosen.
+    "NAME=value", that could hide a GPU when this version was chosen. ``parts`` are the builds of a
+    combined version, the maker's own first; empty for any other version. ``unsigned`` is the path
+    from which a build of the user's own was installed, None for a signed build; the first has no
+    repository and no channel. ``source`` is what this machine compiled it from, None if it did not.
     """
 
     id: str
@@ -81,6 +115,15 @@ class Receipt(NamedTuple):
     unattested: str | None = None
     former: tuple[str, ...] = ()
     hidden_by: tuple[str, ...] = ()
+    parts: tuple[PartRecord, ...] = ()
+    unsigned: str | None = None
+    source: str | None = None
+
+    @property
+    def builds(self) -> tuple[tuple[str, ...], ...]:
+        """The sorted digests of each signed build in the tree: revocations name these."""
+        each = (part.digests for part in self.parts) if self.parts else (self.digests,)
+        return tuple(tuple(sorted(digests)) for digests in each)
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -96,6 +139,13 @@ class Receipt(NamedTuple):
     @property
     def reinstall(self) -> str:
         """The command that installs exactly this build again, whatever the settings say."""
+        if self.unsigned is not None:
+            from shlex import quote  # noqa: PLC0415 - a start of a signed build does without
+
+            if self.source is not None:
+                words = f"--from-source {quote(self.source)} --backend {self.backend}"
+                return f"tsuku-llm install --force {words}"
+            return f"tsuku-llm install --force --from {quote(self.unsigned)}"
         return reinstall_command(self.release, self.variant, self.repository)
 
     def to_json(self) -> bytes:
@@ -109,9 +159,7 @@ class Receipt(NamedTuple):
             receipt = records.parse(data, _READ)
             _require_consistent(receipt)
         except ValueError as error:
-            raise CorruptStore(
-                "the receipt is not readable", facts=(str(error),), hint=_HINT
-            ) from error
+            raise CorruptStore("the receipt is not readable", facts=(str(error),)) from error
         return receipt
 
 
@@ -173,6 +221,16 @@ def _is_link_target(text: str) -> bool:
 _text, _count, _digest = records.text, records.count, records.digest
 _path = records.checked(str, is_tree_path)
 
+_FILES = records.many(
+    records.record(
+        FileEntry,
+        {"path": _path, "size": _count, "sha256": _digest, "executable": records.flag},
+    )
+)
+_LINKS = records.many(
+    records.record(LinkEntry, {"path": _path, "target": records.checked(str, _is_link_target)})
+)
+
 _READ = records.record(
     Receipt,
     {
@@ -189,25 +247,41 @@ _READ = records.record(
         "reasons": records.named(_text),
         "hardware": records.mapping,
         "artifacts": records.many(
-            records.record(ArtifactRecord, {"url": _text, "sha256": _digest, "size": _count})
-        ),
-        "files": records.many(
             records.record(
-                FileEntry,
-                {"path": _path, "size": _count, "sha256": _digest, "executable": records.flag},
+                ArtifactRecord,
+                {
+                    "url": _text,
+                    "sha256": _digest,
+                    "size": _count,
+                    "files": _FILES,
+                    "links": _LINKS,
+                },
+                since={"files": [], "links": []},
             )
         ),
-        "links": records.many(
-            records.record(
-                LinkEntry, {"path": _path, "target": records.checked(str, _is_link_target)}
-            )
-        ),
+        "files": _FILES,
+        "links": _LINKS,
         "installed_at": records.matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
         "tsuku_llm": _text,
         "unattested": records.optional(_text),
         "former": records.many(_text),
         "hidden_by": records.many(_text),
+        "unsigned": records.optional(_text),
+        "source": records.optional(_text),
+        "parts": records.many(
+            records.record(
+                PartRecord,
+                {"variant": _text, "backend": _text, "digests": records.many(_digest)},
+            )
+        ),
     },
     format=FORMAT,
-    since={"unattested": NOT_RECORDED, "former": [], "hidden_by": []},
+    since={
+        "unattested": NOT_RECORDED,
+        "former": [],
+        "hidden_by": [],
+        "parts": [],
+        "unsigned": None,
+        "source": None,
+    },
 )

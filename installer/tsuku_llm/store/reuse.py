@@ -73,14 +73,14 @@ def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Pat
     return False
 
 
-def confirm(staging: Staging, files: Sequence[FileEntry]) -> list[str]:
-    """Hash the linked files; return the names of those that differ.
+def confirm(staging: Staging, folder: Path, files: Sequence[FileEntry]) -> list[str]:
+    """Hash the files linked into a staged folder; return the names of those that differ.
 
     The digests are remembered for the commit, which hashes a file again only if it was touched
     since. If the file system reports an error, all names are returned.
     """
     try:
-        stamps, changed = verify_files(staging.tree, files, {})
+        stamps, changed = verify_files(folder, files, {})
     except OSError:
         return [file.path for file in files]
     right = (file for file in files if file.path not in changed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -31,11 +32,11 @@ from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
 from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
-from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, adopt, require_ours
+from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, UNATTENDED_LOCK, adopt, require_ours
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
 from tsuku_llm.store.reader import StoreReader
-from tsuku_llm.store.receipt import RECEIPT, Receipt, is_version_id
+from tsuku_llm.store.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
 from tsuku_llm.store.reuse import (
     can_supply,
     confirm,
@@ -46,6 +47,7 @@ from tsuku_llm.store.reuse import (
     withdraw,
 )
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
+from tsuku_llm.store.updates import JOURNAL, MARKS
 from tsuku_llm.tree_entry import FileEntry
 
 LOCK_TIMEOUT = 1800.0
@@ -114,20 +116,30 @@ class Store(StoreReader):
         """Tell whether other versions have all of these files, by their receipts."""
         return can_supply(files, find_sources(files, self.installed()))
 
-    def supply(self, staging: Staging, files: Sequence[FileEntry]) -> bool:
-        """Link files of other versions into a staged tree; call ``confirm`` afterwards.
+    def supply(self, folder: Path, files: Sequence[FileEntry]) -> bool:
+        """Link files of other versions into a staged folder; call ``confirm`` afterwards.
 
-        Returns False if a file cannot be linked; the tree is then as it was.
+        Returns False if a file cannot be linked; the folder is then as it was.
         """
-        return supply(staging.tree, files, find_sources(files, self.installed()))
+        return supply(folder, files, find_sources(files, self.installed()))
 
-    def confirm(self, staging: Staging, files: Sequence[FileEntry]) -> list[str]:
+    def confirm(self, staging: Staging, folder: Path, files: Sequence[FileEntry]) -> list[str]:
         """Hash the files that ``supply`` linked; return the names of those that differ."""
-        return confirm(staging, files)
+        return confirm(staging, folder, files)
 
-    def withdraw(self, staging: Staging, files: Sequence[FileEntry]) -> None:
-        """Remove the files that ``supply`` linked into a staged tree."""
-        withdraw(staging.tree, files)
+    def withdraw(self, folder: Path, files: Sequence[FileEntry]) -> None:
+        """Remove the files that ``supply`` linked into a staged folder."""
+        withdraw(folder, files)
+
+    def contents_of(self, digest: str) -> ArtifactRecord | None:
+        """Return the record of an archive whose content a receipt has; None if none has."""
+        found = (
+            record
+            for other in self.installed()
+            for record in other.receipt.artifacts
+            if record.sha256 == digest and record.files
+        )
+        return next(found, None)
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: it appears complete under its name, or not at all.
@@ -346,12 +358,20 @@ class Store(StoreReader):
             # leftovers. Without locks, only age proves that.
             older_than = math.inf if locked else now - LONGEST_INSTALL
             self._drop_temporaries((), r"active\.json", older_than)
+            # These are written without the pointer's lock.
+            of_updates = rf"{re.escape(JOURNAL)}|{re.escape(MARKS)}"
+            self._drop_temporaries((), of_updates, now - LONGEST_INSTALL)
             for name in self.ids():
                 # Another process may be replacing these: receipts under the version's lock, stamps
                 # without a lock. If its temporary goes, it keeps the old file and fails, or hashes
                 # again later.
                 files = r"receipt\.json|fingerprint\.json"
                 self._drop_temporaries(("versions", name), files, older_than)
+
+    def drop_journal_temporaries(self) -> None:
+        """Remove what a killed update left of its journal; hold a working ``UNATTENDED_LOCK``."""
+        with suppress(StoreError):
+            self._drop_temporaries((), re.escape(JOURNAL), math.inf)
 
     def _drop_temporaries(self, parts: tuple[str, ...], files: str, older_than: float) -> None:
         with opened(self.data, *parts) as folder:
@@ -417,7 +437,7 @@ class Store(StoreReader):
         drop_locks(self.data, self._is_locked_for)
 
     def _is_locked_for(self, name: str) -> bool:
-        if name == _POINTER_LOCK:
+        if name in (_POINTER_LOCK, UNATTENDED_LOCK):
             return True
         repository = name.removeprefix(METADATA_LOCK)
         if repository != name:

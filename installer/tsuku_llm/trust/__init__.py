@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NewType
 
@@ -115,13 +115,15 @@ class TrustedRepository:
     ``targets`` are the ones asked for, in the order of their roles' priority. ``versions`` are
     the versions that must never go back: of timestamp, of snapshot, and of each role that the
     snapshot names. ``revoked`` is the field of that name in the top-level targets metadata, as
-    the publisher signed it.
+    the publisher signed it. ``refused`` has each delegated role whose own keys signed what this
+    program does not accept, with the reason; such a role signs no target.
     """
 
     roles: Mapping[str, RoleState]
     targets: Mapping[str, Target]
     versions: Mapping[str, int]
     revoked: Any = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -172,7 +174,8 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
     roles |= {name: state_of(signed) for name, signed in tree.roles.items()}
     # Both name the snapshot's version; ``referred`` has checked that they agree.
     known = {**versions_of(snapshot), **versions_of(timestamp)}
-    return TrustedRepository(roles, targets, known, top.unrecognized_fields.get("revoked", []))
+    revoked = top.unrecognized_fields.get("revoked", [])
+    return TrustedRepository(roles, targets, known, revoked, tree.refused)
 
 
 def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.trust.metadata import Copy, referred, refusal
+from tsuku_llm.errors import MetadataError
+from tsuku_llm.trust.metadata import Copy, referred, refusal, signed_state, state_of
 
 if TYPE_CHECKING:
     from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
@@ -56,6 +57,7 @@ class TargetsRoles:
         self._snapshot = snapshot
         self._verified: set[tuple[str, str]] = set()
         self.roles: dict[str, Targets] = {TOP: top}
+        self.refused: dict[str, str] = {}
 
     def find(self, path: str) -> Found | None:
         """Walk the roles for one path, as python-tuf's client does.
@@ -70,6 +72,9 @@ class TargetsRoles:
             if name in visited:  # a circle, or a second way to the same role
                 continue
             targets = self._role(name, delegator)
+            if name in self.refused:
+                # It may have listed the path, or delegated it: no later role answers for it.
+                return None
             if (file := targets.targets.get(path)) is not None:
                 return Found(file, name, branch)
             visited.add(name)
@@ -125,15 +130,31 @@ class TargetsRoles:
     def _role(self, name: str, delegator: str | None) -> Targets:
         """Read a role and verify it with the keys of this delegator.
 
+        A role that its keys signed and this program does not accept signs nothing: ``refused`` has
+        the reason.
+
         Another delegator may give the role other keys, so each pair is verified. Raises
         ``MetadataError``.
         """
+        from tuf.api.metadata import Targets  # type: ignore[attr-defined]  # noqa: PLC0415
+
         if delegator is None or (delegator, name) in self._verified:
             return self.roles[name]
         about = self._snapshot.meta.get(f"{name}.json")
         if about is None:
             raise refusal(name, "it is delegated, and the snapshot does not name it")
-        targets: Targets = referred(self._copy, self.roles[delegator], name, about)
+        targets: Targets
+        try:
+            targets = referred(self._copy, self.roles[delegator], name, about)
+            state_of(targets)  # it raises for a date that cannot be understood
+        except MetadataError as error:
+            # What a role's own keys signed, and this program does not accept, harms only this role:
+            # it signs nothing, as if it listed no path. Anything else may be the host's forgery.
+            state = signed_state(self._copy, self.roles[delegator], name, about)
+            if state is None:
+                raise
+            targets = Targets(state.version, expires=state.expires)
+            self.refused[name] = ": ".join((error.message, *error.facts))
         self._verified.add((delegator, name))
         self.roles[name] = targets
         return targets

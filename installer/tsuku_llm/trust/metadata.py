@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -138,6 +139,43 @@ def referred(
     if signed.version != about.version:
         raise refusal(role, f"expected version {about.version}, it says {signed.version}")
     return signed
+
+
+def signed_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> RoleState | None:
+    """Return the state of a role's file if its own keys signed what this program does not accept.
+
+    None if python-tuf would refuse the file too, or if only bytes outside the signed content are
+    wrong: then it may be the host's forgery. None for weak keys too, which are refused wherever
+    they are. Raises ``MetadataError`` for a missing file.
+    """
+    from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
+    from tuf.api.metadata import Metadata  # noqa: PLC0415
+    from tuf.api.serialization import DeserializationError, SerializationError  # noqa: PLC0415
+
+    data = read(copy, file_name(role, about.version), role)
+    try:
+        about.verify_length_and_hashes(data)
+        metadata: Metadata[Any] = Metadata.from_bytes(data)
+        signed = metadata.signed
+        # To Python, ``true`` is a number too.
+        if not (
+            signed.type == "targets"
+            and type(signed.version) is int
+            and signed.version == about.version
+            and delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
+            and not any(_delegation_objections(signed.delegations) if signed.delegations else ())
+        ):
+            return None
+        content = json.dumps({"signatures": [], "signed": signed.to_dict()}).encode()
+    except (LengthOrHashMismatchError, DeserializationError, SerializationError):
+        return None
+    except (ValueError, TypeError, RecursionError):
+        return None
+    try:
+        state_of(_parse(content, role).signed)
+    except MetadataError:
+        return RoleState(signed.version, signed.expires, None)
+    return None
 
 
 def delegated(delegator: Root | Targets, data: bytes, role: str, kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that record facts and revocations, and show the release files made of them."""
+"""Commands that record facts and revocations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish import revoked
 from tsuku_publish.attestations import Attest
+from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import DAY, FILE, FOLDER, TODAY, data_option, root_option, tell
-from tsuku_publish.copies import RepositoryFolder
+from tsuku_publish.folder import locked
 from tsuku_publish.plan import load_plan
 from tsuku_publish.refresh import Refresh
-from tsuku_publish.releases import known_document, release_files
+from tsuku_publish.releases import known_document, with_same_builds
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -38,7 +39,7 @@ day_option = click.option(
 @click.option(
     "--from", "folder", type=FOLDER, metavar="FOLDER", help="Read the archives in this folder."
 )
-@click.option("--unlisted", metavar="REASON", help="Why none of its archives can be read.")
+@click.option("--unmeasured", metavar="REASON", help="Why its archives cannot be read.")
 @click.pass_obj
 def refresh(  # noqa: PLR0913 - each is an option
     console: Console,
@@ -48,7 +49,7 @@ def refresh(  # noqa: PLR0913 - each is an option
     answer: Path | None,
     download: bool,
     folder: Path | None,
-    unlisted: str | None,
+    unmeasured: str | None,
 ) -> CommandResult:
     """Record what upstream published under a tag.
 
@@ -60,8 +61,9 @@ def refresh(  # noqa: PLR0913 - each is an option
         notes.append(line)
         tell(console, line)
 
+    require_rules(data)
     work = Refresh(data, os.environ, say)
-    work.record(tag, answer.read_bytes() if answer else None, unlisted)
+    work.record(tag, answer.read_bytes() if answer else None, unmeasured)
     if download or folder:
         work.read_archives(tag, folder)
     found: documents.RefreshAnswer = {"release": tag, "notes": notes}
@@ -93,6 +95,7 @@ def attest(
 
     The proofs are in facts/ of the data, and are verified again when the release is signed.
     """
+    require_rules(data)
     work = Attest(data, os.environ)
     if unattested is not None:
         work.excuse(tag, unattested)
@@ -113,28 +116,6 @@ def attest(
 
 @click.command(cls=Command)
 @data_option
-@root_option
-@click.argument("into", type=FOLDER)
-def build(*, data: Path, trusted_root: Path | None, into: Path) -> CommandResult:
-    """Write the unsigned release files, for review.
-
-    INTO gets those of every channel.
-    """
-    plan = load_plan(data)
-    releases = release_files(plan, data, trusted_root, published=RepositoryFolder(plan.signed))
-    for release in releases:
-        path = into / release.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(release.data)
-    found: documents.BuildAnswer = {
-        "files": [{"path": each.path, "channels": each.custom["channels"]} for each in releases]
-    }
-    lines = (f"{each.path}  {', '.join(each.custom['channels'])}" for each in releases)
-    return CommandResult(found, tuple(lines))
-
-
-@click.command(cls=Command)
-@data_option
 @day_option
 @click.argument("tag")
 @click.option("--reason", metavar="TEXT", required=True, help="What users are told, in one line.")
@@ -147,8 +128,16 @@ def revoke(  # noqa: PLR0913 - each is an option
 
     Clients refuse it after: sign --raise, publish.
     """
-    document = None if by_name else known_document(tag, data)
-    revoked.revoke(data, tag, reason, day.date(), document)
+    with locked(data):
+        load_plan(data)  # a folder without a sound plan has nothing to revoke
+        document = None if by_name else known_document(tag, data)
+        same = with_same_builds(document, data) if document else []
+        revoked.revoke(data, tag, reason, day.date(), document)
+    if same:
+        console.note(
+            f"warning: {', '.join(same)} has builds of {tag}; clients refuse the same builds under "
+            "every name"
+        )
     if f"{day:%Y-%m-%d}" > TODAY:
         console.note(
             f"warning: {day:%Y-%m-%d} has not come yet (UTC); clients refuse {tag} as soon as they "
@@ -172,7 +161,9 @@ def withdraw(*, data: Path, day: datetime, tag: str) -> CommandResult:
 
     Clients end it after: sign --raise, publish.
     """
-    revoked.withdraw(data, tag, day.date())
+    with locked(data):
+        load_plan(data)
+        revoked.withdraw(data, tag, day.date())
     line = f"{tag}: its revocation is withdrawn: sign --raise, then publish"
     found: documents.WithdrawAnswer = {"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}
     return CommandResult(found, (line,))

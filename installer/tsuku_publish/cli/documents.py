@@ -15,10 +15,11 @@ from tsuku_llm.cli.documents.keys import (
     Sha256,
     Tag,
     Unattested,
+    Unmeasured,
     VariantName,
 )
 from tsuku_publish.feed.choosing import LeftOut, StableProposal
-from tsuku_publish.feed.run import TakenRelease
+from tsuku_publish.feed.report import TakenRelease
 from tsuku_publish.secrets import Finding
 
 
@@ -47,22 +48,10 @@ class AttestAnswer(TypedDict):
     unattested: Unattested | None
 
 
-class BuiltFile(TypedDict):
-    """An unsigned release file, relative to the folder that was asked for."""
-
-    path: str
-    channels: list[str]
-
-
-class BuildAnswer(TypedDict):
-    """The answer of ``build``."""
-
-    files: list[BuiltFile]
-
-
 class FeedAnswer(TypedDict):
     """The answer of ``feed``; ``people`` are the lines that a person has to decide about.
 
+    ``taken`` are new in the channel; ``measured`` were recorded before, without their archives.
     ``stopped`` has the reason for each release that is not taken (again). ``offered`` are the
     releases of the channel, newest first. ``changed`` is whether this run changed what is to be
     signed. ``signed`` is the version of the channel that this run has signed, null if it has not;
@@ -70,6 +59,7 @@ class FeedAnswer(TypedDict):
     """
 
     taken: Sequence[TakenRelease]
+    measured: Sequence[TakenRelease]
     waiting: Sequence[str]
     left_out: Sequence[LeftOut]
     stopped: dict[str, str]
@@ -98,9 +88,12 @@ class WithdrawAnswer(TypedDict):
 
 
 class ArchiveDocument(TypedDict):
-    """A packed archive; ``written`` is false if it was there already."""
+    """An archive; ``written`` is false if it was there already.
 
-    file: Path
+    ``file`` is null if it was not packed: users fetch it from where it was.
+    """
+
+    file: Path | None
     url: str
     sha256: Sha256
     size: Bytes | None
@@ -141,6 +134,8 @@ class MeasuredDocument(TypedDict):
     """A build as its files show it; null and empty: not shown, or not needed.
 
     ``files`` is their number. ``missing`` are the libraries that it needs and does not have.
+    ``x86_64_level`` is the level of processors that its files are marked for, if above the first.
+    ``musl`` is whether it is for systems with musl.
     """
 
     files: int
@@ -153,12 +148,109 @@ class MeasuredDocument(TypedDict):
     cuda: CudaDocument | None
     gfx: list[str]
     missing: list[str]
+    x86_64_level: int | None
+    musl: bool
 
 
 class MeasureAnswer(MeasuredDocument):
     """The answer of ``measure``: a build as its files show it."""
 
     build: Path
+
+
+class SourceDocument(TypedDict):
+    """The source of a build; ``sha256`` is over all its files, whatever they came in.
+
+    ``archive_sha256`` is null for a tree, ``release`` null if it is not known. ``time`` is in
+    seconds since 1970.
+    """
+
+    name: str
+    sha256: Sha256
+    archive_sha256: Sha256 | None
+    release: Tag | None
+    commit: str
+    time: int
+
+
+class FoundToolDocument(TypedDict):
+    """A tool of this machine; ``version`` is null if it does not tell one."""
+
+    name: str
+    version: str | None
+    path: Path
+
+
+class MissingToolDocument(TypedDict):
+    """A tool that this machine lacks; ``reason`` is about one that is too old."""
+
+    name: str
+    reason: str | None
+    advice: str
+    optional: bool
+
+
+class BuildResultDocument(TypedDict):
+    """A finished build; ``continued`` is whether an earlier run had begun it.
+
+    ``companions`` are the libraries of the toolkit that ``tree`` brings along.
+    """
+
+    tree: Path
+    receipt: Path
+    sbom: Path
+    continued: bool
+    companions: list[str]
+    measured: MeasuredDocument
+
+
+class BaseDocument(TypedDict):
+    """The system that a build is compiled in; ``glibc`` is null for zig and for another libc."""
+
+    root: Path
+    system: str
+    glibc: str | None
+
+
+class UnmadeBaseDocument(TypedDict):
+    """A base that ``build`` would make first, with these packages."""
+
+    name: str
+    root: Path
+    packages: list[str]
+
+
+class SourceBuildDocument(TypedDict):
+    """What is built with what; ``install`` is the command for what is missing, if it is known.
+
+    ``base`` is null for a build with this machine's own tools. ``cmake`` and ``flags`` are
+    arguments. ``notes`` are about variables of the environment.
+    ``result`` is null with ``build show``.
+    """
+
+    variant: VariantName
+    backends: list[str]
+    platform: str
+    base: BaseDocument | None
+    cmake: list[str]
+    flags: list[str]
+    notes: list[str]
+    tools: list[FoundToolDocument]
+    missing: list[MissingToolDocument]
+    install: str | None
+    result: BuildResultDocument | None
+
+
+class BuildAnswer(TypedDict):
+    """The answer of ``build`` and ``build show``; ``source`` is null if ``show`` got none.
+
+    ``unmade`` are bases that ``show`` found missing; what would be built in them is not in
+    ``builds``.
+    """
+
+    source: SourceDocument | None
+    builds: list[SourceBuildDocument]
+    unmade: list[UnmadeBaseDocument]
 
 
 class AddedDocument(TypedDict):
@@ -204,6 +296,7 @@ class ReleaseChangeDocument(TypedDict):
     after: Sequence[str]
     publisher: str
     unattested: Unattested | None
+    unmeasured: Unmeasured | None
     bytes: Bytes
     compared_with: Tag | None
     gained: Sequence[str]
@@ -224,11 +317,18 @@ class RoleChangeDocument(TypedDict):
     left: Sequence[str]
 
 
+class WrittenFile(TypedDict):
+    """An unsigned release file, relative to the folder that was asked for."""
+
+    path: str
+    channels: list[str]
+
+
 class ReviewAnswer(TypedDict):
     """The answer of ``review``: what a signature would change.
 
     ``kept`` are the channels that stay as they are published. ``gathered`` says whether other
-    holders have signed it.
+    holders have signed it. ``files`` are the release files that ``--write`` wrote.
     """
 
     roles: Sequence[RoleChangeDocument]
@@ -238,6 +338,7 @@ class ReviewAnswer(TypedDict):
     forgotten: Sequence[str]
     kept: Sequence[str]
     gathered: bool
+    files: list[WrittenFile]
 
 
 class PromotedRelease(TypedDict):
@@ -323,12 +424,12 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "": (PublisherVersionAnswer,),
     "refresh": (RefreshAnswer,),
     "attest": (AttestAnswer,),
-    "build": (BuildAnswer,),
     "feed": (FeedAnswer,),
     "revoke": (RevokeAnswer,),
     "withdraw": (WithdrawAnswer,),
     "pack": (PackAnswer,),
     "init": (InitAnswer,),
+    "build": (BuildAnswer,),
     "add": (AddAnswer,),
     "measure": (MeasureAnswer,),
     "review": (ReviewAnswer,),

@@ -13,8 +13,10 @@ from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_publish.ceremony import is_channel_due, sign_channel, why_not_alone
+from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import FILE, asking, data_option, root_option, tell
-from tsuku_publish.feed.run import Feed, FeedReport
+from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.run import Feed
 from tsuku_publish.feed.state import load_settings
 from tsuku_publish.folder import locked
 from tsuku_publish.plan import load_plan
@@ -56,6 +58,7 @@ def feed(  # noqa: PLR0913 - each is an option
         tell(console, line)
 
     time = (now or datetime.now(timezone.utc)).replace(tzinfo=timezone.utc)
+    require_rules(data)
     channel = load_settings(data).channel
     delegated = channel in load_plan(data).delegated
     # Before the downloads, which take hours: a person may have to type a passphrase.
@@ -72,6 +75,7 @@ def feed(  # noqa: PLR0913 - each is an option
             plan = sign_channel(data, channel, signers, time, trusted_root=trusted_root)
     found: documents.FeedAnswer = {
         "taken": report.taken,
+        "measured": report.measured,
         "waiting": report.waiting,
         "left_out": report.left_out,
         "stopped": dict(report.stopped),
@@ -97,6 +101,9 @@ def _lines(report: FeedReport) -> tuple[str, ...]:
     """Return what the run did, then what people have to decide, with the drafted rules."""
     taken = ", ".join(each.release for each in report.taken) or "nothing"
     lines = [f"taken: {taken}; the channel has {', '.join(report.offered) or 'nothing'}"]
+    if report.measured:
+        known = ", ".join(each.release for each in report.measured)
+        lines.append(f"measured, after they were recorded without their archives: {known}")
     if report.people:
         lines += ["", "To decide:", *(f"  {line}" for line in report.people)]
     for draft in dict.fromkeys(each.draft for each in report.left_out if each.draft):

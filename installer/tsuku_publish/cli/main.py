@@ -1,7 +1,6 @@
 """The program ``tsuku-publish``: its commands, and the packages that it needs."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -9,13 +8,20 @@ from tsuku_llm.cli import entry, program
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.console import Console
-from tsuku_publish.cli import data, feed, own, pack, repository, review, signing
+from tsuku_llm.errors import StoreError
+from tsuku_llm.operations.copy_facts import copy_facts
+from tsuku_llm.own_copy import extra_command
+from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing
 from tsuku_publish.errors import MissingExtra, PublishError
 
 PROGRAM = "tsuku-publish"
-EXTRA = "pip install 'tsuku-llm[publish]'"
 NEEDED = ("elftools", "sigstore")
 """The packages of the extra: a plain install of the client has none of them."""
+
+_HINTS = {
+    "no-space": "free some space there, then run it again",
+    "not-writable": "make that folder yours and writable, or name another one",
+}
 
 group = Group(
     PROGRAM,
@@ -27,18 +33,13 @@ group = Group(
 )
 for command in (
     feed.feed,
-    *(data.refresh, data.attest, data.build, data.revoke, data.withdraw, pack.pack),
-    *(own.init, own.add, own.measure),
+    *(data.refresh, data.attest, data.revoke, data.withdraw, pack.pack),
+    *(own.init, build.build, own.add, own.measure),
     *(review.review, review.promote),
     *(signing.sign, signing.resign, signing.rotate, signing.new_signer),
     *(repository.publish, repository.check, repository.secrets),
 ):
     group.add_command(command)
-
-
-def main() -> None:
-    """Run what ``sys.argv`` asks for, and exit with its code. This is the console's entry point."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -51,12 +52,16 @@ def _invoke(argv: Sequence[str], console: Console) -> CommandResult:
     if missing:
         raise MissingExtra(
             f"{PROGRAM} needs packages that are not installed: {', '.join(missing)}",
-            hint=f"install them with: {EXTRA}",
+            hint=f"install the extra: {extra_command(copy_facts(), 'publish')}",
         )
     # It warns each time that it works offline, which is what we ask it to do.
     logging.getLogger("sigstore").setLevel(logging.ERROR)
     try:
         return program.invoke(argv, console, group)
+    except StoreError as error:
+        # The client's hints name its own folder, and these folders were named by the arguments.
+        error.hint = _HINTS.get(error.slug, error.hint)
+        raise
     except OSError as error:
         # A file that an argument names, or one of the data: no fault of this program.
         raise PublishError(

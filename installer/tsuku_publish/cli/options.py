@@ -7,12 +7,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 from tsuku_llm.safe_text import printable
+from tsuku_publish.checking import FIRST_ROOT, verify
+from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.errors import PublishError
+from tsuku_publish.plan import Plan
+from tsuku_publish.published import ServedState, published_state
+from tsuku_publish.sightings import observe
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
@@ -68,6 +74,15 @@ drop_option = click.option(
     help="A revoked release to forget; its users may start it again.",
 )
 
+published_option = click.option(
+    "--published",
+    "place",
+    metavar="PLACE",
+    help="Where clients look; without it, as repository.toml says.",
+)
+offline_option = click.option("--offline", is_flag=True, help="Do not ask there what is published.")
+yes_option = click.option("--yes", is_flag=True, help="Sign without a question.")
+
 
 def asking(console: Console) -> Callable[[str], str | None]:
     """Return what asks for a passphrase, without showing the answer; None if nobody can answer."""
@@ -80,7 +95,11 @@ def asking(console: Console) -> Callable[[str], str | None]:
             # To the terminal, and not to stdout, which may be a file.
             return getpass.getpass(f"{printable(question)}: ")
         except EOFError:
+            streams.control(sys.stderr, "\n")  # the error begins on its own line
             raise PublishError(f"no answer: {question}") from None
+        except KeyboardInterrupt:
+            streams.control(sys.stderr, "\n")
+            raise
 
     return ask
 
@@ -91,10 +110,38 @@ def question(console: Console, option: str, text: str) -> str:
     if console.can_ask:
         console.progress.hide()
         console.tell(text)
-        answer = sys.stdin.readline().strip()
+        try:
+            answer = sys.stdin.readline().strip()
+        except KeyboardInterrupt:
+            streams.control(sys.stderr, "\n")  # the terminal has written ^C
+            raise
     if not answer:
         raise UsageError(f"{option} is not given", hint=f"add {option}: {text}")
     return answer
+
+
+def seen_at(option: str) -> datetime | None:
+    """Return the time at which something is seen; None if the option says another than now."""
+    given = click.get_current_context().get_parameter_source(option)
+    return datetime.now(timezone.utc) if given is ParameterSource.DEFAULT else None
+
+
+def published_at(
+    place: str | None, into: Path, plan: Plan, now: datetime | None, *, offline: bool
+) -> ServedState | None:
+    """Return what clients are served; None if that is not known or not asked.
+
+    It records since when each channel has its releases, also those of the repository in ``into``
+    if that is all that is known. ``now`` is None for a time that is not the clock's. Raises
+    ``PublishError``.
+    """
+    asked = "" if offline else place or plan.published
+    found = published_state(asked, into) if asked else None
+    if now and found:
+        observe(found.repository, found.first, now)
+    elif now and not asked and (root := RepositoryFolder(into).read(FIRST_ROOT)):
+        observe(verify(RepositoryFolder(into), root), root, now)
+    return found
 
 
 def tell(console: Console, line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,7 @@ from tsuku_publish.cli.options import (
 )
 from tsuku_publish.cli.pack import ANY, archive_document
 from tsuku_publish.folder import locked
-from tsuku_publish.founding import Founders, found, make_keys, put_in_channel, require_new
+from tsuku_publish.founding import Founders, found, make_keys, require_new
 from tsuku_publish.keys import load_public_keys
 from tsuku_publish.packing.adding import AddedVariant, NewVariant
 from tsuku_publish.packing.adding import add as add_builds
@@ -35,7 +36,7 @@ from tsuku_publish.packing.measuring import MeasuredBuild
 from tsuku_publish.packing.measuring import measure as measure_build
 from tsuku_publish.packing.pack import Place
 from tsuku_publish.passphrases import Passphrases
-from tsuku_publish.plan import load_plan
+from tsuku_publish.plan import load_plan, save_channel
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -83,8 +84,8 @@ def init(  # noqa: PLR0913 - each is an option
     """Make a new repository of your own builds.
 
     FOLDER gets repository.toml. On a terminal it asks for what no option says. Signers that --keys
-    does not name are made here; their keys are encrypted if a passphrase can be asked for or is
-    in TSUKU_LLM_PASSPHRASE_FILE or TSUKU_LLM_PASSPHRASE.
+    does not name are made here. Their keys are encrypted with passphrases that are asked for, or
+    that TSUKU_LLM_PASSPHRASE_FILE or TSUKU_LLM_PASSPHRASE gives.
     """
     require_new(folder)
     publisher = publisher or question(console, "--publisher", "who builds the releases?")
@@ -134,8 +135,8 @@ def init(  # noqa: PLR0913 - each is an option
     required=True,
     help="A variant and its build: cpu=build/bin; also PLATFORM/NAME=BUILD.",
 )
-@click.option("--into", type=ANY, metavar="FOLDER", required=True, help="Where the archives go.")
-@click.option("--url", required=True, help="The https URL at which that folder is served.")
+@click.option("--into", type=ANY, metavar="FOLDER", help="Where packed archives go.")
+@click.option("--url", help="The https URL at which that folder is served.")
 @click.option("--channel", metavar="NAME", help="Whose newest release it is; the first channel.")
 @click.option("--publisher", metavar="TEXT", help="Who built it; as repository.toml says.")
 @click.option(
@@ -151,8 +152,8 @@ def add(  # noqa: PLR0913 - each is an option
     data: Path,
     release: str,
     variants: tuple[str, ...],
-    into: Path,
-    url: str,
+    into: Path | None,
+    url: str | None,
     channel: str | None,
     publisher: str | None,
     system: tuple[str, ...],
@@ -161,9 +162,15 @@ def add(  # noqa: PLR0913 - each is an option
     """Add builds to a release, which is made if it is new.
 
     Each BUILD is a folder, or a .tar.gz or .zip of upstream. What it needs of a machine is
-    measured, and its files are packed as pack does it. RELEASE is b and a number; its file is in
-    releases/ of the data. Variants that are not named stay as they are.
+    measured, and its files are packed as pack does it. BUILD may also be URL#sha256=DIGEST of an
+    archive that users fetch from there; name a variant again for another archive of it. RELEASE is
+    b and a number; its file is in releases/ of the data. Variants that are not named stay as they
+    are.
     """
+    if (into is None) != (url is None):
+        raise UsageError(
+            "--into and --url belong together", hint="give both, or neither if each build is a URL"
+        )
     with locked(data):
         plan = load_plan(data)
         channel = channel or next(iter(plan.channels), "")
@@ -176,13 +183,15 @@ def add(  # noqa: PLR0913 - each is an option
         added = add_builds(
             data / "releases",
             release,
-            tuple(map(_variant, variants)),
-            Place(into, url),
+            _variants(variants),
+            Place(into, url) if into and url else None,
             publisher=publisher or plan.publisher,
             published=f"{day:%Y-%m-%d}",
+            environ=os.environ,
             system=system,
         )
-        put_in_channel(data, channel, release)
+        if release not in plan.channels[channel]:
+            save_channel(data, channel, (release, *plan.channels[channel]))
     answer: documents.AddAnswer = {
         "release": release,
         "release_file": data / "releases" / f"{release}.json",
@@ -208,9 +217,10 @@ def measure(*, build: Path) -> CommandResult:
         ("server", found.server or "none, or several"),
         ("platform", found.platform or "not shown by the server"),
         ("backends", ", ".join(found.backends)),
-        ("glibc", found.glibc or "-"),
+        ("C library", c_library(found) or "-"),
         ("libstdc++", found.libstdcxx or "-"),
     ]
+    rows += [("x86-64 level", str(found.x86_64_level))] if found.x86_64_level else []
     if found.cuda:
         rows += [
             ("CUDA toolkit", found.cuda.toolkit or "not shown: no libcudart.so"),
@@ -219,7 +229,7 @@ def measure(*, build: Path) -> CommandResult:
         ]
     rows += [("AMD GPUs", ", ".join(found.gfx))] if found.gfx else []
     rows += [("missing", ", ".join(found.missing))] if found.missing else []
-    answer: documents.MeasureAnswer = {"build": build, **_measured(found)}
+    answer: documents.MeasureAnswer = {"build": build, **measured_document(found)}
     return CommandResult(answer, table(rows, indent=0))
 
 
@@ -231,6 +241,16 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def _variants(texts: Iterable[str]) -> tuple[NewVariant, ...]:
+    """Return the variants in their order; one that is named again has another build."""
+    found: dict[tuple[str | None, str], NewVariant] = {}
+    for each in map(_variant, texts):
+        known = found.get((each.platform, each.name))
+        builds = (*(known.builds if known else ()), *each.builds)
+        found[each.platform, each.name] = NewVariant(each.platform, each.name, builds)
+    return tuple(found.values())
+
+
 def _variant(text: str) -> NewVariant:
     left, equals, build = text.partition("=")
     platform, slash, name = left.rpartition("/")
@@ -239,7 +259,7 @@ def _variant(text: str) -> NewVariant:
             f"{text} is no variant with its build",
             hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
         )
-    return NewVariant(platform or None, name, Path(build))
+    return NewVariant(platform or None, name, (build,))
 
 
 def _archives(each: AddedVariant) -> str:
@@ -248,12 +268,18 @@ def _archives(each: AddedVariant) -> str:
 
 
 def _needs(measured: MeasuredBuild) -> str:
-    floors = {"glibc": measured.glibc, "libstdc++": measured.libstdcxx}
-    found = [f"{name} {floor}" for name, floor in floors.items() if floor]
+    found = [c_library(measured)] if c_library(measured) else []
+    found += [f"libstdc++ {measured.libstdcxx}"] if measured.libstdcxx else []
     if measured.cuda:
         found.append(f"CUDA {', '.join((*measured.cuda.sass, *measured.cuda.ptx))}")
     found += [", ".join(measured.gfx)] if measured.gfx else []
     return "; ".join(found)
+
+
+def c_library(measured: MeasuredBuild) -> str:
+    """Return the C library that a build needs, such as "glibc 2.34"; "" if it needs none."""
+    floor = f"glibc {measured.glibc}" if measured.glibc else ""
+    return "musl" if measured.musl else floor
 
 
 def _added(each: AddedVariant) -> documents.AddedDocument:
@@ -261,12 +287,13 @@ def _added(each: AddedVariant) -> documents.AddedDocument:
         "platform": each.platform,
         "variant": each.name,
         "backend": each.backend,
-        "measured": _measured(each.measured),
+        "measured": measured_document(each.measured),
         "archives": [archive_document(archive) for archive in each.archives],
     }
 
 
-def _measured(found: MeasuredBuild) -> documents.MeasuredDocument:
+def measured_document(found: MeasuredBuild) -> documents.MeasuredDocument:
+    """Return what was measured for programs."""
     cuda = found.cuda
     return {
         "files": found.files,
@@ -281,4 +308,6 @@ def _measured(found: MeasuredBuild) -> documents.MeasuredDocument:
         else None,
         "gfx": list(found.gfx),
         "missing": list(found.missing),
+        "x86_64_level": found.x86_64_level,
+        "musl": found.musl,
     }

@@ -68,7 +68,11 @@ def archive_document(packed: PackedArchive) -> documents.ArchiveDocument:
 def _lines(report: PackReport) -> tuple[str, ...]:
     """Return the archives for people, and what to do with them."""
     rows = [
-        (each.path.name, size(each.artifact.size), "written" if each.written else "there already")
+        (
+            each.path.name if each.path else each.artifact.url,
+            size(each.artifact.size),
+            "written" if each.written else "there already",
+        )
         for each in report.archives
     ]
     count = f"{len(rows)} archives" if len(rows) > 1 else "1 archive"

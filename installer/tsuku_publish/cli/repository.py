@@ -24,7 +24,7 @@ from tsuku_publish.folder import publish as publish_folder
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import built, files_below, history, search
 from tsuku_publish.sightings import observe
-from tsuku_publish.signers import VARIABLE, load_seeds
+from tsuku_publish.signers import VARIABLE, load_secrets
 from tsuku_publish.wheel import write_wheel
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def check(
 ) -> CommandResult:
     """Verify a repository as a client would.
 
-    It prints how long each role is valid. PLACE is a folder, a wheel or a URL; without it, the
-    folder that repository.toml names. Ends with 1 if a role must be signed again, if a client of
-    any root would be stuck, or if a package would refuse what is published. Without --on it records
-    what channels with their own signers have now, for promote.
+    It prints how long each role is valid. PLACE is a folder, a wheel, a URL or pkg:pypi/NAME;
+    without it, the folder that repository.toml names. Ends with 1 if a role must be signed again,
+    if a client of any root would be stuck, or if a package would refuse what is published. Without
+    --on it records what channels with their own signers have now, for promote.
     """
     plan, clock = load_plan(data), datetime.now(timezone.utc)
     now = (day or clock.replace(hour=0, minute=0, second=0)).replace(tzinfo=timezone.utc)
@@ -155,26 +155,35 @@ def check(
 def secrets(
     console: Console, *, repository: Path, build_it: bool, places: tuple[Path, ...]
 ) -> CommandResult:
-    """Search for leaked seeds of the signers.
+    """Search for leaked private keys.
 
-    It reads the files of a folder, its git history, and PLACES (logs, builds). Ends with 1 if a
-    seed is found. Without TSUKU_LLM_SIGNERS no seed is known, and nothing is searched.
+    It reads the files of a folder, its git history, and PLACES (logs, builds). It looks for the
+    keys of the signers in TSUKU_LLM_SIGNERS in any form, and for everybody's in their usual forms.
+    Ends with 1 if one is found.
     """
-    if not os.environ.get(VARIABLE):
-        line = f"skipped: {VARIABLE} names no file of signers, so no seed is known"
-        nothing: documents.SecretsAnswer = {"found": (), "searched": 0}
-        return CommandResult(nothing, (line,))
-    seeds = load_seeds()
+    if not repository.is_dir():
+        raise UsageError(
+            f"{repository} is not a folder", hint="name one to search: --repository FOLDER"
+        )
+    if build_it and not (repository / "pyproject.toml").exists():
+        raise UsageError(
+            f"{repository} has no pyproject.toml: no package can be built of it",
+            hint="leave out --build, or name the source of a package: --repository FOLDER",
+        )
+    known = load_secrets() if os.environ.get(VARIABLE) else {}
     contents = [files_below(place) for place in (repository, *places)]
     contents += [history(repository)] if (repository / ".git").exists() else []
     contents += [built(repository)] if build_it else []
-    found, number = search(chain.from_iterable(contents), seeds)
+    found, number = search(chain.from_iterable(contents), known)
     answer: documents.SecretsAnswer = {"found": found, "searched": number}
     for finding in found:
         tell(console, f"{finding.signer}: {finding.place}")
     if found:
-        return _failed(answer, "a seed is where it must not be: replace that signer")
-    return CommandResult(answer, (f"none of {len(seeds)} seeds is in {number} files and objects",))
+        return _failed(answer, "a private key is where it must not be: replace that signer")
+    line = f"no private key, and none of {len(known)} signers, is in {number} files and objects"
+    if not known:
+        line += f"; {VARIABLE} names no signers"
+    return CommandResult(answer, (line,))
 
 
 def _failed(data: Mapping[str, object], message: str) -> CommandResult:

@@ -15,20 +15,26 @@ from tsuku_llm.cli.command import Command
 from tsuku_publish.ceremony import is_begun, next_state
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (
+    FOLDER,
     NOW,
     TIME,
     channel_option,
     data_option,
     gather_option,
     into_option,
+    offline_option,
+    published_at,
+    published_option,
     root_option,
+    seen_at,
 )
 from tsuku_publish.copies import RepositoryFolder, copy_at
 from tsuku_publish.documents import PUBLISHER
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import locked
-from tsuku_publish.plan import add_to_channel, load_plan
+from tsuku_publish.plan import load_plan, save_channel
 from tsuku_publish.promoted import promotion, save_promoted
+from tsuku_publish.published import require_not_behind
 from tsuku_publish.review import ReleaseChange, Review
 from tsuku_publish.review import review as compared
 from tsuku_publish.sightings import observe, stated_by
@@ -47,7 +53,16 @@ on_option = click.option(
 @into_option
 @gather_option
 @channel_option
+@published_option
+@offline_option
 @on_option
+@click.option(
+    "--write",
+    "folder",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Also write the release files there, not signed.",
+)
 def review(  # noqa: PLR0913 - each is an option
     *,
     data: Path,
@@ -55,21 +70,39 @@ def review(  # noqa: PLR0913 - each is an option
     into: Path | None,
     gather: Path | None,
     channel: str | None,
+    place: str | None,
+    offline: bool,
     now: datetime,
+    folder: Path | None,
 ) -> CommandResult:
     """Show what a signature would change.
 
     It compares the data with the signed repository, and signs nothing. With --gather it shows what
-    other holders have signed there, with --channel the next state of one channel.
+    other holders have signed there, with --channel the next state of one channel. It first asks
+    where clients look whether that repository is what is published.
     """
     now = now.replace(tzinfo=timezone.utc)
     own = load_plan(data)
     into = into or own.signed
     begun = gather is not None and is_begun(gather, into)
-    state = next_state(data, into, now, trusted_root, gather, channel, higher=not begun)
-    found = compared(*state, RepositoryFolder(into))
-    answer: documents.ReviewAnswer = {**asdict(found), "gathered": begun}  # type: ignore[typeddict-item]
-    return CommandResult(answer, tuple(review_lines(found)))
+    plan, roles, files = next_state(
+        data, into, now, trusted_root, gather, channel, higher=not begun
+    )
+    if there := published_at(place, into, own, seen_at("now"), offline=offline):
+        require_not_behind(there, plan, roles, into)
+    found = compared(plan, roles, files, RepositoryFolder(into))
+    written = files if folder else ()
+    for each in written:
+        path = Path(folder or "", each.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(each.data)
+    answer: documents.ReviewAnswer = {
+        **asdict(found),  # type: ignore[typeddict-item]
+        "gathered": begun,
+        "files": [{"path": each.path, "channels": each.custom["channels"]} for each in written],
+    }
+    lines = (*review_lines(found), *(f"{folder}: {each.path}" for each in written))
+    return CommandResult(answer, lines)
 
 
 @click.command(cls=Command)
@@ -78,7 +111,9 @@ def review(  # noqa: PLR0913 - each is an option
 @click.option("--to", "channel", required=True, metavar="CHANNEL", help="The channel that gets it.")
 @click.option("--from", "origin", metavar="CHANNEL", help="The channel that has it.")
 @click.option("--because", metavar="REASON", default="", help="Why it cannot wait for 72 hours.")
-@click.option("--published", metavar="PLACE", help="Where the channel is published.")
+@click.option(
+    "--published", metavar="PLACE", help="Where the channel is published; as repository.toml says."
+)
 @on_option
 def promote(  # noqa: PLR0913 - each is an option
     *,
@@ -99,8 +134,12 @@ def promote(  # noqa: PLR0913 - each is an option
     with locked(data):
         plan = load_plan(data)
         if channel not in plan.channels or channel in plan.delegated:
-            raise PublishError(f"{channel} is no channel that the signers of targets sign")
-        copy = copy_at(published or str(plan.signed))
+            raise PublishError(
+                f"{channel} is no channel that the signers of targets sign",
+                facts=(f"channels: {', '.join(plan.channels)}",),
+                hint="name one that people sign: --to CHANNEL",
+            )
+        copy = copy_at(published or plan.published or str(plan.signed))
         root = first_root(copy)
         repository = verify(copy, root)
         if late := [role for role in repository.expired(now) if role != "root"]:
@@ -111,14 +150,21 @@ def promote(  # noqa: PLR0913 - each is an option
             target = repository.targets.get(f"releases/{release}.json")
             source = target.role if target else None
             if target is None or source not in plan.delegated or origin not in (None, source):
-                where = origin or " or ".join(plan.delegated) or "a delegated channel"
-                raise PublishError(f"{release} is unknown: {where} does not have it")
+                channels = [origin] if origin else plan.delegated
+                raise PublishError(
+                    f"{release} is in no channel with its own signers in {copy}",
+                    facts=(f"looked for in: {', '.join(channels) or 'none'}",),
+                    hint="sign and publish that channel first, or name it: --from CHANNEL; add and "
+                    "sign put a release into a channel that people sign",
+                )
             if any(each.release == release and not each.withdrawn for each in plan.revoked):
                 raise PublishError(f"{release} is revoked")
             stated = stated_by(target)
             done.append(promotion(release, source, stated, seen[source][release], now, because))
         save_promoted(data, [*plan.promoted, *done])
-        add_to_channel(data, channel, [each.release for each in done])
+        taken = [each.release for each in done]
+        others = [each for each in plan.channels[channel] if each not in taken]
+        save_channel(data, channel, (*taken, *others))
     answer: documents.PromoteAnswer = {
         "channel": channel,
         "releases": [
@@ -142,7 +188,8 @@ def review_lines(found: Review) -> Iterator[str]:
     yield from (f"{word:9} {tag}" for word, tags in lists.items() for tag in tags)
     for role in found.roles:
         old, new = role.threshold
-        threshold = "" if old == new else f", {new} must sign instead of {old}"
+        instead = f" instead of {old}" if old else ""
+        threshold = "" if old == new else f", {new} must sign{instead}"
         yield f"{role.role:9} {role.before} -> {role.after}, until {role.expires}{threshold}"
         yield from _indented({"joined": role.joined, "LEFT": role.left})
     yield from (f"{name:9} stays as it is published" for name in found.kept)
@@ -160,6 +207,7 @@ def _release_lines(each: ReleaseChange) -> Iterator[str]:
             "it did not wait": filter(None, [each.because]),
             "its builder is not proven": filter(None, [each.unattested]),
             "its builder is attested": attested,
+            "it was not measured": filter(None, [each.unmeasured]),
             "compared with": filter(None, [each.compared_with]),
             "gained": each.gained,
             "LOST": each.lost,

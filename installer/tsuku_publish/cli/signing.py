@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -21,10 +21,13 @@ from tsuku_publish.ceremony import (
     next_state,
     published_versions,
     record_since,
+    require_able,
     sign_channel,
+    vouching,
 )
 from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
+    FILE,
     asking,
     channel_option,
     data_option,
@@ -32,15 +35,21 @@ from tsuku_publish.cli.options import (
     gather_option,
     into_option,
     issued_option,
+    offline_option,
+    published_at,
+    published_option,
     root_option,
+    seen_at,
     tell,
+    yes_option,
 )
 from tsuku_publish.cli.review import review_lines
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import locked, write
-from tsuku_publish.keys import key_line
+from tsuku_publish.founding import require_signer_name
+from tsuku_publish.keys import key_line, load_public_keys
 from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import (
     ONLINE,
@@ -50,8 +59,10 @@ from tsuku_publish.plan import (
     load_plan,
     raised,
     save_roles,
+    with_keys,
     with_signers,
 )
+from tsuku_publish.published import ServedState, require_not_behind
 from tsuku_publish.review import Review, review
 from tsuku_publish.revoked import require_kept
 from tsuku_publish.signers import load_signers, make_signer, register_token
@@ -71,7 +82,9 @@ if TYPE_CHECKING:
 @drop_option
 @channel_option
 @click.option("--raise", "higher", is_flag=True, help="With the next version of what changes.")
-@click.option("--yes", is_flag=True, help="Sign without a question.")
+@published_option
+@offline_option
+@yes_option
 @click.pass_obj
 def sign(  # noqa: PLR0913 - each is an option
     console: Console,
@@ -84,13 +97,16 @@ def sign(  # noqa: PLR0913 - each is an option
     dropping: tuple[str, ...],
     channel: str | None,
     higher: bool,
+    place: str | None,
+    offline: bool,
     yes: bool,
 ) -> CommandResult:
     """Make the repository, and sign it.
 
-    It shows what would change, and asks on a terminal. TSUKU_LLM_SIGNERS names the file of the
+    It looks whether its copy is what is published, shows what would change, and asks. Without a
+    terminal, people's signers sign with --yes only. TSUKU_LLM_SIGNERS names the file of the
     signers. A channel with its own signers stays as it is published; they sign its next state with
-    --channel.
+    --channel, without a question.
     """
     now = issued.replace(tzinfo=timezone.utc)
     into = into or load_plan(data).signed
@@ -100,22 +116,10 @@ def sign(  # noqa: PLR0913 - each is an option
             plan = sign_channel(data, channel, signers, now, into, trusted_root)
         line = f"{into}: {channel} {plan.roles[channel].version} is signed"
         return CommandResult(_signed(into, plan, (line,)), (line,))
-    order = _Order(console, data, into, gather, dropping, now)
+    there = published_at(place, into, load_plan(data), seen_at("issued"), offline=offline)
+    order = _Order(console, data, into, gather, dropping, now, there)
     asked = (data, into, now, trusted_root, gather, channel)
-    shown: Review | None = None
-    if console.can_ask and not yes:
-        # Without the lock: a person reads for longer than a job can wait.
-        shown = order.show(*next_state(*asked, higher=higher))
-        if not console.ask("Sign this?"):
-            raise PublishError("nothing was signed")
-    signers = load_signers(ask=asking(console))
-    with locked(data):
-        state = next_state(*asked, higher=higher)
-        if shown is None:
-            order.show(*state)
-        elif not shown.agrees(order.review(*state)):
-            raise PublishError("other content is to be signed by now: run sign again")
-        return order.done(*state, signers)
+    return order.carry_out(lambda: next_state(*asked, higher=higher), yes=yes)
 
 
 @click.command(cls=Command)
@@ -149,6 +153,20 @@ def resign(console: Console, *, data: Path, into: Path | None, issued: datetime)
 @issued_option
 @gather_option
 @drop_option
+@click.option(
+    "--keys",
+    "key_files",
+    type=FILE,
+    metavar="FILE",
+    multiple=True,
+    help="Lines that new-signer printed: the public keys of new signers.",
+)
+@click.option(
+    "--new-channel", is_flag=True, help="ROLE is a channel that gets its own signers now."
+)
+@published_option
+@offline_option
+@yes_option
 @click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
 @click.pass_obj
 def rotate(  # noqa: PLR0913 - each is an option
@@ -160,32 +178,40 @@ def rotate(  # noqa: PLR0913 - each is an option
     issued: datetime,
     gather: Path | None,
     dropping: tuple[str, ...],
+    key_files: tuple[Path, ...],
+    new_channel: bool,
+    place: str | None,
+    offline: bool,
+    yes: bool,
     changes: tuple[str, ...],
 ) -> CommandResult:
     """Replace the signers of roles, in a next root.
 
     A ROLE is root, targets, online, or a channel with its own signers. The old signers of root sign
     the next one, too; a channel needs no next root, but the signers of targets. The public keys of
-    the new ones are in [keys] of repository.toml.
+    the new ones come from --keys, or from [keys] of repository.toml. It shows what would change,
+    and asks, as sign.
     """
     parts = (change.partition("=") for change in changes)
-    signers = {role: names.split(",") for role, _, names in parts}
+    signers = {role: [name for name in names.split(",") if name] for role, _, names in parts}
+    new_keys = load_public_keys(key_files)
     now = issued.replace(tzinfo=timezone.utc)
-    at_hand = load_signers(ask=asking(console))
-    with locked(data):
+    into = into or load_plan(data).signed
+
+    def state() -> State:
         plan = load_plan(data)
-        into = into or plan.signed
         if gather and is_begun(gather, into):
             raise PublishError(f"{gather} has signatures already: go on with sign")
-        plan = with_signers(caught_up(plan, published_versions(into)), signers)
+        plan = with_keys(caught_up(plan, published_versions(into)), new_keys)
+        plan = with_signers(plan, signers, new_channel=new_channel)
         roles = due_roles(plan, RepositoryFolder(into))
         # Other signers of a channel are named by targets; those of the four roles by root.
         of_root = () if signers.keys() <= {*plan.delegated} else ("root",)
         plan = raised(plan, now.date(), (*of_root, *roles[1:], *ONLINE))
-        files = files_for(plan, roles, data, trusted_root, into)
-        order = _Order(console, data, into, gather, dropping, now)
-        order.show(plan, roles, files)
-        return order.done(plan, roles, files, at_hand)
+        return plan, roles, files_for(plan, roles, data, trusted_root, into)
+
+    there = published_at(place, into, load_plan(data), seen_at("issued"), offline=offline)
+    return _Order(console, data, into, gather, dropping, now, there).carry_out(state, yes=yes)
 
 
 @click.command("new-signer", cls=Command)
@@ -199,10 +225,11 @@ def new_signer(
 ) -> CommandResult:
     """Make a signer, and print its public key.
 
-    The key is encrypted if a passphrase can be asked for, or if TSUKU_LLM_PASSPHRASE_FILE or
-    TSUKU_LLM_PASSPHRASE gives one. Only its holder can read FILE. The public key goes into [keys]
-    of repository.toml.
+    The key is encrypted with a passphrase that is asked for, or that TSUKU_LLM_PASSPHRASE_FILE or
+    TSUKU_LLM_PASSPHRASE gives. Only its holder can read FILE. The public key goes into [keys] of
+    repository.toml.
     """
+    require_signer_name(name)
     secrets = Passphrases(os.environ, asking(console))
     if uri is not None:
         public = register_token(name, file, uri, secrets)
@@ -218,8 +245,8 @@ def new_signer(
     return CommandResult(found, (line,))
 
 
-Roles = tuple[str, ...]
-Files = tuple[ReleaseFile, ...]
+State = tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]
+"""A plan, the roles that sign it, and their release files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +259,61 @@ class _Order:
     gather: Path | None
     dropping: tuple[str, ...]
     now: datetime
+    there: ServedState | None
 
-    def review(self, plan: Plan, roles: Roles, files: Files) -> Review:
-        """Compare with what is published."""
+    def carry_out(self, state: Callable[[], State], *, yes: bool) -> CommandResult:
+        """Check the signers, show the change, ask, and sign. Raises ``PublishError``.
+
+        ``state`` returns what is to be signed now.
+        """
+        # Before the review, without any passphrase: nobody reads what they cannot sign.
+        signers = load_signers(ask=asking(self.console))
+        shown = None
+        if not yes:
+            # Without the lock: a person reads for longer than a job can wait.
+            found = state()
+            shown = self._show(*found, signers)
+            plan, roles, _ = found
+            self._ask(plan, roles, signers)
+        with locked(self.data):
+            found = state()
+            if shown is None:
+                self._show(*found, signers)
+            elif not shown.agrees(self._review(*found)):
+                raise PublishError("other content is to be signed by now: run it again")
+            return self._sign(*found, signers)
+
+    def _review(self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile]) -> Review:
         return review(plan, roles, files, RepositoryFolder(self.into))
 
-    def show(self, plan: Plan, roles: Roles, files: Files) -> Review:
+    def _show(
+        self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile], signers: Signers
+    ) -> Review:
         """Print what the signature would change, and return it."""
-        found = self.review(plan, roles, files)
+        if self.there:
+            require_not_behind(self.there, plan, roles, self.into, signers)
+        require_able(plan, files, signers, roles, self.into, self.gather)
+        found = self._review(plan, roles, files)
         if found.roles or found.releases:
             for line in review_lines(found):
                 tell(self.console, line)
         return found
 
-    def done(self, plan: Plan, roles: Roles, files: Files, signers: Signers) -> CommandResult:
+    def _ask(self, plan: Plan, roles: Collection[str], signers: Signers) -> None:
+        """Raise ``PublishError`` unless a person agrees, or only a machine's signers sign."""
+        if self.console.can_ask:
+            if not self.console.ask("Sign this?"):
+                raise PublishError("nothing was signed")
+        elif names := vouching(plan, signers, roles, self.into):
+            told = ", ".join(names)
+            raise PublishError(
+                f"nothing was signed: {told} must agree, and there is no terminal to ask",
+                hint="read it with review, then sign on a terminal or with --yes",
+            )
+
+    def _sign(
+        self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile], signers: Signers
+    ) -> CommandResult:
         """Sign these roles of a plan with the signers at hand."""
         notes: list[str] = []
 

@@ -4,10 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tsuku_llm.errors import ManifestError
+from tsuku_llm.manifest import require_release
 from tsuku_publish.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
 from tsuku_publish.contents import Contents
-from tsuku_publish.documents import UnknownLibraries, recorded, requirements
-from tsuku_publish.errors import PublishError
+from tsuku_publish.documents import UnknownLibraries, document_of_one, recorded, requirements
+from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.facts import UpstreamRelease
 from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
 from tsuku_publish.feed.state import FeedSettings, FeedState
@@ -81,7 +83,8 @@ def left_out(
     """Return every asset that the release file must not have; ``unread`` has reasons by name.
 
     Those are assets that no rule knows, builds whose archives were not read, builds that were
-    measured and contradict their rule, and all builds of a platform that lacks its default.
+    measured and contradict their rule or whose rule is wrong, and all builds of a platform that
+    lacks its default.
     """
     found = sort_assets(release, rules)
     reasons: dict[str, str] = {
@@ -91,7 +94,7 @@ def left_out(
     for build in found.builds:
         asset = build.artifacts[0].name
         try:
-            _require_fit(build, rules, contents, unread)
+            _require_fit(release, build, rules, contents, unread)
         except UnknownLibraries as error:
             drafts[asset] = drafted_libraries(asset, error.libraries)
             reasons[asset] = error.message
@@ -106,7 +109,7 @@ def left_out(
                 why = f"{name} has no build for its default, {platform.default}"
                 reasons[build.artifacts[0].name] = why
     for unknown in found.unknown:
-        reasons[unknown.name] = _unknown(unknown.name, unread)
+        reasons[unknown.name] = _unknown(unknown.name, found, unread)
         record = contents.get(unknown.sha256)
         drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
     return tuple(
@@ -114,23 +117,48 @@ def left_out(
     )
 
 
-def _unknown(name: str, unread: Mapping[str, str]) -> str:
-    return UNKNOWN + unread[name] if name in unread else UNKNOWN.rstrip("; ")
+def why_empty(release: UpstreamRelease, rules: Rules, left: Collection[LeftOut]) -> str:
+    """Return why no build of a release remains, which is a fault of the rules; else nothing."""
+    builds = sort_assets(release, rules).builds
+    reasons = {each.asset: each.reason for each in left}
+    whole = [each for each in builds if reasons.keys().isdisjoint(a.name for a in each.artifacts)]
+    if whole:
+        return ""
+    told = {reasons[asset.name] for each in builds for asset in each.artifacts[:1]}
+    return f"nothing of {release.tag} fits the rules: {'; '.join(sorted(told)) or 'no rule fits'}"
+
+
+def _unknown(name: str, found: SortedAssets, unread: Mapping[str, str]) -> str:
+    if name in unread:
+        return UNKNOWN + unread[name]
+    return found.wrong.get(name) or UNKNOWN.rstrip("; ")
 
 
 def _require_fit(
+    release: UpstreamRelease,
     build: ClassifiedBuild,
     rules: Rules,
     contents: Mapping[str, Contents],
     unread: Mapping[str, str],
 ) -> None:
-    """Refuse a build that was not read, or that contradicts its rule. Raises ``PublishError``."""
+    """Refuse a build that was not read, that contradicts its rule, or whose rule is wrong.
+
+    Raises ``PublishError``.
+    """
     for asset in build.artifacts:
         if asset.sha256 not in contents:
             raise PublishError(unread.get(asset.name, f"{asset.name} was not read"))
-    records = recorded((asset.sha256 for asset in build.artifacts), contents)
-    for variant in build.rule.variants:
-        requirements(variant.requires, records, rules.libraries)
+    with reading("its rule in rules.toml"):
+        # The rule alone, then with what was measured.
+        document = document_of_one(release, build, rules)
+        records = recorded((asset.sha256 for asset in build.artifacts), contents)
+        for variant in build.rule.variants:
+            requirements(variant.requires, records, rules.libraries)
+    try:
+        require_release(document)
+    except ManifestError as error:
+        # The client's hint (update the program) would be wrong here.
+        raise PublishError(f"its rule in rules.toml is wrong: {in_one_line(error)}") from error
 
 
 def channel_after(

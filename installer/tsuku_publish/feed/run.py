@@ -1,88 +1,47 @@
 """One run of the feed: what upstream has, what of it is taken, and what people must decide."""
 
 import json
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
-from platform import machine
 from typing import Any
 
-from tsuku_llm import archive
-from tsuku_llm.errors import ManifestError, TsukuError
+from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Network
-from tsuku_llm.manifest import Artifact, require_release
 from tsuku_publish.attestations import (
-    load_origin,
-    load_root,
-    published_bundles,
     store,
-    verified,
 )
 from tsuku_publish.classify import SortedAssets, load_rules, sort_assets
-from tsuku_publish.contents import Contents, load_contents, read_archive, save
-from tsuku_publish.documents import layout, release_document
+from tsuku_publish.contents import load_contents
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.facts import Asset, Facts, UpstreamRelease
+from tsuku_publish.facts import Facts
 from tsuku_publish.feed.choosing import (
     UNKNOWN,
     LeftOut,
-    StableProposal,
     channel_after,
     is_build,
     left_out,
-    missing_builds,
     number,
     proposal,
+    why_empty,
 )
-from tsuku_publish.feed.sandbox import SandboxStart, start
-from tsuku_publish.feed.state import load_settings, load_state, save_channel, save_state
+from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
+from tsuku_publish.feed.state import load_settings, load_state, save_state
+from tsuku_publish.feed.taking import RefusedRelease, ReleaseTaker
+from tsuku_publish.folder import locked
 from tsuku_publish.hosting import (
+    PER_PAGE,
     HostingService,
     IncompleteRelease,
     RateLimited,
     named_tag,
     parse_release,
 )
-from tsuku_publish.plan import load_plan
-from tsuku_publish.refresh import opened_archive, summary
+from tsuku_publish.plan import load_plan, save_channel
 
-_STARTED = {"x86_64": "linux-amd64", "aarch64": "linux-arm64"}
-"""The platform whose builds are started, by this machine's processor."""
-
-
-class RefusedRelease(PublishError):
-    """A release that must not be taken, now or later: only a person may have it tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenRelease:
-    """A release that this run has measured and put into the channel."""
-
-    release: str
-    archives: int
-    attested: bool
-    started: tuple[SandboxStart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FeedReport:
-    """What a run did. ``people`` are the lines that a person has to read and decide about.
-
-    ``offered`` are the releases of the channel, newest first. ``changed`` is whether this run
-    changed what is to be signed.
-    """
-
-    taken: tuple[TakenRelease, ...]
-    waiting: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
-    stopped: Mapping[str, str]
-    offered: tuple[str, ...]
-    forgotten: tuple[str, ...]
-    proposal: StableProposal | None
-    people: tuple[str, ...]
-    changed: bool
+PAGES = 20
+"""Pages of the list that a run reads at most: a month of upstream's builds."""
 
 
 @dataclass
@@ -104,6 +63,7 @@ class Feed:
     _waiting: list[str] = field(default_factory=list)
     _people: list[str] = field(default_factory=list)
     _taken: list[TakenRelease] = field(default_factory=list)
+    _recorded: list[TakenRelease] = field(default_factory=list)
 
     def run(self) -> FeedReport:
         """Take what is new, and write facts, the channel and ``feed.json``.
@@ -118,26 +78,62 @@ class Feed:
         self._before = plan.channels.get(self._settings.channel, ())
         self._stable = plan.channels.get(self._settings.stable, ())
         with Network(self.environ) as network:
-            self._network = network
             self._service = HostingService(self.api or self._rules.api, self.environ, network)
+            self._taker = ReleaseTaker(
+                self.data,
+                self._rules,
+                self._settings,
+                self._service,
+                network,
+                self.now,
+                self.say,
+                self.model,
+                self.trusted_root,
+            )
             listing = self._service.listing(self._state.etag)
             if listing.releases is None:
                 self.say("upstream has published nothing since the last run")
             else:
-                self._follow({str(each.get("tag_name")): each for each in listing.releases})
+                self._follow(listing.releases)
             # A list with something to wait for is asked for again: time passes, though it stays.
             self._state.etag = "" if self._waiting else listing.etag
         left = self._reconsidered()
         return self._finished(left)
 
-    def _follow(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    def _follow(self, newest: Sequence[Mapping[str, Any]]) -> None:
         try:
+            listed = self._listed(newest)
             self._watch(listed)
             self._name_versions(listed)
             self._take_new(listed)
+            self._measure_recorded()
         except RateLimited as error:
             # What was taken so far stays; the next run goes on.
             self._wait(error.message)
+
+    def _listed(self, newest: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the releases since the last run by their tags, newest first.
+
+        The first page of the list may not go back so far, after a pause of some days. Then stable
+        versions would be missed for ever, so older pages are read. A first run goes back to the
+        newest stable version.
+        """
+        last = max((number(tag) for tag in self._before), default=None)
+        pages = [newest]
+        while True:
+            # A release that came meanwhile moves the others: some are on two pages.
+            listed = {str(each.get("tag_name")): each for page in pages for each in page}
+            oldest = min((number(tag) for tag in listed if is_build(tag)), default=0)
+            enough = any(tag[:1] == "v" for tag in listed) if last is None else oldest <= last
+            if enough or len(pages[-1]) < PER_PAGE:
+                return listed
+            if len(pages) == PAGES:
+                self._people.append(
+                    f"the newest {PAGES * PER_PAGE} releases of upstream were read, back to "
+                    f"b{oldest}: an older stable version is only known after: refresh vVERSION"
+                )
+                return listed
+            pages.append(self._service.page(len(pages) + 1))
 
     # --- what is recorded already -----------------------------------------------------------------
 
@@ -183,83 +179,58 @@ class Feed:
     def _take_new(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the newest builds, and the one that the newest stable version names."""
         facts = Facts(self.data / "facts")
-        newest = max((number(tag) for tag in self._before), default=-1)
+        # If the newest one was stopped just now, an older one takes its place.
+        healthy = (number(tag) for tag in self._before if tag not in self._state.stopped)
+        newest = max(healthy, default=-1)
         new = [tag for tag in listed if is_build(tag) and number(tag) > newest]
         left = self._settings.take
-        for tag in sorted(new, key=number, reverse=True):
+        # After a long pause the list is long. Faults that all builds share (the network, the disk)
+        # must not cost a download of each of them.
+        for tag in sorted(new, key=number, reverse=True)[:PER_PAGE]:
             if not left:
                 break
-            left -= self._try(tag, listed[tag])
+            left -= self._accept(self._try(tag, listed[tag]))
         named = max(facts.versions.values(), key=number, default=None)
         head = max((number(tag) for tag in self._stable), default=-1)
         if named and number(named) > head and named not in self._state.taken:
-            self._try(named, listed.get(named))
+            self._accept(self._try(named, listed.get(named)))
 
-    def _try(self, tag: str, raw: Mapping[str, Any] | None) -> bool:
-        """Take a release if it is whole; return whether it was taken."""
+    def _accept(self, release: TakenRelease | None) -> bool:
+        """Put a release into the channel, if there is one; return whether."""
+        if release is not None:
+            self._state.taken.add(release.release)
+            self._taken.append(release)
+        return release is not None
+
+    def _measure_recorded(self) -> None:
+        """Measure what was recorded without its archives, as all of the first repository was."""
+        recorded = Facts(self.data / "facts").releases()
+        for tag in unmeasured((*self._before, *self._stable), recorded):
+            if (release := self._try(tag, None)) is None:
+                continue
+            self._recorded.append(release)
+            if tag in self._before:
+                self._state.taken.add(tag)
+                self._changed.add(tag)
+
+    def _try(self, tag: str, raw: Mapping[str, Any] | None) -> TakenRelease | None:
+        """Take a release if it is whole; None if it was not taken."""
         if tag in self._state.stopped or tag in self._state.taken:
-            return False
+            return None
         try:
             data = json.dumps(raw).encode() if raw else self._service.release(tag)
-            self._taken.append(self._take(tag, data))
+            return self._taker.take(tag, data, self._last())
         except RateLimited:
             raise
         except IncompleteRelease as error:
             self._wait(error.message)
-            return False
         except RefusedRelease as error:
             self._stop(tag, in_one_line(error))
-            return False
         except TsukuError as error:
             # Perhaps the network or the disk: the next run tries again, and people hear of it.
             self._people.append(f"{tag} was not taken: {in_one_line(error)}")
             self._wait(f"{tag} is tried again in the next run")
-            return False
-        self._state.taken.add(tag)
-        return True
-
-    def _take(self, tag: str, data: bytes) -> TakenRelease:
-        release = parse_release(data, tag)
-        waited = self.now - _published(data) >= self._settings.patience
-        found = sort_assets(release, self._rules)
-        missing = missing_builds(found, self._last())
-        if missing and not waited:
-            raise IncompleteRelease(
-                f"{tag} lacks {', '.join(missing)}: perhaps it is not whole yet"
-            )
-        facts = Facts(self.data / "facts")
-        facts.record(release)
-        wanted = [
-            *(asset for build in found.builds for asset in build.artifacts),
-            *(asset for asset in release.assets if asset.name in found.lonely),
-            *found.unknown,
-        ]
-        bundles, attested = self._proven(tag, wanted, waited=waited)
-        contents: dict[str, Contents] = {}
-        unread: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="feed-") as folder:
-            for asset in wanted:
-                kept = self._started_as(asset, found, Path(folder))
-                measured = self._measured(asset, tag, kept)
-                if isinstance(measured, str):
-                    unread[asset.name] = measured
-                    continue
-                contents[asset.sha256] = measured
-                self.say(f"{asset.name}: {summary(measured)}")
-            left = left_out(release, self._rules, contents, unread)
-            facts.leave_out(tag, {each.asset: each.reason for each in left})
-            if not attested:
-                day = f"{self.now:%Y-%m-%d}"
-                facts.excuse(tag, "unattested", f"Upstream had no attestation of it on {day}.")
-            self._understood(facts.releases()[tag], contents)
-            started = self._starts(tag, found, {each.asset for each in left}, Path(folder))
-        # Only now: the release is whole, measured, attested and works.
-        for sha256, record in contents.items():
-            save(self.data / "facts" / "archives", sha256, record)
-        store(self.data, tag, bundles)
-        facts.save()
-        self.say(f"{tag}: {len(contents)} archives are measured")
-        return TakenRelease(tag, len(contents), attested, started)
+        return None
 
     def _last(self) -> SortedAssets | None:
         """Return the assets of the newest release that was taken."""
@@ -267,78 +238,6 @@ class Feed:
         taken = self._state.taken & recorded.keys()
         newest = max(taken, key=number, default=None)
         return sort_assets(recorded[newest], self._rules) if newest else None
-
-    def _proven(
-        self, tag: str, assets: list[Asset], *, waited: bool
-    ) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the bundles that prove who built these files, and whether they are attested."""
-        digests = {asset.name: asset.sha256 for asset in assets}
-        bundles = published_bundles(self._service, dict.fromkeys(digests.values()))
-        try:
-            origin, root = load_origin(self.data), load_root(self.trusted_root)
-            return verified(tag, digests, bundles, origin, root), True
-        except PublishError as error:
-            if not waited:
-                # Attestations come some minutes after the archives.
-                raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
-            if bundles or not self._settings.unattested:
-                raise RefusedRelease(error.message) from error
-            return [], False
-
-    def _measured(self, asset: Asset, tag: str, kept: Path | None) -> Contents | str:
-        """Download an archive and read it; return why it cannot be read, if so.
-
-        ``kept`` is where to unpack it as well. Raises ``PublishError`` for a failed download.
-        """
-        kind, root = layout(asset.name, tag)
-        artifact = Artifact(
-            url=asset.url, sha256=asset.sha256, size=asset.size, format=kind, root=root
-        )
-        with opened_archive(artifact, None, self._network) as path:
-            try:
-                contents = read_archive(path, artifact)
-            except PublishError as error:
-                return in_one_line(error)
-            if kept is not None:
-                kept.mkdir()
-                archive.unpack(path, artifact, kept)
-            return contents
-
-    def _understood(self, release: UpstreamRelease, contents: Mapping[str, Contents]) -> None:
-        """Refuse a release whose release file clients would not understand."""
-        try:
-            require_release(release_document(release, self._rules, contents))
-        except ManifestError as error:
-            raise RefusedRelease(f"{release.tag}: {in_one_line(error)}") from error
-
-    # --- starts -----------------------------------------------------------------------------------
-
-    def _started_as(self, asset: Asset, found: SortedAssets, folder: Path) -> Path | None:
-        """Return where to unpack a build that is started: CPU and Vulkan for this machine."""
-        for build in found.builds:
-            names = [each.name for each in build.rule.variants if each.backend in ("cpu", "vulkan")]
-            if build.rule.platform == _STARTED.get(machine()) and build.artifacts == (asset,):
-                return folder / names[0] if names and self.model else None
-        return None
-
-    def _starts(
-        self, tag: str, found: SortedAssets, left: set[str], folder: Path
-    ) -> tuple[SandboxStart, ...]:
-        """Start the builds for this machine. Raises ``RefusedRelease`` for one that fails."""
-        starts = []
-        for build in found.builds:
-            variant = build.rule.variants[0]
-            here = build.rule.platform == _STARTED.get(machine())
-            if not here or variant.backend not in ("cpu", "vulkan"):
-                continue
-            if build.artifacts[0].name in left:
-                continue
-            done = start(variant.name, folder / variant.name, "llama-server", self.model)
-            self.say(f"{tag}: {done.variant}: {done.text}")
-            if done.works is False:
-                raise RefusedRelease(f"{tag}: the build {done.variant} does not work: {done.text}")
-            starts.append(done)
-        return tuple(starts)
 
     # --- the end of a run -------------------------------------------------------------------------
 
@@ -348,7 +247,8 @@ class Feed:
         contents = load_contents(self.data / "facts" / "archives")
         found: list[LeftOut] = []
         for tag, release in facts.releases().items():
-            if tag not in self._state.taken:
+            # Others have nothing left out, but for what a run measured in the stable channel.
+            if tag not in self._state.taken and not release.left_out:
                 continue
             unread = {
                 asset.name: release.left_out[asset.name].removeprefix(UNKNOWN)
@@ -356,6 +256,10 @@ class Feed:
                 if asset.name in release.left_out and asset.sha256 not in contents
             }
             left = left_out(release, self._rules, contents, unread)
+            if why := why_empty(release, self._rules, left):
+                # Its users keep what they have until a person has mended the rules.
+                self._people.append(why)
+                continue
             reasons = {each.asset: each.reason for each in left}
             if reasons.keys() != release.left_out.keys():
                 facts.leave_out(tag, reasons)
@@ -374,7 +278,9 @@ class Feed:
         needed = {newest} if newest in self._state.taken and number(newest) > head else set()
         channel = channel_after(self._before, self._state, self._settings, needed)
         if channel != self._before:
-            save_channel(self.data, self._settings.channel, channel)
+            # Only here: signers that work meanwhile must not wait for hours of downloads.
+            with locked(self.data):
+                save_channel(self.data, self._settings.channel, channel)
         # The facts of a stopped release show what upstream changed.
         revoked = (each.release for each in load_plan(self.data).revoked)
         kept = {*channel, *self._stable, *revoked, *self._state.stopped}
@@ -399,12 +305,19 @@ class Feed:
                 f"{proposed.version} ({proposed.release}) is ready to become "
                 f"{self._settings.stable}: {proposed.hours} hours in {self._settings.channel}"
             )
+        if known := measured_since(load_plan(self.data), recorded):
+            self._people.append(
+                f"{', '.join(known)} {'is' if len(known) == 1 else 'are'} measured by now, and "
+                "signed as not measured: sign --raise tells users"
+            )
+        self._people += map(str, self._rules.wrong)
         newest_left = [each for each in left if channel and each.release == channel[0]]
         self._people += [f"{each.release}: {each.asset}: {each.reason}" for each in newest_left]
         self._people += [f"{tag} is stopped: {why}" for tag, why in self._state.stopped.items()]
         save_state(self.data, self._state)
         return FeedReport(
             taken=tuple(self._taken),
+            measured=tuple(self._recorded),
             waiting=tuple(self._waiting),
             left_out=tuple(newest_left),
             stopped=dict(self._state.stopped),
@@ -438,9 +351,3 @@ class Feed:
     def _stop(self, tag: str, reason: str) -> None:
         self._state.stopped[tag] = reason
         self.say(f"stopped: {reason}")
-
-
-def _published(data: bytes) -> datetime:
-    """Return when a release was published; ``parse_release`` has checked the form."""
-    stamp = str(json.loads(data)["published_at"])
-    return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

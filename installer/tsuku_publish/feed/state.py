@@ -1,15 +1,14 @@
-"""The settings of the feed, what it remembers between runs, and the channels that it writes."""
+"""The settings of the feed, and what it remembers between runs."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import tomli
 
 from tsuku_publish.errors import reading
-from tsuku_publish.folder import locked
 
 STATE = "feed.json"
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -85,16 +84,3 @@ def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
     stored = _Stored(state.etag, sorted(state.taken), dict(sorted(state.stopped.items())))
     (data / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n")
-
-
-def save_channel(data: Path, name: str, releases: tuple[str, ...]) -> None:
-    """Write a channel into ``repository.toml``, and keep the comments of the file."""
-    import tomlkit  # noqa: PLC0415
-
-    path = data / "repository.toml"
-    # Only here: signers that work meanwhile must not wait for hours of downloads.
-    with locked(data):
-        with reading(path):
-            document: Any = tomlkit.parse(path.read_text("utf-8"))
-            document["channels"][name] = list(releases)
-        path.write_text(tomlkit.dumps(document), "utf-8")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm.backends import POLICIES
 from tsuku_llm.errors import UsageError
+from tsuku_llm.fetch import Network
+from tsuku_llm.tree_entry import TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.measuring import (
     PLATFORMS,
@@ -19,7 +22,15 @@ from tsuku_publish.packing.measuring import (
     requirements_of,
     server_of,
 )
-from tsuku_publish.packing.pack import PackedArchive, Place, opened, pack_tree, require_fetchable
+from tsuku_publish.packing.pack import (
+    PackedArchive,
+    Place,
+    opened,
+    pack_tree,
+    require_fetchable,
+    require_folder,
+)
+from tsuku_publish.packing.remote import downloaded, is_remote
 from tsuku_publish.packing.tree import contents, without_top
 
 FORMAT = 1
@@ -29,17 +40,20 @@ _ORDERS: dict[str, tuple[str, ...]] = {
     "native": ("cuda", "metal", "rocm", "sycl", "openvino", "vulkan", "opencl", "cpu"),
 }
 """The orders of backends for a new platform, as the official repository has them."""
-_MEASURED = frozenset({"glibc", "libstdcxx", "cuda", "rocm", "vulkan"})
+_MEASURED = frozenset({"glibc", "musl", "libstdcxx", "cuda", "rocm", "vulkan"})
 """What ``add`` states anew; what a person wrote into ``requires`` besides stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewVariant:
-    """A build, and the variant that it becomes; ``platform`` None is told by its server."""
+    """A build, and the variant that it becomes; ``platform`` None is told by its server.
+
+    ``builds`` is one folder or archive, or the https URLs of archives that belong together.
+    """
 
     platform: str | None
     name: str
-    build: Path
+    builds: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +71,39 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
     folder: Path,
     release: str,
     variants: Sequence[NewVariant],
-    place: Place,
+    place: Place | None,
     *,
     publisher: str,
     published: str,
+    environ: Mapping[str, str],
     system: Collection[str] = (),
 ) -> tuple[AddedVariant, ...]:
     """Measure and pack builds, and enter them into a release file, which is made if needed.
 
+    Builds with a URL are not packed: users fetch them from there, and need no ``place``.
     ``folder`` has the release files; this one has the name of its release. ``publisher`` and
     ``published`` are for a new file. Raises ``UsageError`` for a build that cannot be entered,
     ``PublishError`` for a damaged one, ``UnsafeArchive`` for an archive, and the errors of the
     disk. The release file is replaced in one step, at the end.
     """
-    require_fetchable(place.url)
+    if place is not None:
+        require_fetchable(place.url)
+        require_folder(place.folder)
     draft = _draft(folder, release, publisher, published)
-    added = tuple(_added(draft, variant, place, system) for variant in variants)
+    added: list[AddedVariant] = []
+    with Network(environ) as network:
+        for variant in variants:
+            entered = _added(draft, variant, place, system, network)
+            named = (entered.platform, entered.name)
+            if any((each.platform, each.name) == named for each in added):
+                raise UsageError(
+                    f"two builds are given for {entered.name} of {entered.platform}",
+                    hint="give each build its own variant, such as cuda-13.0 and cuda-12.4",
+                )
+            added.append(entered)
     # Last: the release file never names an archive that is not complete.
     draft.write()
-    return added
+    return tuple(added)
 
 
 def _draft(folder: Path, release: str, publisher: str, published: str) -> Draft:
@@ -100,22 +128,50 @@ def _draft(folder: Path, release: str, publisher: str, published: str) -> Draft:
     return Draft(path, {**head, "published": published, "platforms": {}})
 
 
+@contextmanager
+def _read(
+    variant: NewVariant, place: Place | None, network: Network
+) -> Iterator[tuple[Path, tuple[TreeEntry, ...], tuple[PackedArchive, ...]]]:
+    """Yield the tree of a variant, its entries, and its archives if they are served already."""
+    if all(map(is_remote, variant.builds)):
+        with downloaded(variant.builds, network) as found:
+            yield found
+        return
+    if len(variant.builds) > 1:
+        raise UsageError(
+            f"{variant.name} has several builds",
+            facts=variant.builds,
+            hint="copy them into one folder; only https URLs may be several",
+        )
+    if place is None:
+        raise UsageError(
+            f"{variant.name} is to be packed, and it is not said where",
+            facts=variant.builds,
+            hint="say where its archives go and are served: --into FOLDER --url URL",
+        )
+    with opened(Path(variant.builds[0]), place.folder) as folder:
+        yield (*without_top(folder, contents(folder)), ())
+
+
 def _added(
-    draft: Draft, variant: NewVariant, place: Place, system: Collection[str]
+    draft: Draft,
+    variant: NewVariant,
+    place: Place | None,
+    system: Collection[str],
+    network: Network,
 ) -> AddedVariant:
-    with opened(variant.build, place.folder) as folder:
-        tree, items = without_top(folder, contents(folder))
+    with _read(variant, place, network) as (tree, items, served):
         server = server_of(items)
         if server is None:
             raise UsageError(
-                f"{variant.build} has not exactly one llama-server",
+                f"{', '.join(variant.builds)} has not exactly one llama-server",
                 hint="name the folder that holds the server and its libraries",
             )
         measured = measure_tree(tree, items)
         platform = _platform(variant, measured)
         backend = backend_of(variant.name, measured)
         needs = requirements_of(variant.name, backend, platform, measured, system)
-        archives = pack_tree(tree, items, place)
+        archives = served or (pack_tree(tree, items, place) if place else ())
     described = draft.platform(platform)
     before = described["variants"].get(variant.name, {})
     kept = {key: value for key, value in before.get("requires", {}).items() if key not in _MEASURED}

@@ -12,18 +12,9 @@ from typing import Any
 from tsuku_llm.backends import TABLE
 from tsuku_llm.errors import UsageError
 from tsuku_llm.tree_entry import FileEntry, TreeEntry
-from tsuku_publish.binaries import Needs, Version, needs_of
+from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
 from tsuku_publish.packing.pack import opened
 from tsuku_publish.packing.tree import contents, without_top
-
-SYSTEM_LIBRARIES = frozenset(
-    {
-        *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld64.so.1", "libc.so.6", "libdl.so.2"),
-        *("libm.so.6", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libgomp.so.1"),
-        *("libstdc++.so.6", "libcuda.so.1", "libOpenCL.so.1", "libvulkan.so.1"),
-    }
-)
-"""Libraries that a build need not bring along: of the system, of the compiler, of drivers."""
 
 _SERVER = re.compile(r"(?:.*/)?llama-server(?:\.exe)?")
 _PLUGIN = re.compile(r"(?:lib)?ggml-([a-z]+)(?:-[\w.+-]+)?\.(?:so|dll|dylib)(?:\.[0-9.]+)?")
@@ -35,9 +26,11 @@ _BY_LIBRARY = {
     "libvulkan.so": "vulkan",
 }
 """The backends of builds that have no plugins, by a library that they are linked with."""
+_MUSL = re.compile(r"libc\.so|libc\.musl-\w+\.so\.1")
+"""musl's names: its own, and that of Alpine's packages."""
 _RUNTIME = re.compile(r"libcudart\.so\.([0-9]+\.[0-9]+)\.[0-9]+")
-_LINE = re.compile(r"[a-z]+-([0-9]+\.[0-9]+)")
-"""A variant's name with the version of its toolkit or runtime: "cuda-13.0", "rocm-10.0"."""
+_LINE = re.compile(r"[a-z]+-([0-9]+\.[0-9]+)(?:[-+].*)?")
+"""A variant's name with its first toolkit's version: "cuda-13.0-own", "rocm-10.0+vulkan"."""
 
 # The first bytes of a program: format, then processor.
 _ELF_MACHINES = {62: "linux-amd64", 183: "linux-arm64", 22: "linux-s390x"}
@@ -61,7 +54,9 @@ class MeasuredBuild:
 
     ``server`` and ``platform`` are None if the files do not show them. ``backends`` are those with
     a plugin, with code, or with a linked driver; the CPU always counts. ``missing`` are the
-    libraries that neither the build nor every system has. Sizes are in bytes.
+    libraries that neither the build nor every system has. ``x86_64_level`` is the highest level of
+    processors that a file is marked for, None for the first one. ``musl`` is whether a program is
+    linked with musl. Sizes are in bytes.
     """
 
     files: int
@@ -74,6 +69,8 @@ class MeasuredBuild:
     cuda: CudaCode | None
     gfx: tuple[str, ...]
     missing: tuple[str, ...]
+    x86_64_level: int | None
+    musl: bool
 
 
 def server_of(items: Sequence[TreeEntry]) -> str | None:
@@ -96,33 +93,46 @@ def measure(build: Path, aside: Path) -> MeasuredBuild:
 def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
     """Read every file of a build. Raises ``PublishError`` for a damaged one.
 
-    Raises ``UsageError`` if two of its files have different CUDA code, or code for other AMD GPUs.
+    Raises ``UsageError`` if two of its files have different CUDA code, code for other AMD GPUs, or
+    another C library.
     """
     files = [item for item in items if isinstance(item, FileEntry)]
     needs = {file.path: found for file in files if (found := needs_of(tree / file.path))}
     names = {item.path.rpartition("/")[2] for item in items}
     asked = {library for each in needs.values() for library in each.libraries}
     server = server_of(items)
+    musl = any(each.musl for each in needs.values())
+    glibc = _highest(each.glibc for each in needs.values())
+    if musl and glibc:
+        raise UsageError(
+            "some files of the build are for musl, and others for glibc",
+            facts=(f"glibc: {glibc}",),
+            hint="build all of them for the same system",
+        )
+    if musl:
+        asked = {name for name in asked if not _MUSL.fullmatch(name)}
     return MeasuredBuild(
         files=len(files),
         size=sum(file.size for file in files),
         server=server,
         platform=_platform_of(tree / server) if server else None,
         backends=_backends(names, needs),
-        glibc=_highest(each.glibc for each in needs.values()),
+        glibc=glibc,
         libstdcxx=_highest(each.libstdcxx for each in needs.values()),
         cuda=_cuda(names, needs),
         gfx=_gfx(needs),
         missing=tuple(sorted(asked - names - SYSTEM_LIBRARIES)),
+        x86_64_level=max((each.x86_64_level or 0 for each in needs.values()), default=0) or None,
+        musl=musl,
     )
 
 
 def backend_of(variant: str, build: MeasuredBuild) -> str:
-    """Return the backend of a variant: the word before its name's first "-", or the only GPU's.
+    """Return the backend of a variant: its name's word before "-" or "+", or the only GPU's.
 
     Raises ``UsageError`` if the build has code for several, and the name does not say which.
     """
-    told = variant.partition("-")[0]
+    told = re.split(r"[-+]", variant, maxsplit=1)[0]
     if told in {row.name for row in TABLE}:
         return told
     gpus = [name for name in build.backends if name != "cpu"]
@@ -153,8 +163,10 @@ def requirements_of(
         )
     found: dict[str, Any] = {}
     if platform.startswith("linux-"):
-        floors = {"glibc": build.glibc, "libstdcxx": build.libstdcxx}
+        floors = {"glibc": build.glibc, "musl": build.musl, "libstdcxx": build.libstdcxx}
         found |= {name: floor for name, floor in floors.items() if floor}
+    if build.x86_64_level:
+        found["x86_64_level"] = build.x86_64_level
     if platform.startswith("windows-"):
         found["vcruntime"] = "14.0"
     line = _LINE.fullmatch(variant)
@@ -165,7 +177,7 @@ def requirements_of(
             raise UsageError(
                 f"{variant}: its ROCm version or its GPUs cannot be told",
                 facts=(f"GPUs with code: {', '.join(build.gfx) or 'none'}",),
-                hint="name the variant rocm-MAJOR.MINOR; a compressed library cannot be read",
+                hint="name the variant rocm-MAJOR.MINOR, and the folder with ggml's HIP library",
             )
         found["rocm"] = {"runtime": line[1], "gfx": [*build.gfx]}
     elif backend == "vulkan":

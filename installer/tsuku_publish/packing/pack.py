@@ -33,9 +33,12 @@ _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
 
 @dataclass(frozen=True, slots=True)
 class PackedArchive:
-    """An archive as a release file names it; ``written`` unless it was there already."""
+    """An archive as a release file names it; ``written`` unless it was there already.
 
-    path: Path
+    ``path`` is None if somebody else serves it.
+    """
+
+    path: Path | None
     artifact: Artifact
     written: bool
 
@@ -75,6 +78,7 @@ def pack(
     file is replaced in one step, at the end.
     """
     require_fetchable(place.url)
+    require_folder(place.folder)
     draft = Draft.read(release)
     platform, entry = draft.variant(variant, platform)
     with opened(build, place.folder) as folder:
@@ -155,13 +159,27 @@ def require_fetchable(url: str) -> None:
         )
 
 
+def require_folder(folder: Path) -> None:
+    """Raise ``UsageError`` if something else has the name of the folder for archives."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(
+            f"{folder} is a file, and archives go into a folder",
+            hint="name the folder that your web server serves: --into FOLDER",
+        )
+
+
+def format_of(name: str) -> Literal["tar.gz", "zip"] | None:
+    """Return the format of an archive by its name; None for any other name."""
+    return next((kind for suffix, kind in _FORMATS.items() if name.endswith(suffix)), None)
+
+
 @contextmanager
 def opened(build: Path, near: Path) -> Iterator[Path]:
     """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
     if build.is_dir():
         yield build
         return
-    kind = next((kind for suffix, kind in _FORMATS.items() if build.name.endswith(suffix)), None)
+    kind = format_of(build.name)
     if kind is None or not build.is_file():
         raise UsageError(
             f"{build} is not a build",

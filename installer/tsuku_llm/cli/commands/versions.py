@@ -43,10 +43,10 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
     TOOL is a program of the build that serve starts, such as llama-cli.
     """
     with open_session(console, looking=True, tolerant=True) as session:
-        from tsuku_llm.operations.which import path_of, which
+        from tsuku_llm.operations.which import which
 
-        path = which(session) if tool is None else path_of(session, tool)
-    return CommandResult({"path": path}, (str(path),), exact=True)
+        found = which(session, tool)
+    return CommandResult(found._asdict(), (str(found.path),), exact=True)
 
 
 @click.command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tsuku_llm.cli.documents import builds, running
+from tsuku_llm.cli.documents import builds, repositories, running
 
 ANSWERS: dict[str, tuple[type, ...]] = {
     "": (running.VersionAnswer,),
@@ -10,7 +10,7 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "version": (running.VersionAnswer,),
     "completion": (running.CompletionAnswer,),
     "self-update": (running.SelfUpdateAnswer,),
-    "install": (builds.InstallAnswer,),
+    "install": (builds.InstallAnswer, builds.OwnBuildAnswer),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),
     "probe": (builds.ProbeAnswer,),
@@ -32,12 +32,25 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "bench": (running.BenchAnswer,),
     "list": (builds.ListAnswer, builds.AvailableAnswer),
     "which": (builds.WhichAnswer,),
-    "update": (builds.InstallAnswer, builds.UpdateCheckAnswer),
+    "update": (
+        builds.InstallAnswer,
+        builds.UpdateCheckAnswer,
+        builds.UnattendedAnswer,
+        running.UnitsAnswer,
+    ),
     "use": (builds.BuildDocument,),
     "rollback": (builds.BuildDocument,),
     "uninstall": (builds.UninstallAnswer,),
     "prune": (builds.PruneAnswer,),
     "verify": (builds.VerifyAnswer,),
+    "fleet": (),
+    "fleet status": (running.FleetAnswer,),
+    "fleet plan": (running.FleetAnswer,),
+    "fleet apply": (running.FleetAnswer,),
+    "mirror": (repositories.MirrorAnswer, repositories.MirrorCheckAnswer),
+    "bundle": (),
+    "bundle create": (repositories.BundleAnswer,),
+    "bundle show": (repositories.BundleAnswer,),
     "config": (),
     "config get": (running.SettingDocument,),
     "config set": (running.SettingDocument,),
@@ -46,10 +59,10 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "config path": (running.ConfigPathAnswer,),
     "config edit": (running.ConfigEditAnswer,),
     "repository": (),
-    "repository add": (running.RepositoryAddAnswer,),
-    "repository list": (running.RepositoryListAnswer,),
+    "repository add": (repositories.RepositoryAddAnswer,),
+    "repository list": (repositories.RepositoryListAnswer,),
     "repository refresh": (builds.AvailableAnswer,),
-    "repository remove": (running.RepositoryRemoveAnswer,),
+    "repository remove": (repositories.RepositoryRemoveAnswer,),
     "repository pack": (),
 }
 """The documents that each command may have in ``data``, next to that of ``--help`` and none."""

@@ -21,12 +21,16 @@ from tsuku_llm.cli.documents.keys import (
     Sha256,
     Tag,
     Unattested,
+    Unmeasured,
+    Unsigned,
     VariantName,
 )
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.launch.fit import FreeMemory
 from tsuku_llm.operations.caches import CacheState, DroppedCaches
+from tsuku_llm.operations.server_trials import ServerResult
 from tsuku_llm.operations.state_notes import FailureNote
+from tsuku_llm.operations.unattended import UpdateOutcome
 from tsuku_llm.operations.update import FitChange
 from tsuku_llm.store.legacy import LegacyAddon
 
@@ -46,6 +50,17 @@ class Standing(TypedDict):
     revoked: bool
     revocation: RevocationDocument | None
     gone: str | None
+    unsigned: Unsigned | None
+
+
+class RolledBackRelease(TypedDict):
+    """A release that failed on this machine; an update passes it over."""
+
+    release: Tag
+    repository: RepositoryName
+    id: Id
+    reason: str
+    at: Moment
 
 
 # --- a choice ------------------------------------------------------------------------------
@@ -62,12 +77,14 @@ class DecisionDocument(TypedDict):
     publisher: Publisher
     repository: RepositoryName
     unattested: Unattested | None
+    unmeasured: Unmeasured | None
     revoked: bool
     revocation: RevocationDocument | None
     avoided: list[RevocationDocument]
     channel: Channel
     kept_by: str | None
     young: list[Tag]
+    rolled_back: list[RolledBackRelease]
     platform: str
     simulated: str | None
 
@@ -84,6 +101,14 @@ class VariantVerdict(TypedDict):
     device: Device | None
     note: str | None
     download_size: Bytes | None
+
+
+class CombinedBuild(TypedDict):
+    """A combined build that would use the cards of two makers; it was not requested."""
+
+    variant: VariantName
+    own: Sequence[Device]
+    others: Sequence[Device]
 
 
 class VariantState(VariantVerdict):
@@ -115,6 +140,7 @@ class Comparison(DecisionDocument):
     """A decision, and what helps where no variant fits."""
 
     idle: list[Device]
+    combined: CombinedBuild | None
     problems: list[Problem]
     hint: str | None
 
@@ -226,6 +252,23 @@ class InstallAnswer(DecisionDocument):
     better: BetterVariant | None
 
 
+class OwnBuildAnswer(TypedDict):
+    """The answer of ``install --from``: ``planned``, ``installed`` or ``unchanged``.
+
+    ``id`` and ``path`` are null for a plan, ``device`` also if the build was not started.
+    """
+
+    outcome: str
+    unsigned: Unsigned
+    variant: VariantName
+    backend: Backend
+    files: int
+    size: Bytes
+    device: Device | None
+    id: Id | None
+    path: Path | None
+
+
 class InstalledRelease(TypedDict):
     """The release that is installed."""
 
@@ -247,6 +290,7 @@ class NewestRelease(TypedDict):
     publisher: Publisher
     repository: RepositoryName
     unattested: Unattested | None
+    unmeasured: Unmeasured | None
 
 
 class UpdateCheckAnswer(TypedDict):
@@ -258,6 +302,7 @@ class UpdateCheckAnswer(TypedDict):
     newest: NewestRelease
     kept_by: str | None
     young: list[Tag]
+    rolled_back: list[RolledBackRelease]
     available: bool
     variant: VariantName | None
     download_size: Bytes | None
@@ -266,6 +311,34 @@ class UpdateCheckAnswer(TypedDict):
     better: BetterVariant | None
     changes: list[FitChange]
     not_compatible: dict[str, str]
+
+
+class RefusedBuild(TypedDict):
+    """Why an unattended update went back: ``kind`` is failed, not-on-gpu or slow."""
+
+    kind: str
+    reason: str
+
+
+class UnattendedAnswer(TypedDict):
+    """The answer of ``update --unattended``: ``updated``, ``unchanged`` or ``rolled-back``.
+
+    The keys of a build are those of the one that is active now. ``tried`` is the release that was
+    tried, null if none was. ``checked`` says how it was judged: servers, last-model, gate or
+    nothing. ``stuck`` says why the way back failed, null if it did not.
+    """
+
+    outcome: UpdateOutcome
+    id: Id
+    release: Tag
+    variant: VariantName
+    tried: str | None
+    checked: str
+    servers: Sequence[ServerResult]
+    failure: RefusedBuild | None
+    marked: bool
+    stuck: str | None
+    rolled_back: list[RolledBackRelease]
 
 
 # --- what is installed ---------------------------------------------------------------------
@@ -285,6 +358,8 @@ class BuildDocument(TypedDict):
     backend: Backend
     installed_at: Moment
     path: Path
+    unsigned: Unsigned | None
+    parts: list[VariantName]
 
 
 class ListedBuild(BuildDocument):
@@ -314,9 +389,17 @@ class ListAnswer(TypedDict):
     unusable: str | None
     legacy: list[LegacyAddon]
     foreign: list[Path]
+    rolled_back: list[RolledBackRelease]
 
 
-class OfferedRelease(TypedDict):
+class ReleaseDoubts(TypedDict):
+    """What its publisher did not do for a release."""
+
+    unattested: Unattested | None
+    unmeasured: Unmeasured | None
+
+
+class OfferedRelease(ReleaseDoubts):
     """A release on offer."""
 
     release: Tag
@@ -324,10 +407,16 @@ class OfferedRelease(TypedDict):
     channels: list[Channel]
     published: str
     publisher: Publisher
-    unattested: Unattested | None
     revoked: bool
     revocation: RevocationDocument | None
     readable: bool
+
+
+class SkippedRelease(TypedDict):
+    """A release whose signed entry this version cannot read: its tag or path, and why."""
+
+    release: str
+    reason: str
 
 
 class AvailableAnswer(TypedDict):
@@ -335,12 +424,14 @@ class AvailableAnswer(TypedDict):
 
     repository: RepositoryName
     releases: list[OfferedRelease]
+    skipped: list[SkippedRelease]
 
 
 class WhichAnswer(TypedDict):
     """The answer of ``which``."""
 
     path: Path
+    unsigned: Unsigned | None
 
 
 class UninstallAnswer(TypedDict):

@@ -27,6 +27,11 @@ Channel = Annotated[str, "A series of releases, such as stable or index."]
 Publisher = Annotated[str, "Who built a release, in the publisher's own words."]
 RepositoryName = Annotated[str, "The signed repository, by the name that this machine gives it."]
 Unattested = Annotated[str, "Why it was not verified who built the release; null if it was."]
+Unmeasured = Annotated[str, "Why the archives of the release were not measured; null if they were."]
+Unsigned = Annotated[
+    str,
+    "The path from which an unsigned build was installed; null for a signed build.",
+]
 Device = Annotated[str, "A GPU, by the name that its driver gives it."]
 PageUrl = Annotated[
     str,
@@ -54,6 +59,7 @@ KEYS: dict[str, Any] = {
     "publisher": Publisher,
     "repository": RepositoryName,
     "unattested": Unattested,
+    "unmeasured": Unmeasured,
     "requested": Requested,
     "device": Device,
     "page_url": PageUrl,

@@ -10,12 +10,12 @@ from tsuku_llm.cli.documents.builds import Standing
 from tsuku_llm.cli.documents.keys import (
     BaseUrl,
     Bytes,
+    Device,
     File,
     Id,
     Number,
     PageUrl,
-    RepositoryName,
-    Sha256,
+    Tag,
     VariantName,
 )
 from tsuku_llm.config.keys import Value
@@ -68,7 +68,8 @@ class ServerDocument(TypedDict):
 
     ``port`` is null if ``host`` is a Unix socket; then ``curl`` is the command that asks it for its
     models. ``supervisor`` and ``pid`` are numbers of processes. ``idle_timeout`` is in seconds, 0
-    for none.
+    for none. ``arguments`` are the server's, with ``***`` for each secret; null for a server that
+    an older version started.
     """
 
     name: str
@@ -81,6 +82,7 @@ class ServerDocument(TypedDict):
     supervisor: int
     pid: int | None
     idle_timeout: int
+    arguments: Sequence[str] | None
     exit_code: int | None
     reason: str
     line: str
@@ -226,6 +228,31 @@ class BenchAnswer(TypedDict):
     saved: str | None
 
 
+# --- many machines -------------------------------------------------------------------------
+
+
+class FleetHostDocument(TypedDict):
+    """One host: its ``state``, and after a failure the ``reason`` and the error's ``code``.
+
+    ``variant`` and ``release`` are those of the build that is active, or of a plan.
+    """
+
+    host: str
+    state: str
+    device: Device | None
+    variant: VariantName | None
+    release: Tag | None
+    reason: str | None
+    code: str | None
+
+
+class FleetAnswer(TypedDict):
+    """The answer of ``fleet``: ``action`` is status, plan or apply."""
+
+    action: str
+    hosts: list[FleetHostDocument]
+
+
 # --- settings and repositories -------------------------------------------------------------
 
 
@@ -260,52 +287,3 @@ class ConfigEditAnswer(TypedDict):
 
     config_file: Path
     changed: bool
-
-
-class RootRole(TypedDict):
-    """How many of which keys must sign for a role."""
-
-    threshold: int
-    keys: list[str]
-
-
-class RootDocument(TypedDict):
-    """A root of trust; ``number`` counts its owner's changes of it."""
-
-    number: int
-    roles: dict[str, RootRole]
-
-
-class RepositoryAddAnswer(TypedDict):
-    """The answer of ``repository add``; ``others`` are further places with the same files."""
-
-    name: RepositoryName
-    url: str
-    others: list[str]
-    fingerprint: Sha256
-    root: RootDocument
-
-
-class RepositoryDocument(TypedDict):
-    """A repository; ``source`` is ``embedded`` or ``updated``, null without valid metadata."""
-
-    name: RepositoryName
-    url: str
-    others: list[str]
-    fingerprint: Sha256
-    source: str | None
-    signed: str | None
-    expires: str | None
-    state: str
-
-
-class RepositoryListAnswer(TypedDict):
-    """The answer of ``repository list``."""
-
-    repositories: list[RepositoryDocument]
-
-
-class RepositoryRemoveAnswer(TypedDict):
-    """The answer of ``repository remove``."""
-
-    name: RepositoryName

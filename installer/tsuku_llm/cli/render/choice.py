@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
 from tsuku_llm.backends import build_name
-from tsuku_llm.cli.render.installed import revocation_data
-from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested
+from tsuku_llm.cli.render.installed import revocation_data, rolled_back_data
+from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested, unmeasured
 from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.fit import Fit
     from tsuku_llm.operations.choice import Choice
     from tsuku_llm.operations.explain import Matrix
-    from tsuku_llm.selection import Candidate, Rejection
+    from tsuku_llm.selection import Candidate, CombinedOffer, Rejection
     from tsuku_llm.store.installed import Installed
 
 
@@ -33,12 +33,14 @@ def head(choice: Choice) -> documents.DecisionDocument:
         "publisher": choice.release.publisher,
         "repository": choice.catalog.repository.name,
         "unattested": choice.release.unattested,
+        "unmeasured": choice.release.unmeasured,
         "revoked": choice.revocation is not None,
         "revocation": choice.revocation and revocation_data(choice.revocation),
         "avoided": [revocation_data(each) for each in choice.avoided],
         "channel": choice.channel,
         "kept_by": choice.kept_by,
         "young": list(choice.young),
+        "rolled_back": rolled_back_data(choice.rolled_back),
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
     }
@@ -53,9 +55,16 @@ def _comparison(choice: Choice) -> documents.Comparison:
     return {
         **head(choice),
         "idle": list(choice.selection.idle),
+        "combined": _combined_data(choice.selection.offer),
         "problems": list(choice.hardware.all_problems),
         "hint": choice.helps or None,
     }
+
+
+def _combined_data(offer: CombinedOffer | None) -> documents.CombinedBuild | None:
+    if offer is None:
+        return None
+    return {"variant": offer.variant, "own": offer.own, "others": offer.others}
 
 
 def _verdicts(choice: Choice) -> list[documents.VariantVerdict]:
@@ -117,9 +126,18 @@ def lines(choice: Choice) -> tuple[str, ...]:
         *avoided,
         *table(rows),
         *(idle if names else ()),
+        *_combined(selection.offer),
         *problems(choice.hardware),
         *_helps(choice),
     )
+
+
+def _combined(offer: CombinedOffer | None) -> tuple[str, ...]:
+    if offer is None:
+        return ()
+    cards = f"{', '.join(offer.own)} through its maker's interface, and {', '.join(offer.others)}"
+    take = f"tsuku-llm install --backend {offer.variant}"
+    return (f"GPUs of two makers: {offer.variant} would use {cards}: {take}",)
 
 
 def _helps(choice: Choice) -> tuple[str, ...]:
@@ -152,7 +170,7 @@ def fit_lines(fit: Fit) -> tuple[str, ...]:
 
 
 def title(choice: Choice) -> tuple[str, ...]:
-    """Return which release is for which machine, and whether its builder was verified."""
+    """Return which release is for which machine, and whether it was verified and measured."""
     release = choice.release
     revoked = f", {choice.revocation.summary}" if choice.revocation else ""
     return (
@@ -162,6 +180,7 @@ def title(choice: Choice) -> tuple[str, ...]:
             f"channel {choice.channel}, for {choice.hardware.platform}{revoked}"
         ),
         *unattested(release.unattested),
+        *unmeasured(release.unmeasured),
     )
 
 
@@ -227,6 +246,7 @@ def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
         sentence(f"{_best(matrix.choice)}{state}"),
         *title(matrix.choice),
         *table([head, *rows]),
+        *_combined(selection.offer),
         *_helps(matrix.choice),
         *_other_active(matrix),
     )

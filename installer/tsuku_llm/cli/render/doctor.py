@@ -10,7 +10,12 @@ from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
 from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.cli.render.choice import head, machine_name, named_problem
-from tsuku_llm.cli.render.installed import told_data, told_lines
+from tsuku_llm.cli.render.installed import (
+    rolled_back_data,
+    rolled_back_lines,
+    told_data,
+    told_lines,
+)
 from tsuku_llm.cli.render.text import named, sentence, size, table
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.caches import CacheState
@@ -25,6 +30,7 @@ def data(examination: Examination) -> documents.DoctorAnswer:
     chain = examination.chain
     return {
         **head(examination.choice),
+        "rolled_back": rolled_back_data(examination.rolled_back),
         "backend": chain.subject.backend,
         "variant": chain.subject.variant.name if chain.subject.variant else None,
         "links": [_link(link) for link in chain.links],
@@ -71,6 +77,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         *_verdict(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told_lines(examination.told),
+        *rolled_back_lines(examination.rolled_back),
     )
 
 

@@ -6,12 +6,19 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.backends import build_name
 from tsuku_llm.cli.render.choice import head, machine_name
-from tsuku_llm.cli.render.installed import build_lines, revocation_data, title
-from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested
+from tsuku_llm.cli.render.installed import (
+    OF_YOUR_OWN,
+    build_lines,
+    revocation_data,
+    rolled_back_data,
+    title,
+)
+from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested, unmeasured
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.operations.install import InstallReport
+    from tsuku_llm.operations.own_build import OwnBuildReport
     from tsuku_llm.operations.update import FitChange, UpdateReport, UpToDate
     from tsuku_llm.selection import Candidate
 
@@ -53,6 +60,7 @@ def lines(report: InstallReport) -> tuple[str, ...]:
             f"{origin(release.publisher, report.choice.catalog.repository.name)}"
         ),
         *unattested(release.unattested),
+        *unmeasured(release.unmeasured),
         f"  {_why(report)}",
         *_details(report),
         *_binding(report),
@@ -113,7 +121,36 @@ def _passed_over(report: InstallReport) -> tuple[str, ...]:
     return ("not taken:", *table(list(report.passed_over.items())))
 
 
-def next_step(report: InstallReport) -> str:
+def own_data(report: OwnBuildReport) -> documents.OwnBuildAnswer:
+    """Return what became of a build of the user's own, for programs."""
+    receipt, installed = report.receipt, report.installed
+    return {
+        "outcome": report.outcome,
+        "unsigned": receipt.unsigned or "",
+        "variant": receipt.variant,
+        "backend": receipt.backend,
+        "files": len(receipt.files),
+        "size": sum(file.size for file in receipt.files),
+        "device": receipt.device,
+        "id": installed.id if installed else None,
+        "path": installed.tree if installed else None,
+    }
+
+
+def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
+    """Return what became of a build of the user's own, for people."""
+    receipt = report.receipt
+    build = build_name(receipt.backend, OF_YOUR_OWN)
+    said = {"planned": f"would install {build}", "installed": f"installed {build}"}
+    count = f"{len(receipt.files)} files, {size(sum(file.size for file in receipt.files))}"
+    return (
+        sentence(said.get(report.outcome, f"{build} is installed already")),
+        f"  {receipt.variant}, unsigned, from {receipt.unsigned} ({count})",
+        *((f"  in {report.installed.tree}",) if report.installed else ()),
+    )
+
+
+def next_step(report: InstallReport | OwnBuildReport) -> str:
     """Return what a user may want to do next; empty after a dry run."""
     return "start it: tsuku-llm serve -m MODEL.gguf" if report.installed else ""
 
@@ -164,8 +201,11 @@ def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
     """Return what is active after an update that changed nothing, for people."""
     installed = found.report.installed
     passed_over = table(list(found.passed_over.items()))
+    first = _unchanged(title(installed))
+    if installed.receipt.unsigned is not None:
+        first = _verdict(found.report)
     return (
-        _unchanged(title(installed)),
+        first,
         *build_lines(installed),
         *((f"  it does not fit this machine now: {found.obstacle}",) if found.obstacle else ()),
         *(("not in use:", *passed_over) if passed_over else ()),
@@ -219,9 +259,11 @@ def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
             "publisher": release.publisher,
             "repository": report.choice.catalog.repository.name,
             "unattested": release.unattested,
+            "unmeasured": release.unmeasured,
         },
         "kept_by": report.choice.kept_by,
         "young": list(report.choice.young),
+        "rolled_back": rolled_back_data(report.choice.rolled_back),
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
@@ -239,15 +281,16 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
     installed = named(receipt.release, receipt.version)
     newest = named(release.release, release.version)
     repository = report.choice.catalog.repository.name
+    source = origin(receipt.publisher, receipt.repository)
+    if receipt.unsigned is not None:
+        source = f"unsigned, from {receipt.unsigned}"
     return (
         _verdict(report),
-        (
-            f"installed: {receipt.variant} of {installed}, "
-            f"{origin(receipt.publisher, receipt.repository)}"
-        ),
+        f"installed: {receipt.variant} of {installed}, {source}",
         *unattested(receipt.unattested),
         f"{_sought(report)}: {newest}, {origin(release.publisher, repository)}",
         *unattested(release.unattested),
+        *unmeasured(release.unmeasured),
         *_revoked(report),
         *_plan(report),
     )
@@ -272,6 +315,8 @@ def _revoked(report: UpdateReport) -> tuple[str, ...]:
 def _verdict(report: UpdateReport) -> str:
     """Say in one sentence whether there is an update."""
     installed, release = title(report.installed), report.choice.release.release
+    if report.installed.receipt.unsigned is not None:
+        return sentence(f"{installed} is active, and update leaves it alone")
     if candidate := report.candidate:
         # Otherwise it is a better variant of the installed release.
         release = release if report.newer else report.installed.receipt.release

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.revocations import Revocation
     from tsuku_llm.store.installed import Installed
     from tsuku_llm.store.legacy import LegacyAddon
+    from tsuku_llm.store.updates import RolledBack
 
 
 def data(found: Inventory) -> documents.ListAnswer:
@@ -52,6 +53,7 @@ def data(found: Inventory) -> documents.ListAnswer:
         "unusable": found.unusable.message if found.unusable else None,
         "legacy": list(found.legacy),
         "foreign": list(found.foreign),
+        "rolled_back": rolled_back_data(found.rolled_back),
     }
 
 
@@ -69,6 +71,8 @@ def _version(version: Installed) -> documents.BuildDocument:
         "backend": receipt.backend,
         "installed_at": receipt.installed_at,
         "path": version.tree,
+        "unsigned": receipt.unsigned,
+        "parts": [part.variant for part in receipt.parts],
     }
 
 
@@ -86,6 +90,7 @@ def lines(found: Inventory) -> tuple[str, ...]:
             f"{name}: chosen while a GPU could not be used: {'; '.join(states)}"
             for name, states in found.withheld.items()
         ),
+        *rolled_back_lines(found.rolled_back),
         *unusable,
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
         *legacy_lines(found.legacy),
@@ -103,7 +108,7 @@ def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
         receipt.repository,
         receipt.installed_at,
         receipt.id,
-        "unattested" if receipt.unattested else "",
+        "unattested" if receipt.unattested else "unsigned" if receipt.unsigned else "",
         "previous" if version == found.previous else "",
     )
 
@@ -136,16 +141,23 @@ def gone_back_lines(installed: Installed) -> tuple[str, ...]:
     return (sentence(f"went back to {title(installed)}"), *build_lines(installed))
 
 
+OF_YOUR_OWN = "of your own"
+"""What stands for the release of an unsigned build."""
+
+
 def title(installed: Installed) -> str:
     """Return the build of a version as people know it."""
     from tsuku_llm.backends import build_name  # noqa: PLC0415 - list and which do without
 
-    return build_name(installed.receipt.backend, installed.receipt.release)
+    receipt = installed.receipt
+    return build_name(receipt.backend, receipt.release if not receipt.unsigned else OF_YOUR_OWN)
 
 
 def build_lines(installed: Installed) -> tuple[str, ...]:
     """Return what a version is exactly, who built it, and where it is, for people."""
     receipt = installed.receipt
+    if receipt.unsigned is not None:
+        return (f"  {receipt.variant}, unsigned, from {receipt.unsigned}", f"  in {installed.tree}")
     return (
         (
             f"  {receipt.variant} of {named(receipt.release, receipt.version)}, "
@@ -176,6 +188,7 @@ def told_data(told: ReleaseStatus | None) -> documents.Standing:
         "revoked": why is not None,
         "revocation": why and revocation_data(why),
         "gone": told.gone if told else None,
+        "unsigned": told.unsigned if told else None,
     }
 
 
@@ -185,6 +198,28 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     if any(each.revocation for each in told.values()):
         return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
     return lines
+
+
+def rolled_back_data(marks: Sequence[RolledBack]) -> list[documents.RolledBackRelease]:
+    """Return the releases that failed on this machine, for programs."""
+    return [
+        {
+            "release": each.release,
+            "repository": each.repository,
+            "id": each.id,
+            "reason": each.reason,
+            "at": each.at,
+        }
+        for each in marks
+    ]
+
+
+def rolled_back_lines(marks: Sequence[RolledBack]) -> tuple[str, ...]:
+    """Return the releases that failed on this machine, and how to take them again, for people."""
+    if not marks:
+        return ()
+    lines = (f"rolled back here: {each.release} ({each.told})" for each in marks)
+    return (*lines, "an update passes these over; to try them again: tsuku-llm update --retry")
 
 
 # --- releases on offer --------------------------------------------------------------------
@@ -201,12 +236,15 @@ def available_data(catalog: Catalog) -> documents.AvailableAnswer:
                 "channels": list(entry.channels),
                 "published": entry.published,
                 "publisher": entry.publisher,
-                "unattested": catalog.unattested(entry),
+                **_doubts(catalog, entry),
                 "revoked": why is not None,
                 "revocation": why and revocation_data(why),
                 "readable": catalog.is_readable(entry),
             }
             for entry, why in _judged(catalog)
+        ],
+        "skipped": [
+            {"release": name, "reason": reason} for name, reason in catalog.skipped.items()
         ],
     }
 
@@ -214,6 +252,11 @@ def available_data(catalog: Catalog) -> documents.AvailableAnswer:
 def _judged(catalog: Catalog) -> list[tuple[ReleaseEntry, Revocation | None]]:
     # The newest first, as the catalog sorts them.
     return [(entry, catalog.revocation(entry)) for entry in catalog.entries]
+
+
+def _doubts(catalog: Catalog, entry: ReleaseEntry) -> documents.ReleaseDoubts:
+    unattested, unmeasured = catalog.doubts(entry)
+    return {"unattested": unattested, "unmeasured": unmeasured}
 
 
 def available_lines(catalog: Catalog) -> tuple[str, ...]:
@@ -225,13 +268,14 @@ def available_lines(catalog: Catalog) -> tuple[str, ...]:
             entry.version or "",
             entry.published,
             origin(entry.publisher, catalog.repository.name),
-            "unattested" if catalog.unattested(entry) else "",
+            ", ".join(word for word, why in _doubts(catalog, entry).items() if why),
             why.summary if why else "",
             "" if catalog.is_readable(entry) else "cannot be read",
         )
         for entry, why in _judged(catalog)
     ]
-    return table(rows, indent=0)
+    skipped = (f"{name} cannot be read: {why}" for name, why in catalog.skipped.items())
+    return (*table(rows, indent=0), *skipped)
 
 
 # --- what was removed ---------------------------------------------------------------------

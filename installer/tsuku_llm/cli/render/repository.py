@@ -12,7 +12,7 @@ from tsuku_llm.operations.repository import RepositoryState, RootOfTrust
 from tsuku_llm.safe_text import redacted
 
 if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import running as documents
+    from tsuku_llm.cli.documents import repositories as documents
 
 _SHOWN = 16
 """Digits of a key's id that are shown to people."""

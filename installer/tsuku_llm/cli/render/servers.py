@@ -43,6 +43,7 @@ def record_data(record: Record) -> documents.ServerDocument:
         "supervisor": record.supervisor.pid,
         "pid": record.server.pid if record.server else None,
         "idle_timeout": record.idle_timeout,
+        "arguments": record.arguments,
         "exit_code": record.exit_code,
         "reason": record.reason,
         "line": line(record),

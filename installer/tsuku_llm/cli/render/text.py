@@ -51,6 +51,11 @@ def unattested(reason: str | None) -> tuple[str, ...]:
     return (f"  unattested: {reason}",) if reason else ()
 
 
+def unmeasured(reason: str | None) -> tuple[str, ...]:
+    """Return a line if the archives of a release were not measured."""
+    return (f"  unmeasured: {reason}",) if reason else ()
+
+
 def named(release: str, version: str | None) -> str:
     """Return a release as people know it: ``b11429 (0.6.0)``."""
     return f"{release} ({version})" if version and version != release else release

@@ -93,6 +93,15 @@ def _head(service: Service) -> str:
 # ``ProtectSystem=`` and similar options. ``DynamicUser=`` of a system's service implies them.
 # ``MemoryDenyWriteExecute=`` is missing because GPU drivers compile shaders and kernels.
 
+RESTRICTED = """\
+LockPersonality=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native"""
+"""What neither the server nor an update needs, so a service may not do it."""
+
 _SERVER = """\
 {head}
 [Unit]
@@ -108,12 +117,7 @@ LimitCORE=0
 # This also keeps nvidia-modprobe from making /dev/nvidia-uvm when CUDA is first used;
 # nvidia-persistenced makes it at boot.
 NoNewPrivileges=yes
-LockPersonality=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-SystemCallArchitectures=native
+{restricted}
 {install}"""
 
 _SUPERVISED = """\
@@ -202,10 +206,10 @@ WantedBy=sockets.target
 
 def _server(service: Service) -> str:
     variables = "".join(
-        f"Environment={_quoted(f'{each}={value}')}\n" for each, value in service.given.told.items()
+        f"Environment={quoted(f'{each}={value}')}\n" for each, value in service.given.told.items()
     )
     if service.credentials:
-        variables += f"EnvironmentFile={_path(service.credentials)}\n"
+        variables += f"EnvironmentFile={path_text(service.credentials)}\n"
     user = ""
     if service.system:
         # A group that the system lacks would prevent the start.
@@ -217,13 +221,14 @@ def _server(service: Service) -> str:
     on_demand = service.on_demand
     target = "multi-user.target" if service.system else "default.target"
     return _SERVER.format(
+        restricted=RESTRICTED,
         head=_head(service),
         name=service.name,
         unit=_LIMIT_ON_DEMAND.format(seconds=_STARTS * on_demand.idle, starts=_STARTS)
         if on_demand
         else _LIMIT,
         type="Type=exec\n" if service.replace else _SUPERVISED,
-        folder=_path(service.folder),
+        folder=path_text(service.folder),
         user=user,
         environment=variables,
         line=_line(service),
@@ -260,11 +265,11 @@ def _line(service: Service) -> str:
     line, given = service.line, service.given
     # systemd replaces $NAME in arguments; in the program's path, which comes first, "$" is
     # not special.
-    argv = [_quoted(line[0]), *(_quoted(each).replace("$", "$$") for each in line[1:])]
+    argv = [quoted(line[0]), *(quoted(each).replace("$", "$$") for each in line[1:])]
     for place, each in enumerate(given.argv):
         # systemd fills in the value from the file of credentials when it starts the server.
         secret = f"${{{given.variable(place)}}}"
-        argv.append(secret if each is None else _quoted(each).replace("$", "$$"))
+        argv.append(secret if each is None else quoted(each).replace("$", "$$"))
     if service.on_demand:
         # The last address counts; "%t" is for systemd.
         argv += ["--host", service.socket]
@@ -283,12 +288,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 """Texts that need no quotes."""
 
 
-def _path(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a path for options that take one whole line: only ``%`` is special there."""
     return str(path).replace("%", "%%")
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
     if _PLAIN.fullmatch(text):
         return text

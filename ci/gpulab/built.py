@@ -1,0 +1,130 @@
+"""Builds made on this machine from llama.cpp's source, in a signed repository of their own.
+
+The commands are those of docs/building.md and docs/releases.md. Nothing leaves the machine: the
+repository and its archives are folders.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ci.gpulab.machine import Machine
+from ci.gpulab.steps import compare, serve
+
+_NAME = "own"
+_TAG = "b11434"
+_BACKENDS = ("cuda", "vulkan")
+_TOOLS = "usr/bin"
+
+
+def show_built(
+    machine: Machine, source: Path, work: Path, model: Path, architectures: str
+) -> Mapping[str, Mapping[str, object]]:
+    """Build, publish, install, serve and measure; one entry for each step.
+
+    ``work`` keeps the builds, so that a run that was cut off goes on in the next one.
+    """
+    began = time.monotonic()
+    built = _publish(
+        machine,
+        *("build", *_BACKENDS, "--source", str(source), "--release", _TAG),
+        *("--work", str(work / "work"), "--into", str(work / "builds")),
+        *("--cuda-architectures", architectures, "--json"),
+    )
+    builds = built["builds"]
+    document: dict[str, Mapping[str, object]] = {
+        "build": {"shown": True, "seconds": round(time.monotonic() - began), "builds": builds}
+    }
+    own = _offered(machine, builds, work)
+    cards: dict[str, list[str]] = {}
+    for backend in ("cpu", *_BACKENDS, "+".join(_BACKENDS)):
+        installed = own.program("install", "--backend", backend, "--json")
+        document[f"install {backend}"] = {
+            "shown": installed.code == 0,
+            **installed.told,
+            "version": installed.data,
+        }
+        if backend != "cpu":
+            document[f"serve {backend}"] = started = serve(own, model)
+            start: Any = started["start"]
+            cards[backend] = [str(each) for each in start.get("gpu_names") or ()]
+    listed = own.program("list", "--json")
+    document["list"] = {"shown": listed.code == 0, "versions": listed.data.get("versions")}
+    # The driver's card is NVIDIA's: the combined tree uses it through CUDA alone.
+    combined = cards["+".join(_BACKENDS)]
+    once = len(combined) == len(cards["cuda"]) and not any("Vulkan" in each for each in combined)
+    document["each card once"] = {"shown": once, "cards": cards}
+    document["compared"] = compare(own, model)
+    return document
+
+
+def _offered(machine: Machine, builds: list[Mapping[str, Any]], work: Path) -> Machine:
+    """Sign a release of the builds; return a machine that trusts its repository."""
+    company, signers, archives, shop = (
+        machine.folder / name for name in ("company", "company-signers", "archives", "repository")
+    )
+    _publish(
+        machine, "init", str(company), "--publisher", "GPU lab", "--root", "anna", "--unencrypted"
+    )
+    cuda = next(each for each in builds if "cuda" in each["backends"])
+    # The CUDA build has the plugins of the processor, too.
+    trees = {each["variant"]: str(each["result"]["tree"]) for each in builds}
+    named = [f"{variant}={tree}" for variant, tree in trees.items()]
+    named.append(f"cpu={_processor_alone(Path(cuda['result']['tree']), work / 'cpu')}")
+    words = [word for each in named for word in ("--variant", each)]
+    data, url = ("--data", str(company)), "https://archives.invalid/"
+    _publish(
+        machine,
+        "add",
+        _TAG,
+        *data,
+        *words,
+        "--into",
+        str(archives),
+        "--url",
+        url,
+        "--system-library",
+        "libibverbs.so.1",
+    )
+    _publish(machine, "sign", *data, "--yes", TSUKU_LLM_SIGNERS=str(signers))
+    _publish(machine, "publish", *data, str(shop))
+    root = company / "signed/metadata/1.root.json"
+    added = machine.program(
+        "repository", "add", _NAME, f"{shop.as_uri()}/", "--root", str(root), "--json"
+    )
+    if added.code:
+        raise RuntimeError(json.dumps(added.told))
+    chosen = {"REPOSITORY": _NAME, "CHANNEL": "stable", "MIRROR": f"{archives.as_uri()}/"}
+    settings = {f"TSUKU_LLM_{name}": value for name, value in chosen.items()}
+    return replace(machine, env={**machine.env, **settings})
+
+
+def _processor_alone(tree: Path, folder: Path) -> Path:
+    """Copy a build without its GPU's plugin and that one's libraries."""
+    if not folder.is_dir():
+        folder.mkdir()
+        for path in tree.iterdir():
+            if "cuda" not in path.name and "cublas" not in path.name:
+                subprocess.run(["cp", "-a", path, folder], check=True)
+    return folder
+
+
+def _publish(machine: Machine, *words: str, **env: str) -> Any:
+    """Run ``tsuku-publish`` to its end; return the data of its JSON document, if it has one."""
+    done = subprocess.run(
+        [machine.command.with_name("tsuku-publish"), *words],
+        env={**machine.bare, **env},
+        stdout=subprocess.PIPE,
+        stderr=sys.stderr,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"tsuku-publish {words[0]}: {done.stdout.decode()[-2000:]}")
+    return json.loads(done.stdout)["data"] if "--json" in words else None

@@ -1,0 +1,221 @@
+"""The files of a tree that two builds of one release make: which of the second join the first.
+
+Both builds come from one source, so the second one's plugin speaks the interface of the first
+one's libraries, and ggml checks that again when it loads a plugin. Everything else of the second
+is only what the first lacks. Pure, except for ``join``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tsuku_llm.archive.placing import Aside, Moves, arrange, check_names, move
+from tsuku_llm.backends import facts_of
+from tsuku_llm.errors import CannotCombine, UnsafeArchive
+from tsuku_llm.manifest import Artifact, Variant
+from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+
+_LIBRARY = re.compile(
+    r"(?P<stem>[^.]+)\.(?:[0-9.]+\.)?(?:so|dll|dylib)(?:\.[0-9.]+)?", re.IGNORECASE
+)
+_GGML = re.compile(r"(?:lib)?ggml-(?P<plugin>[\w-]+)", re.IGNORECASE)
+# The libraries of llama.cpp itself; upstream has no others in both builds.
+_OF_THE_SOURCE = re.compile(r"(?:lib)?(?:ggml|llama|mtmd)(?:-.*)?", re.IGNORECASE)
+_BASE = "base"
+"""What follows "ggml-" in the name of the one library that is no plugin."""
+
+_SHOWN = 5
+
+
+def compose(
+    first: Iterable[TreeEntry], second: Iterable[TreeEntry], plugin: str
+) -> tuple[TreeEntry, ...]:
+    """Return what the second build adds to the tree of the first, sorted by path.
+
+    ``plugin`` is the second backend's ``BackendFacts.plugin``. Of a path that both have, the first
+    build's stays: the same bytes, or another compilation of the same program, library or text of
+    llama.cpp. Plugins of other backends than the second's own come from the first only.
+
+    Raises ``CannotCombine`` if a path would have two meanings: a file in one build and a link or
+    folder in the other, a link with two targets, or another project's library in two versions.
+    Raises it also if the second has no plugin of its own, and if the first has that plugin.
+    """
+    base = {item.path: item for item in first}
+    added: list[TreeEntry] = []
+    conflicts: list[str] = []
+    plugins = 0
+    for item in sorted(second, key=lambda each: each.path):
+        here = base.get(item.path)
+        of = _plugin_of(item.path)
+        if of == plugin and here is not None:
+            raise CannotCombine(
+                f"the first build has the plugin for {plugin} already",
+                facts=(f"in both: {item.path}",),
+                hint="take one of the two builds",
+            )
+        if of is not None and of != plugin:
+            continue
+        if here is not None:
+            conflicts += _two_meanings(here, item)
+            continue
+        plugins += of == plugin
+        added.append(item)
+    if not plugins:
+        raise CannotCombine(
+            f"the second build has no plugin for {plugin} that the first could load",
+            hint="take one of the two builds",
+        )
+    if not conflicts:
+        try:
+            check_names([*base.values(), *added])
+        except UnsafeArchive as error:
+            conflicts = [error.message, *error.facts]
+    if conflicts:
+        more = len(conflicts) - _SHOWN
+        shown = (*conflicts[:_SHOWN], *((f"and {more} more",) if more > 0 else ()))
+        raise CannotCombine(
+            "the two builds have different files of the same name",
+            facts=shown,
+            hint="take one of the two builds",
+        )
+    return tuple(added)
+
+
+def kept_artifacts(variant: Variant) -> tuple[Artifact, ...]:
+    """Return a variant's archives with the files that its tree has of them.
+
+    Only a combined variant's tree lacks some. Without the signed lists of all archives, nothing is
+    known before they are unpacked, and an added archive is returned without its list.
+    Raises ``CannotCombine``.
+    """
+    if not variant.parts:
+        return variant.artifacts
+    first, second = variant.parts
+    shared = {artifact.sha256 for artifact in first.artifacts}
+    added = [each for each in variant.artifacts if each.sha256 not in shared]
+    if any(each.files is None for each in variant.artifacts):
+        kept = {each.sha256: replace(each, files=None, links=()) for each in added}
+    else:
+        _require_one_folder(first.server, second.server)
+        plugin = facts_of(second.backend).plugin
+        taken = {entry.path for entry in compose(_entries(first), _entries(second), plugin)}
+        kept = {
+            each.sha256: replace(
+                each,
+                files=tuple(file for file in each.files or () if file.path in taken),
+                links=tuple(link for link in each.links if link.path in taken),
+            )
+            for each in added
+        }
+    return tuple(kept.get(each.sha256, each) for each in variant.artifacts)
+
+
+def needed_artifacts(variant: Variant) -> tuple[Artifact, ...]:
+    """Return the archives without which a variant's tree cannot be made.
+
+    Left out are those of a combined variant of which the tree has nothing, by the signed lists.
+    Raises ``CannotCombine``.
+    """
+    pairs = zip(variant.artifacts, kept_artifacts(variant), strict=True)
+    return tuple(
+        whole
+        for whole, part in pairs
+        if part is whole or part.files is None or part.files or part.links
+    )
+
+
+def _entries(variant: Variant) -> list[TreeEntry]:
+    found: list[TreeEntry] = []
+    for artifact in variant.artifacts:
+        found += artifact.files or ()
+        found += artifact.links
+    return found
+
+
+def join(  # noqa: PLR0913, PLR0917
+    asides: Iterable[Aside],
+    tree: Path,
+    server: str,
+    expected: str,
+    present: Mapping[str, TreeEntry],
+    plugin: str,
+) -> tuple[TreeEntry, ...]:
+    """Move what a second build adds into the first one's tree; return what was moved.
+
+    What is in the archives decides, as they have no signed lists. ``server`` is its path in the
+    first build, ``expected`` the one that the manifest assumes for the second. ``present`` is what
+    the tree has. Raises ``CannotCombine`` and ``UnsafeArchive`` before it moves anything.
+    """
+    archives = tuple(asides)
+    moves: dict[str, tuple[Path, TreeEntry]] = {
+        item.path: (each.folder / item.path, item)
+        for each in archives
+        if each.artifact.files is not None
+        for item in each.items
+    }
+    found = expected
+    # The layout of archives without a signed list is found, as for a build alone.
+    if loose := [each for each in archives if each.artifact.files is None]:
+        listed = {path: item for path, (_, item) in moves.items()}
+        found, arranged = arrange(loose, expected, listed)
+        moves |= arranged
+    _require_one_folder(server, found)
+    entries = [item for _, item in moves.values()]
+    added = compose(present.values(), entries, plugin)
+    taken: Moves = {item.path: moves[item.path] for item in added}
+    move(taken, tree)
+    return added
+
+
+def join_listed(
+    asides: Sequence[Aside], kept: Sequence[Artifact], tree: Path
+) -> tuple[TreeEntry, ...]:
+    """Move the files of ``kept``, a result of ``kept_artifacts``; return what was moved."""
+    moves: dict[str, tuple[Path, TreeEntry]] = {}
+    for aside, artifact in zip(asides, kept, strict=True):
+        paths = {file.path for file in artifact.files or ()}
+        paths |= {link.path for link in artifact.links}
+        wanted = (item for item in aside.items if item.path in paths)
+        moves |= {item.path: (aside.folder / item.path, item) for item in wanted}
+    move(moves, tree)
+    return tuple(item for _, item in moves.values())
+
+
+def plugins_in(entries: Iterable[TreeEntry]) -> frozenset[str]:
+    """Return the plugins of a build, by the part of their names after "ggml-"."""
+    return frozenset(found for each in entries if (found := _plugin_of(each.path)))
+
+
+def _require_one_folder(first: str, second: str) -> None:
+    """Raise ``CannotCombine`` unless both servers are the same path: ggml loads plugins there."""
+    if first != second:
+        raise CannotCombine(
+            "the two builds have their servers in different folders",
+            facts=(f"the first: {first}", f"the second: {second}"),
+            hint="take one of the two builds",
+        )
+
+
+def _plugin_of(path: str) -> str | None:
+    """Return the part of a plugin's name after "ggml-"; None for what is no plugin."""
+    library = _LIBRARY.fullmatch(path.rpartition("/")[2])
+    found = library and _GGML.fullmatch(library["stem"])
+    return found["plugin"].lower() if found and found["plugin"].lower() != _BASE else None
+
+
+def _two_meanings(first: TreeEntry, second: TreeEntry) -> list[str]:
+    path = first.path
+    if isinstance(first, LinkEntry) and isinstance(second, LinkEntry):
+        if first.target == second.target:
+            return []
+        return [f"{path}: a link to {first.target} in one, to {second.target} in the other"]
+    if not (isinstance(first, FileEntry) and isinstance(second, FileEntry)):
+        return [f"{path}: a file in one, a link in the other"]
+    library = _LIBRARY.fullmatch(path.rpartition("/")[2])
+    foreign = library is not None and not _OF_THE_SOURCE.fullmatch(library["stem"])
+    if first.sha256 != second.sha256 and foreign:
+        return [f"{path}: a library of another project, in two versions"]
+    return []

@@ -1,0 +1,225 @@
+"""Many hosts: Ansible runs a playbook of the collection tsuku.llm, and says what each host did.
+
+The collection does the work; this module starts it and reads the events of ansible-runner.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tsuku_llm.errors import FleetFailed, UsageError
+from tsuku_llm.operations.copy_facts import copy_facts
+from tsuku_llm.own_copy import extra_command
+
+COLLECTION = Path(__file__).parents[2]
+"""The folder with ``ansible_collections``: next to this package, in a clone and in a wheel."""
+
+_PLAYBOOKS = COLLECTION / "ansible_collections/tsuku/llm/playbooks"
+_LAST_LINES = 5
+
+_WELL = ("active", "empty", "unchanged", "would change", "changed")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHost:
+    """What is known of one host; ``reason`` and the error's ``code`` are None if nothing failed.
+
+    ``state`` is active, empty, unchanged, would change or changed; after a failure it is failed,
+    went back, unreachable or not reached.
+    """
+
+    host: str
+    state: str = "not reached"
+    device: str | None = None
+    variant: str | None = None
+    release: str | None = None
+    reason: str | None = None
+    code: str | None = None
+
+    @property
+    def is_well(self) -> bool:
+        """True if nothing failed there."""
+        return self.state in _WELL
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRequest:
+    """What is asked of the hosts; ``update`` moves to newer releases, in batches."""
+
+    inventory: str
+    limit: str | None = None
+    update: bool = False
+    backend: str | None = None
+    channel: str | None = None
+    release: str | None = None
+
+
+def run_fleet(
+    action: str, request: FleetRequest, on_failure: Callable[[str], None]
+) -> tuple[FleetHost, ...]:
+    """Run ``status``, ``plan`` or ``apply`` on all hosts of an inventory; return each host.
+
+    ``on_failure`` gets a line as soon as a host has failed. Raises ``UsageError`` without the extra
+    ``fleet``, without an inventory, and for one without hosts. Raises ``FleetFailed`` if Ansible
+    itself does not run.
+    """
+    runner = _runner()
+    inventory = _inventory(request.inventory)
+    name = "status" if action == "status" else "update" if request.update else "apply"
+    events: list[Mapping[str, Any]] = []
+
+    def take(event: Mapping[str, Any]) -> bool:
+        about = event.get("event_data") or {}
+        events.append({"event": event.get("event"), **about})
+        if event.get("event") in ("runner_on_failed", "runner_on_unreachable"):
+            on_failure(f"{about.get('host')}: {_reason(about.get('res') or {})}")
+        return True  # ansible-runner keeps the event as well
+
+    asked = {"backend": request.backend, "channel": request.channel, "release": request.release}
+    with tempfile.TemporaryDirectory(prefix="tsuku-llm-fleet-") as folder:
+        done = runner.run(
+            private_data_dir=folder,
+            playbook=str(_PLAYBOOKS / f"{name}.yml"),
+            inventory=inventory,
+            limit=request.limit,
+            extravars={f"fleet_{key}": value for key, value in asked.items() if value},
+            cmdline="--check" if action == "plan" else None,
+            envvars=_variables(),
+            event_handler=take,
+            quiet=True,
+            # Variables may hold passwords, and the files of a run stay if we are killed.
+            suppress_env_files=True,
+        )
+        # The words of a failed run; a line of Ansible's may end with an escaped newline.
+        lines = list(done.stdout) if done.rc else []
+    said = [text for line in lines if (text := line.strip().removesuffix("\\n").strip())]
+    hosts = judged(action, events)
+    if not hosts:
+        said = said or [f"inventory: {request.inventory}"]
+        raise _nothing(request, tuple(said[-_LAST_LINES:]), started=done.rc in (0, 1))
+    return hosts
+
+
+def judged(action: str, events: Iterable[Mapping[str, Any]]) -> tuple[FleetHost, ...]:
+    """Return each host that the events are about, sorted by name. This is pure."""
+    hosts: dict[str, FleetHost] = {}
+    for event in events:
+        kind, name, found = event.get("event"), event.get("host"), event.get("res") or {}
+        if not name or not str(kind).startswith("runner_on_"):
+            continue
+        known = hosts.get(name) or FleetHost(name)
+        if kind == "runner_on_unreachable":
+            hosts[name] = replace(known, state="unreachable", reason=_reason(found))
+        elif kind == "runner_on_failed":
+            hosts[name] = _failed(known, found)
+        elif kind == "runner_on_ok":
+            hosts[name] = _done(action, known, str(event.get("task_action")), found)
+        else:
+            hosts.setdefault(name, known)
+    return tuple(hosts[name] for name in sorted(hosts))
+
+
+def _failed(known: FleetHost, found: Mapping[str, Any]) -> FleetHost:
+    """Return a host after a task that failed; the first failure is the one that counts."""
+    if known.state in ("failed", "went back"):
+        return known
+    error, build = found.get("error") or {}, found.get("build") or {}
+    code = error.get("code")
+    # A host whose own update was good goes back, too, if another one of its batch has failed.
+    state = "went back" if code == "update-rolled-back" or known.state == "changed" else "failed"
+    named = {key: build[key] for key in ("variant", "release") if key in build}
+    return replace(known, state=state, reason=_reason(found), code=code, **named)
+
+
+def _done(action: str, known: FleetHost, module: str, found: Mapping[str, Any]) -> FleetHost:
+    """Return a host after a task that was done."""
+    if module == "tsuku.llm.hardware_facts":
+        gpus = found["ansible_facts"]["tsuku_llm_gpus"]
+        return replace(known, device=gpus[0] if gpus else None)
+    if module not in ("tsuku.llm.variant_info", "tsuku.llm.variant"):
+        return known
+    is_info = module == "tsuku.llm.variant_info"
+    build = found["active" if is_info else "build"] or {}
+    known = replace(known, variant=build.get("variant"), release=build.get("release"))
+    # What a host did after a failure is the way back.
+    if known.state in ("failed", "went back"):
+        return known
+    if is_info:
+        # Before an update it is only a look: the batch of this host may never come.
+        states = ("active" if build else "empty") if action == "status" else "not reached"
+        return replace(known, state=states)
+    changed = "would change" if action == "plan" else "changed"
+    # The second change of one run is the way back; the task after it says why.
+    return replace(known, state=changed if found["changed"] else "unchanged")
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """Return why a task failed, in one line."""
+    text = str(found.get("msg") or found.get("module_stderr") or "no reason was given")
+    return " ".join(text.split())
+
+
+def _runner() -> ModuleType:
+    """Import ansible-runner. Raises ``UsageError`` without the extra ``fleet``."""
+    try:
+        import ansible_runner  # noqa: PLC0415 - of an extra, and only for this command
+    except ImportError as error:
+        raise UsageError(
+            "fleet needs Ansible, which is not installed with this copy",
+            facts=(str(error),),
+            hint=f"install the extra: {extra_command(copy_facts(), 'fleet')}",
+        ) from error
+    module: ModuleType = ansible_runner
+    return module
+
+
+def _inventory(given: str) -> str:
+    """Return an inventory as Ansible finds it from any folder. Raises ``UsageError``."""
+    # Ansible's own form of a list of hosts.
+    if "," in given:
+        return given
+    path = Path(given).absolute()
+    if not path.exists():
+        raise UsageError(
+            f"there is no inventory {given}",
+            hint="name a file or folder of Ansible's, or hosts with a comma: -i host1,host2",
+        )
+    return str(path)
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of Ansible: where it finds the collection, and this copy's programs."""
+    before = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
+    collections = os.pathsep.join(filter(None, (str(COLLECTION), before)))
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
+    found = {"ANSIBLE_COLLECTIONS_PATH": collections, "PATH": path, "ANSIBLE_NOCOLOR": "1"}
+    # An inventory that cannot be read is an error, and no empty list of hosts.
+    found["ANSIBLE_INVENTORY_UNPARSED_FAILED"] = "1"
+    # ansible-playbook starts in a folder of its own, where it would not find this one.
+    config = Path("ansible.cfg").absolute()
+    if "ANSIBLE_CONFIG" not in os.environ and config.is_file():
+        found["ANSIBLE_CONFIG"] = str(config)
+    return found
+
+
+def _nothing(request: FleetRequest, said: tuple[str, ...], *, started: bool) -> Exception:
+    """Return the error of a run that was about no host."""
+    if started:
+        within = f" that match {request.limit}" if request.limit else ""
+        return UsageError(
+            f"the inventory {request.inventory} has no hosts{within}",
+            facts=said,
+            hint=f"look at it: ansible-inventory -i {request.inventory} --graph",
+        )
+    return FleetFailed(
+        "Ansible ended with an error before it came to a host",
+        facts=said,
+        hint=f"look at the inventory: ansible-inventory -i {request.inventory} --graph",
+    )

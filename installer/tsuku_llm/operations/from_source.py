@@ -1,0 +1,259 @@
+"""The installation of a build that this machine compiles from llama.cpp's source.
+
+``tsuku-publish build`` compiles it, in a process of its own: this program runs no code of the
+publisher's package. What it leaves is installed as an unsigned build.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+from tsuku_llm.backends import JOIN, facts_of
+from tsuku_llm.disk import disk_errors, require_space
+from tsuku_llm.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
+from tsuku_llm.files import drop_tree, make_folder
+from tsuku_llm.operations.caches import NO_FOLDER
+from tsuku_llm.operations.copy_facts import copy_facts
+from tsuku_llm.operations.own_build import (
+    OwnBuildReport,
+    install_own,
+    requested_backend,
+    size_of,
+)
+from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.own_copy import extra_command
+from tsuku_llm.ownership import check_path
+from tsuku_llm.probe import probe
+from tsuku_llm.selection import detected
+
+FOLDER = "building"
+"""The folder below the user's caches in which builds are compiled; the next run continues there."""
+
+_PACKAGE = "tsuku_publish"
+_SPACE = {"cpu": 2 << 30}
+_MUCH_SPACE = 8 << 30
+"""Bytes that must be free for each backend: limits, with room for an optimised build."""
+
+_LOOK = 2.0
+"""Seconds between two looks at how far the compiler is."""
+
+_CHILD = """
+import os, runpy, signal, sys, threading
+main = threading.main_thread().ident
+def end_with_parent():
+    while os.read(0, 1):
+        pass
+    # To the main thread, which waits for the compilers: it ends them and keeps what they made.
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGTERM)
+    else:
+        os._exit(1)
+threading.Thread(target=end_with_parent, daemon=True).start()
+sys.argv[0] = "tsuku-publish"
+runpy.run_module("tsuku_publish", run_name="__main__", alter_sys=True)
+"""
+"""The program that runs tsuku-publish. Its input closes when we end, even by ``kill -9``."""
+
+_KINDS: Mapping[str, type[TsukuError]] = {each.slug: each for each in (NoSpace, UsageError)}
+"""Errors of tsuku-publish that mean the same here; every other one is ``CompileFailed``."""
+
+_TAIL = 4096
+# Ninja's "[12/345] ..." and make's "[ 12%] ...".
+_STEP = re.compile(rb"^\[(?:(\d+)/(\d+)|\s*(\d+)%)\] ", re.MULTILINE)
+
+
+def install_from_source(session: Session, source: str, *, force: bool = False) -> OwnBuildReport:
+    """Compile llama.cpp for the requested backend, install the build, and make it active.
+
+    ``source`` is what ``tsuku-publish build --source`` takes: a tree, an archive, or a source
+    distribution that pip fetches. Without a requested backend it is that of the best GPU that a
+    driver shows. An interrupted run is continued by the next one.
+
+    Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
+    no, ``CompileFailed`` with what is missing or the compiler's last words, ``NoSpace``, and the
+    errors of ``install_own``.
+    """
+    if find_spec(_PACKAGE) is None:
+        raise UsageError(
+            "this copy of the program cannot compile",
+            facts=("the package tsuku_publish is missing",),
+            hint=f"install the extra: {extra_command(copy_facts(), 'publish')}",
+        )
+    if session.paths.cache is None:
+        raise UsageError(NO_FOLDER)
+    root = session.paths.cache / FOLDER
+    # The child has another working folder, as ``python -m`` imports from there.
+    if (path := working_folder() / source).exists():
+        source = str(path)
+    backend = requested_backend(session) or _best(session)
+    build = _asked(session, root, ["show", backend])["builds"][0]
+    _require_tools(backend, build)
+    needed = sum(_SPACE.get(part, _MUCH_SPACE) for part in backend.split(JOIN))
+    _require_consent(session, root, backend, source, needed)
+    make_folder(root, private=True)
+    check_path(root)
+    places = ["--work", str(root / "work"), "--into", str(root / "builds")]
+    log = root / "work" / build["variant"] / "build.log"
+    # What an earlier run has made needs no more room.
+    there = size_of(log.parent)
+    require_space(root, needed - there, (f"compiling {backend} in {root}",))
+    answer = _asked(session, root, [backend, "--source", source, *places], log=log)
+    result = answer["builds"][0]["result"]
+    tree = Path(result["tree"])
+    with disk_errors("copying the receipt of the build", tree):
+        for name in ("receipt", "sbom"):
+            copy(result[name], tree)
+    session = session._replace(
+        agreed=True,
+        settings=session.settings._replace(
+            backend=backend, flags=session.settings.flags | {"backend"}
+        ),
+    )
+    report = install_own(session, tree, force=force, source=source)
+    # It is in the store now. What compiling left is large, and of no more use.
+    for folder in (tree.parent, log.parent):
+        drop_tree(folder)
+    return report
+
+
+def _best(session: Session) -> str:
+    """Return the first backend of a GPU that a driver of this machine shows, else the CPU's."""
+    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    return next((name for name in detected(hardware) if name != "cpu"), "cpu")
+
+
+def _require_tools(backend: str, build: Mapping[str, Any]) -> None:
+    """Refuse to begin without the tools. Raises ``CompileFailed``, which names their packages."""
+    missing = [each for each in build["missing"] if not each["optional"]]
+    if missing:
+        raise CompileFailed(
+            f"this machine lacks what compiles the {facts_of(backend).title} build",
+            facts=tuple(f"{each['name']}: {each['reason'] or each['advice']}" for each in missing),
+            hint=f"install it with: {build['install']}"
+            if build["install"]
+            else "see: tsuku-publish build show " + backend,
+        )
+
+
+def _require_consent(session: Session, root: Path, backend: str, source: str, needed: int) -> None:
+    """Ask before minutes or hours of work. Raises ``UsageError`` and ``Declined``."""
+    if session.agreed:
+        return
+    cost = (
+        f"compiling takes minutes to hours of all processors, and up to {needed / 1e9:.0f} GB in "
+        f"{root}; the build is not signed, and runs with your rights"
+    )
+    if not session.user.can_ask:
+        raise UsageError(
+            "compiling needs a yes",
+            facts=(cost,),
+            hint=f"tsuku-llm install --from-source {source} --backend {backend} --yes",
+        )
+    title = facts_of(backend).title
+    question = f"Compile the {title} build from {source}? It is {cost.partition('; ')[2]}; {cost}"
+    if not session.user.ask(question):
+        raise Declined("nothing was changed")
+
+
+def _asked(
+    session: Session, root: Path, words: list[str], log: Path | None = None
+) -> Mapping[str, Any]:
+    """Run ``tsuku-publish build`` and return the data of its answer; tell how far it is.
+
+    Raises its own error: ``NoSpace``, ``UsageError``, or else ``CompileFailed``.
+    """
+    command = [sys.executable, "-c", _CHILD, "build", *words, "--json", "--quiet"]
+    with (
+        disk_errors("compiling", root),
+        tempfile.TemporaryFile() as answer,
+        subprocess.Popen(
+            command,
+            stdout=answer,
+            # Its error is in its answer.
+            stderr=subprocess.DEVNULL,
+            # Nothing is written to it: its end tells the child that we have ended.
+            stdin=subprocess.PIPE,
+            cwd=sys.prefix,
+            env=dict(session.machine.environ),
+            # Ctrl-C reaches only us. A second signal would disturb the child as it cleans up.
+            start_new_session=True,
+        ) as child,
+    ):
+        try:
+            if log:
+                _tell_progress(session, child, log)
+            child.wait()
+        finally:
+            # After Ctrl-C or SIGTERM it ends its compilers, and keeps what they have made.
+            if child.poll() is None:
+                child.terminate()
+                child.wait()
+        answer.seek(0)
+        said = answer.read()
+    try:
+        document = json.loads(said)
+        error = document["error"]
+    except (ValueError, KeyError, TypeError) as wrong:
+        raise CompileFailed(
+            "tsuku-publish build gave no answer",
+            facts=(f"it ended with exit code {child.returncode}",),
+            hint=f"see why: tsuku-publish build {' '.join(words)}",
+        ) from wrong
+    if error:
+        kind = _KINDS.get(error["code"], CompileFailed)
+        raise kind(error["message"], facts=tuple(error["facts"]), hint=error["hint"])
+    data: Mapping[str, Any] = document["data"]
+    return data
+
+
+def _tell_progress(session: Session, child: subprocess.Popen[bytes], log: Path) -> None:
+    """Tell when the compiler begins, and each further tenth of its steps, until the child ends."""
+    session.user.note("preparing the source")
+    # An earlier run may have left a log: what is behind its end is new.
+    older = log.stat().st_size if log.exists() else 0
+    shown = -1
+    while not _has_ended(child):
+        tenth, steps = _progress(log, older)
+        if tenth > shown:
+            done = f"{tenth * 10} %{steps}" if tenth else f"0 %{steps}; the log is {log}"
+            session.user.note(f"compiling: {done}")
+            shown = tenth
+
+
+def _has_ended(child: subprocess.Popen[bytes]) -> bool:
+    """Wait for the child, up to the next look; tell whether it has ended."""
+    try:
+        child.wait(_LOOK)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _progress(log: Path, older: int) -> tuple[int, str]:
+    """Return how many tenths of its steps a compiler has done, and " of N steps" if it says so.
+
+    The log tells it, behind what ``older`` bytes of an earlier run had. -1: no step yet.
+    """
+    try:
+        with log.open("rb") as file:
+            end = file.seek(0, 2)
+            # A build that begins again has a new log.
+            file.seek(max(0, end - _TAIL, older if older <= end else 0))
+            steps = _STEP.findall(file.read())
+    except OSError:
+        return -1, ""
+    if not steps:
+        return -1, ""
+    done, of, percent = steps[-1]
+    if percent:
+        return int(percent) // 10, ""
+    return 10 * int(done) // max(1, int(of)), f" of {int(of)} steps"

@@ -1,0 +1,202 @@
+"""Bases: zig, or the root file system of an older system, by name or as a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import UsageError, did_you_mean
+from tsuku_llm.files import rename
+from tsuku_llm.safe_text import printable
+from tsuku_publish.building.matrix import BaseSystem, BuildMatrix, NewerTools, Words
+from tsuku_publish.building.newer import add_newer, newer_tools
+from tsuku_publish.building.place import Base, ToolPlace
+from tsuku_publish.building.recipe import backends_of
+from tsuku_publish.building.running import run_logged
+from tsuku_publish.building.zig import WantedZig, make_zig, wanted_zig
+from tsuku_publish.errors import MissingTools, PublishError
+
+_FOLDER = "bases"
+_FAMILY = "debian"
+_MIRROR = "DEBOOTSTRAP_MIRROR"
+_UNSHARED = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
+_ADMINISTRATORS = "/usr/sbin:/sbin"
+_SHELL = Path("/bin/sh")
+_ELF_HEADER = 20
+_ARCHITECTURES = {62: "amd64", 183: "arm64", 22: "s390x"}
+"""By the number that each ELF file has of its machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBase:
+    """A base as it is named, with what a build needs in it.
+
+    ``system`` is None for a folder of the user's, which is used as it is; else ``packages`` are
+    installed in it, and ``root`` is there when it is complete.
+    """
+
+    name: str
+    root: Path
+    system: BaseSystem | None
+    packages: Words
+    newer: tuple[NewerTools, ...] = ()
+
+    @property
+    def contents(self) -> Words:
+        """Return the packages, those of newer suites as ``glslc/trixie``."""
+        later = [
+            f"{name}/{row.suite}" for row in self.newer for name in row.programs + row.packages
+        ]
+        return (*self.packages, *dict.fromkeys(later))
+
+    @property
+    def made(self) -> bool:
+        """Whether the root is there."""
+        return self.root.is_dir()
+
+
+def wanted_base(
+    word: str, variant: str, matrix: BuildMatrix, work: Path, platform: str
+) -> WantedBase | WantedZig:
+    """Return the base that a word names for a variant: a row of the data, else a folder.
+
+    Each set of packages has its own root, so no build depends on what was built before it.
+    Raises ``UsageError``.
+    """
+    if word in matrix.zig.bases:
+        return wanted_zig(word, variant, matrix, work.absolute() / _FOLDER, platform)
+    system = matrix.bases.get(word)
+    if system is None:
+        if not Path(word).is_dir():
+            names = (*matrix.bases, *matrix.zig.bases)
+            known = f"bases: {', '.join(names)}"
+            otherwise = "name one of them, or a folder with the root file system of your own"
+            hint = did_you_mean(word, names, otherwise)
+            raise UsageError(f"{word} is no base and no folder", facts=(known,), hint=hint)
+        return WantedBase(word, Path(word).absolute(), None, ())
+    newer = newer_tools(variant, word, system)
+    # Either of Ninja and make builds.
+    names = matrix.tools_of(backends_of(variant, matrix))
+    tools = [matrix.tools[name] for name in names if name != "make"]
+    named = {tool.packages[_FAMILY] for tool in tools if _FAMILY in tool.packages}
+    # The base's own suite may not even have what a newer one brings.
+    brought = {name for row in newer for name in row.programs + row.packages}
+    needed = {name for row in newer for name in row.needs}
+    packages = tuple(sorted((named - brought) | {*system.packages} | needed))
+    content = "\n".join((system.suite, *packages, *map(str, newer)))
+    key = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return WantedBase(word, work.absolute() / _FOLDER / f"{word}-{key}", system, packages, newer)
+
+
+def make_base(
+    wanted: WantedBase | WantedZig, environ: Mapping[str, str], tell: Callable[[str], None]
+) -> None:
+    """Make the root of a base with debootstrap, or fetch zig; it gets its name when it is complete.
+
+    The caller holds the work folder. Raises ``MissingTools``, ``PublishError`` without the rights,
+    ``BuildFailed`` with debootstrap's, apt's or pip's last lines, ``NoSpace``, and the errors of
+    the disk.
+    """
+    if isinstance(wanted, WantedZig):
+        make_zig(wanted, environ, tell)
+        return
+    assert wanted.system is not None  # noqa: S101 - a folder of the user's is there
+    _require("debootstrap", "debootstrap", "makes the base")
+    _require("unshare", "util-linux", "keeps debootstrap's mounts apart")
+    _require_sandbox()
+    if os.geteuid() != 0:
+        raise PublishError(
+            f"only root can make the base {wanted.name}: debootstrap changes owners and mounts",
+            hint="make it once as root, with the same --work; or name a folder with a root file "
+            "system, such as an exported container image: --base FOLDER",
+        )
+    folder = wanted.root.parent
+    kept = folder / "packages"
+    with disk_errors("making a folder", folder):
+        kept.mkdir(parents=True, exist_ok=True)
+    beside = wanted.root.with_name(f".{wanted.root.name}.new")
+    log = folder / f"{wanted.root.name}.log"
+    tell(f"{wanted.name}: making it in {wanted.root}, once; its log is {log}")
+    with disk_errors("removing what is left of an earlier run", beside):
+        # It has no mounts: those of a killed debootstrap ended with its namespace.
+        if beside.exists():
+            shutil.rmtree(beside)
+        log.unlink(missing_ok=True)
+    proxies = {name: value for name, value in environ.items() if name.lower() in _PROXIES}
+    path = f"{environ.get('PATH', '')}:{_ADMINISTRATORS}"
+    given = {**proxies, "PATH": path, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    run_logged(
+        [
+            *(*_UNSHARED, "debootstrap", "--variant=minbase", "--force-check-gpg"),
+            *(f"--include={','.join(wanted.packages)}", f"--cache-dir={kept}"),
+            *(wanted.system.suite, str(beside), *filter(None, [environ.get(_MIRROR)])),
+        ],
+        doing=f"making the base {wanted.name}",
+        log=log,
+        folder=folder,
+        environ=given,
+    )
+    for row in wanted.newer:
+        add_newer(row, beside, kept, log, given)
+    with disk_errors("finishing the base", beside):
+        for archive in (beside / "var/cache/apt/archives").glob("*.deb"):
+            archive.unlink()  # ``kept`` has it, too
+        rename(beside, wanted.root)
+
+
+def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
+    """Return a base that is there, when commands can run in it.
+
+    Raises ``MissingTools`` without bubblewrap, ``UsageError`` for a folder that is no root of this
+    architecture, and ``PublishError`` where this machine forbids the sandbox.
+    """
+    if isinstance(wanted, WantedZig):
+        return wanted.place()
+    _require_sandbox()
+    base = Base(wanted.root, wanted.system.environment if wanted.system else {})
+    shell = base.outside(_SHELL)
+    if not shell.is_file():
+        raise UsageError(
+            f"{base.root} is no root file system: it has no {_SHELL}",
+            hint="name the folder into which a whole system was unpacked",
+        )
+    with disk_errors("reading the base", base.root), shell.open("rb") as file:
+        header = file.read(_ELF_HEADER)
+    order: Literal["little", "big"] = "big" if header[5:6] == b"\2" else "little"
+    machine = int.from_bytes(header[18:], order)
+    if _ARCHITECTURES.get(machine) != platform.partition("-")[2]:
+        name = _ARCHITECTURES.get(machine, "another architecture")
+        raise UsageError(
+            f"{base.root} is a system for {name}, and this machine is {platform}",
+            hint="build it on such a machine; `add` takes the builds of several machines",
+        )
+    tried = subprocess.run(
+        base.argv([str(_SHELL), "-c", ":"]), capture_output=True, text=True, check=False
+    )
+    if tried.returncode:
+        said = [line for line in tried.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        raise PublishError(
+            "bubblewrap cannot run anything in the base",
+            facts=(f"base: {base.root}", printable(said[-1])),
+            hint="containers often forbid namespaces: allow them, or build on the host",
+        )
+    return base
+
+
+def _require_sandbox() -> None:
+    _require("bwrap", "bubblewrap", "runs the compilers in the base")
+
+
+def _require(program: str, package: str, purpose: str) -> None:
+    if shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_ADMINISTRATORS}") is None:
+        raise MissingTools(
+            f"{program} is missing, which {purpose}", hint=f"install the package {package}"
+        )

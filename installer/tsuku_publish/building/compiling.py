@@ -1,0 +1,156 @@
+"""CMake's run in a folder that is kept: it continues where an earlier run was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.files import drop_tree, write_output
+from tsuku_publish.building.recipe import Recipe
+from tsuku_publish.building.running import run_logged
+from tsuku_publish.building.source import Source, copy_source
+from tsuku_publish.building.toolchain import Toolchain
+
+_LANGUAGES = ("C", "CXX")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A variant to build: what CMake is told, the tools of this machine, and the source.
+
+    Without a source it can only be shown.
+    """
+
+    recipe: Recipe
+    toolchain: Toolchain
+    source: Source | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A build that is complete: its folder of programs, its log, and what it was made with.
+
+    ``arguments`` are CMake's, and ``flags`` the compilers', both with ``SOURCE`` and ``BUILD`` for
+    the two folders; ``folder`` has the source. ``reused`` is whether an earlier run had begun it.
+    """
+
+    programs: Path
+    folder: Path
+    log: Path
+    arguments: tuple[str, ...]
+    flags: tuple[str, ...]
+    reused: bool
+
+
+def compile_variant(
+    order: Order, source: Source, folder: Path, jobs: int, environ: Mapping[str, str]
+) -> Compiled:
+    """Compile a variant in a folder that this process holds.
+
+    What an earlier run left there is used if source, flags and tools are the same, and thrown away
+    otherwise. Raises ``BuildFailed``, ``NoSpace``, and the errors of the disk.
+    """
+    recipe = order.recipe
+    arguments = cmake_arguments(order)
+    flags = (*recipe.flags, "-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
+    key = _key(order, source)
+    note = folder / "key.json"
+    reused = _text(note) == key and (folder / "source").is_dir()
+    if not reused:
+        with disk_errors("removing an older build", folder):
+            # First: an interruption from here on must not leave a note for what is gone.
+            note.unlink(missing_ok=True)
+            for name in ("build", "source", "build.log"):
+                path = folder / name
+                drop_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        copy_source(source, folder / "source")
+        write_output(note, key)
+    place = order.toolchain.place
+    here = place.inside(folder)
+    places = {"SOURCE": str(here / "source"), "BUILD": str(here / "build")}
+    # CMake hands these texts to a shell as they are, and a folder's name may have spaces.
+    placed = shlex.join(_placed(flag, places) for flag in flags)
+    told = [f"-DCMAKE_{language}_FLAGS={placed}" for language in _LANGUAGES]
+    if "cuda" in recipe.backends:
+        host = shlex.join(f"-Xcompiler={_placed(flag, places)}" for flag in flags)
+        told.append(f"-DCMAKE_CUDA_FLAGS={host}")
+    linked = " ".join(recipe.link_flags)
+    told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
+    told += place.told()
+    surroundings = {
+        **place.environment(environ),
+        "LC_ALL": "C",
+        "TZ": "UTC",
+        "SOURCE_DATE_EPOCH": str(source.time),
+        "GIT_CEILING_DIRECTORIES": str(here),
+    }
+    cmake = order.toolchain.get("cmake")
+    program = str(cmake.path) if cmake else "cmake"
+    log = folder / "build.log"
+    doing = f"building {recipe.variant}"
+    for command in (
+        [program, "-S", places["SOURCE"], "-B", places["BUILD"], *arguments, *told],
+        [program, "--build", places["BUILD"], "--parallel", str(jobs)],
+    ):
+        words = place.argv(command, folder)
+        run_logged(words, doing=doing, log=log, folder=folder, environ=surroundings)
+    return Compiled(
+        folder / "build/bin",
+        folder / "source",
+        log,
+        arguments,
+        (*flags, *recipe.link_flags),
+        reused,
+    )
+
+
+def cmake_arguments(order: Order) -> tuple[str, ...]:
+    """Return CMake's arguments, in an order that never changes."""
+    definitions = dict(order.recipe.definitions)
+    if source := order.source:
+        # CMake would ask git, which answers for any repository around the folder.
+        definitions.setdefault("LLAMA_BUILD_NUMBER", str(source.release))
+        definitions.setdefault("LLAMA_BUILD_COMMIT", source.commit)
+    return (
+        f"-G{order.recipe.generator}",
+        *(f"-D{name}={value}" for name, value in sorted(definitions.items())),
+    )
+
+
+def _key(order: Order, source: Source) -> str:
+    """Return what decides a build's bytes, as text: equal keys may share a folder."""
+    tools = [
+        [each.name, str(each.path), each.text or each.version] for each in order.toolchain.found
+    ]
+    content = {
+        "source": source.digest,
+        "time": source.time,
+        "arguments": cmake_arguments(order),
+        "recipe": {**asdict(order.recipe), "notes": []},
+        "tools": tools,
+        "place": order.toolchain.place.described(),
+    }
+    return json.dumps(content, indent=1, sort_keys=True, default=dict) + "\n"
+
+
+def _placed(flag: str, places: Mapping[str, str]) -> str:
+    for name, path in places.items():
+        flag = flag.replace(f"={name}=", f"={path}=")
+    return flag
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8")
+    except OSError:
+        return None
+
+
+def processors() -> int:
+    """Return how many files are compiled at the same time by default."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,272 @@
+"""Where a build's tools are and where they run: this machine, or the root of another system."""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tsuku_publish.building.matrix import Zig, ZigTarget
+
+_TIME_LIMIT = 30.0
+"""Seconds for one tool to tell its version; nvcc and icpx on a network disk are slow."""
+
+_COMPILERS = ("CC", "CXX", "CUDACXX", "CUDAHOSTCXX")
+_KEPT = ("PATH", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", *_COMPILERS)
+_KEPT_STARTS = (
+    *("CCACHE_", "CUDA", "ROCM_", "HIP_", "VULKAN_SDK", "ONEAPI_", "CMPLR_", "INTEL_"),
+    *("OpenVINO", "TBB", "MKL", "CMAKE_", "DEVELOPER_DIR", "SDKROOT", "CPATH"),
+)
+"""What CMake and the compilers get of our environment; the rest must not decide any byte."""
+
+_INSIDE = Path("/tmp/build")  # noqa: S108 - a place in the base, where nobody else is
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_MOST_LINKS = 40
+SHARED = "ggml-shared.cmake"
+"""The file of zig's folder that CMake includes when it begins ggml's own project."""
+
+_PACKAGE = re.compile(
+    r"^Package: (\S+)\nStatus: \S+ \S+ installed\n(?:\S.*\n| .*\n)*?Version: (\S+)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlace:
+    """A place with tools: this machine, where they run as they are.
+
+    The usual folders are below ``root``. ``given`` are variables that the tools get where the user
+    sets none.
+    """
+
+    root: Path = Path("/")
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def path(self, usual: str) -> Path:
+        """Return the path of a folder that many systems have, for a program that runs here."""
+        return self.root / usual.lstrip("/")
+
+    def outside(self, path: Path) -> Path:
+        """Return where a path of this place is on this machine, without links."""
+        return path.resolve()
+
+    def which(self, command: str, path: str) -> Path | None:
+        """Return the program of this name on a search path."""
+        found = shutil.which(command, path=path)
+        return Path(found) if found else None
+
+    def inside(self, folder: Path) -> Path:
+        """Return the path that a folder of this machine has for a command that runs with it."""
+        return folder.absolute()
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that tools get."""
+        # With CCACHE_BASEDIR, ccache would write other paths into the files than the compiler.
+        return {
+            name: value
+            for name, value in environ.items()
+            if (name in _KEPT or name.startswith(_KEPT_STARTS)) and name != "CCACHE_BASEDIR"
+        }
+
+    def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
+        """Return the words that run a command here, with a folder that it may write to."""
+        del folder  # it can write anywhere
+        return [*command]
+
+    def answer(self, command: Sequence[str], environ: Mapping[str, str]) -> str:
+        """Return what a command prints; "" if it fails or takes too long."""
+        try:
+            done = subprocess.run(
+                self.argv(command),
+                env={**environ, "LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_TIME_LIMIT,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+    def named(self, path: Path) -> str:
+        """Return how a receipt names a tool's path."""
+        return str(path)
+
+    def told(self) -> list[str]:
+        """Return what CMake is told of this place alone."""
+        return []
+
+    def text(self, path: Path) -> str:
+        """Return a file's text; "" if it cannot be read."""
+        try:
+            return self.outside(path).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def release(self) -> dict[str, str]:
+        """Return what the system says of itself in os-release, such as its ID and VERSION_ID."""
+        lines = self.text(self.path("/etc/os-release")).splitlines()
+        pairs = (line.partition("=")[::2] for line in lines if "=" in line)
+        return {name: value.strip("\"'") for name, value in pairs}
+
+    def described(self) -> dict[str, Any]:
+        """Return what a receipt says of the system, besides the tools."""
+        return {"system": self.release().get("PRETTY_NAME") or f"{host.system()} {host.release()}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Base(ToolPlace):
+    """A folder with the root file system of another system; bubblewrap runs the tools in it.
+
+    They see it read-only, without a network and without anything else of this machine but the
+    folder of the build, which always has the same path there.
+    """
+
+    def path(self, usual: str) -> Path:
+        """Return the same path: it is one of the base."""
+        return Path(usual)
+
+    def outside(self, path: Path) -> Path:
+        """Return where a path of the base is on this machine; links do not lead out of the base."""
+        waiting = [*reversed(path.parts)]
+        found: list[str] = []
+        links = 0
+        while waiting:
+            part = waiting.pop()
+            if part == "/":
+                found.clear()
+            elif part == "..":
+                found = found[:-1]
+            else:
+                real = self.root.joinpath(*found, part)
+                if real.is_symlink() and links < _MOST_LINKS:
+                    links += 1
+                    waiting += reversed(real.readlink().parts)
+                else:
+                    found.append(part)
+        return self.root.joinpath(*found)
+
+    def which(self, command: str, path: str) -> Path | None:
+        """Return the program of this name on a search path of the base, as a path of the base."""
+        for folder in path.split(":") if "/" not in command else ("/",):
+            place = Path(folder or "/", command)
+            real = self.outside(place)
+            if real.is_file() and os.access(real, os.X_OK):
+                return place
+        return None
+
+    def inside(self, folder: Path) -> Path:
+        """Return the same path for every folder: no byte depends on where it is."""
+        del folder
+        return _INSIDE
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the base's variables, and ccache's settings of ours.
+
+        A base that gives none has its compilers named by ours. Else ours are those of a machine,
+        and the base has no such paths.
+        """
+        asked = {**environ, **self.given}
+        kept = {
+            name: value
+            for name, value in ToolPlace.environment(self, asked).items()
+            if name.startswith("CCACHE_")
+            or name in self.given
+            or (name in _COMPILERS and not self.given)
+        }
+        return {**kept, "PATH": _PATH, "HOME": "/tmp", "CCACHE_DIR": f"{_INSIDE}/ccache"}  # noqa: S108
+
+    def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
+        """Return the words that run a command in the base, also if we are killed: then it ends."""
+        words = [
+            *(shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-all"),
+            *("--ro-bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"),
+            *("--tmpfs", "/tmp"),  # noqa: S108 - of the base
+        ]
+        if folder:
+            words += ["--bind", str(folder.absolute()), str(_INSIDE), "--chdir", str(_INSIDE)]
+        return [*words, *command]
+
+    def described(self) -> dict[str, Any]:
+        """Return what a receipt says of the base: not its path, which differs between machines."""
+        told = self.release()
+        return {
+            "system": told.get("PRETTY_NAME", "Linux"),
+            "base": "-".join(filter(None, (told.get("ID", "linux"), told.get("VERSION_ID")))),
+            "glibc": self.glibc(),
+            "packages": dict(self.packages()),
+        }
+
+    def glibc(self) -> str | None:
+        """Return the version of the base's glibc; None if it has another libc."""
+        said = self.answer(["getconf", "GNU_LIBC_VERSION"], self.environment({}))
+        return said.split()[-1] if said else None
+
+    def packages(self) -> Iterator[tuple[str, str]]:
+        """Yield each installed package with its version, where dpkg or apk manages them.
+
+        Those that a base took from a newer suite are named as ``glslc/trixie``.
+        """
+        for found in _PACKAGE.finditer(self.text(Path("/var/lib/dpkg/status"))):
+            yield found[1], found[2]
+        for suite in sorted(self.outside(Path("/opt")).glob("*/var/lib/dpkg")):
+            name = suite.parts[-4]
+            for found in _PACKAGE.finditer(self.text(Path("/opt", name, "var/lib/dpkg/status"))):
+                yield f"{found[1]}/{name}", found[2]
+        for block in self.text(Path("/lib/apk/db/installed")).split("\n\n"):
+            lines = dict(line.partition(":")[::2] for line in block.splitlines())
+            if "P" in lines:
+                yield lines["P"], lines.get("V", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZigPlace(ToolPlace):
+    """This machine, with zig in a ``folder`` as its compilers for another C library, ``base``."""
+
+    folder: Path
+    zig: Zig
+    base: str
+
+    @property
+    def target(self) -> ZigTarget:
+        """What zig compiles for."""
+        return self.zig.bases[self.base]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return this machine's variables with zig's compilers.
+
+        They have a cache of their own: ccache cannot tell them apart.
+        """
+        kept = ToolPlace.environment(self, environ)
+        kept = {name: kept[name] for name in kept if name not in {*_COMPILERS, "CPATH"}}
+        compilers = self.folder / self.base
+        cache = str(self.folder.with_name("zig-cache"))
+        return {
+            **kept,
+            "CC": str(compilers / "cc"),
+            "CXX": str(compilers / "c++"),
+            "ZIG_GLOBAL_CACHE_DIR": cache,
+            "ZIG_LOCAL_CACHE_DIR": cache,
+            "CCACHE_DISABLE": "1",
+        }
+
+    def named(self, path: Path) -> str:
+        """Return a path of zig's folder as the same on every machine."""
+        if path.is_relative_to(self.folder):
+            return str(Path(f"zig-{self.zig.version}", path.relative_to(self.folder)))
+        return str(path)
+
+    def told(self) -> list[str]:
+        """Return that ggml has shared libraries, whatever the others are."""
+        return [f"-DCMAKE_PROJECT_ggml_INCLUDE={self.folder / SHARED}"]
+
+    def described(self) -> dict[str, Any]:
+        """Return zig's version and target: nothing else of this machine decides what is linked."""
+        system = f"zig {self.zig.version} for {self.target.target}"
+        return {"system": system, "zig": self.zig.version, "target": self.target.target}

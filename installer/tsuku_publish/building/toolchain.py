@@ -1,0 +1,175 @@
+"""The tools that a machine or a base has for a build: where they are, and their versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tsuku_llm.packages import family_of, install_command
+from tsuku_publish.building.matrix import BuildMatrix, BuildTool, Words, numbers
+from tsuku_publish.building.place import Base, ToolPlace
+from tsuku_publish.errors import MissingTools
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTool:
+    """A tool of this machine; ``version`` is "" if it does not tell one, ``text`` is what it says.
+
+    ``path`` is the program, or the header that shows that a library is there.
+    """
+
+    name: str
+    title: str
+    path: Path
+    version: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingTool:
+    """A tool that this machine lacks, or has in a version that is too old."""
+
+    name: str
+    title: str
+    reason: str
+    advice: str
+    optional: str
+    old: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What was found for a build, and what was not, in a ``place`` of this ``platform``.
+
+    ``family`` is the system's package manager. ``command`` installs all that is not there; None if
+    not every package is known.
+    """
+
+    found: tuple[FoundTool, ...]
+    missing: tuple[MissingTool, ...]
+    family: str
+    command: str | None
+    platform: str = "linux-amd64"
+    place: ToolPlace = field(default_factory=ToolPlace)
+
+    def get(self, name: str) -> FoundTool | None:
+        """Return a tool that was found."""
+        return next((tool for tool in self.found if tool.name == name), None)
+
+    @property
+    def lacking(self) -> tuple[MissingTool, ...]:
+        """The missing tools without which nothing can be built."""
+        return tuple(tool for tool in self.missing if not tool.optional)
+
+    def require_complete(self) -> None:
+        """Raise ``MissingTools``, which names each with its package."""
+        if not self.lacking:
+            return
+        told = [
+            f"{tool.title}: {tool.reason or 'not found'}; {tool.advice}" for tool in self.lacking
+        ]
+        raise MissingTools(
+            "tools for this build are missing: " + ", ".join(tool.title for tool in self.lacking),
+            facts=tuple(told),
+            hint=self._hint(),
+        )
+
+    def _hint(self) -> str:
+        where = f" in the base {self.place.root}" if isinstance(self.place, Base) else ""
+        if self.command:
+            return f"run{where}: {self.command}"
+        return f"install what is named{where}, then try again"
+
+
+def detect(
+    matrix: BuildMatrix,
+    backends: Words,
+    environ: Mapping[str, str],
+    *,
+    platform: str = "linux-amd64",
+    place: ToolPlace,
+) -> Toolchain:
+    """Look for the tools that these backends need, on the PATH of a place and in usual folders."""
+    environ = place.environment(environ)
+    family = family_of(platform.partition("-")[0], place.text(place.path("/etc/os-release")))
+    found: list[FoundTool] = []
+    missing: list[MissingTool] = []
+    for name in matrix.tools_of(backends):
+        tool = matrix.tools[name]
+        path = _found(tool, environ, place)
+        seen = _described(name, tool, path, environ, place) if path else None
+        old = seen is not None and bool(
+            tool.least and seen.version and numbers(seen.version) < numbers(tool.least)
+        )
+        if seen is not None and not old:
+            found.append(seen)
+            continue
+        reason = f"{seen.path} is {seen.version}, and {tool.least} is needed" if seen else ""
+        named = [f"{each}={environ[each]}" for each in tool.variables if environ.get(each)]
+        if named and not seen:
+            reason = f"not found with {' '.join(named)}"
+        # The system's package is what was found, so it does not help.
+        advice = (tool.advice or "install a newer one") if old else _advice(tool, family)
+        missing.append(MissingTool(name, tool.title, reason, advice, tool.optional, old=old))
+    names = {tool.name for tool in found}
+    # Either builds; Ninja is the faster one.
+    missing = [tool for tool in missing if tool.name != "make" or "ninja" not in names]
+    lacking = [tool.name for tool in missing if not (tool.optional or tool.old)]
+    packages = [matrix.tools[name].packages.get(family) for name in lacking]
+    command = install_command(packages, family)
+    return Toolchain(tuple(found), tuple(missing), family, command, platform, place)
+
+
+def _found(tool: BuildTool, environ: Mapping[str, str], place: ToolPlace) -> Path | None:
+    """Return the first path that has a tool: its variables, the PATH, then the usual folders."""
+    told = [environ[name] for name in tool.variables if environ.get(name)]
+    if tool.files:
+        bases = [*map(Path, told), *map(place.path, tool.roots)]
+        return next(_matches(bases, tool.files, place), None)
+    path = environ.get("PATH", "")
+    for each in told:
+        # CC and the like name a program with options, CUDA_PATH and the like a folder above bin.
+        if not place.outside(Path(each)).is_dir():
+            # CMake would use it, too: another compiler must not stand in for it here.
+            return place.which(each, path) or place.which(next(iter(each.split()), ""), path)
+        for command in tool.commands:
+            if program := place.which(command, str(Path(each, "bin"))):
+                return program
+    searched = [path, *(str(place.path(each)) for each in tool.folders)]
+    for command in tool.commands:
+        for folder in searched:
+            if program := place.which(command, folder):
+                return program
+    return None
+
+
+def _matches(bases: list[Path], patterns: Words, place: ToolPlace) -> Iterator[Path]:
+    for base in bases:
+        real = place.outside(base)
+        for pattern in patterns:
+            yield from (base / each.relative_to(real) for each in sorted(real.glob(pattern)))
+
+
+def _described(
+    name: str, tool: BuildTool, path: Path, environ: Mapping[str, str], place: ToolPlace
+) -> FoundTool:
+    if tool.files:
+        # Both names begin at the same folder.
+        base = path.parents[len(Path(tool.files[0]).parts) - 1]
+        text = place.text(base / tool.version_file) if tool.version_file else ""
+    else:
+        text = place.answer([str(path), "--version"], environ)
+    shown = re.search(tool.version, text)
+    version = ".".join(shown.groups()) if shown else ""
+    # A header's text is its source: only a program's answer says which one it is.
+    return FoundTool(name, tool.title, path, version, "" if tool.files else text.strip())
+
+
+def _advice(tool: BuildTool, family: str) -> str:
+    """Name the package that has a tool: this system's, or else that of the known ones."""
+    if family in tool.packages:
+        return f"package {tool.packages[family]}"
+    names = [f"{tool.packages[each]} ({each.title()})" for each in tool.packages]
+    return tool.advice or f"package {', '.join(names)}"

@@ -1,0 +1,245 @@
+"""The command ``build``: llama.cpp's source becomes builds of one's own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.render.text import size, table
+from tsuku_publish.building.compiling import Order, cmake_arguments, processors
+from tsuku_publish.building.orders import Orders, orders
+from tsuku_publish.building.orders import build as build_orders
+from tsuku_publish.building.place import Base, ToolPlace, ZigPlace
+from tsuku_publish.building.recipe import BASELINES, BuildWishes, device_code
+from tsuku_publish.building.result import RECEIPT, SBOM, TREE, FinishedBuild
+from tsuku_publish.building.source import DISTRIBUTION, Source
+from tsuku_publish.cli.options import FOLDER, tell
+from tsuku_publish.cli.own import c_library, measured_document
+
+if TYPE_CHECKING:
+    from tsuku_publish.cli import documents
+
+
+@click.command("build", cls=Command)
+@click.argument("words", nargs=-1, metavar="[show] VARIANT...")
+@click.option(
+    "--source",
+    metavar="SOURCE",
+    help=f"llama.cpp's tree, archive, or {DISTRIBUTION}==VERSION.",
+)
+@click.option("--release", metavar="TAG", help="Which build of llama.cpp it is; as SOURCE says.")
+@click.option(
+    "--into", type=FOLDER, default="builds", metavar="FOLDER", help="Where builds go; builds."
+)
+@click.option(
+    "--work",
+    type=FOLDER,
+    default="builds/.work",
+    metavar="FOLDER",
+    help="Where it compiles; kept for the next run. builds/.work.",
+)
+@click.option(
+    "--cuda-architectures", metavar="LIST", help="The NVIDIA cards: 8.6,9.0. As the toolkit has."
+)
+@click.option("--gfx", metavar="LIST", help="The AMD cards: gfx1030,gfx1100. As ROCm has.")
+@click.option(
+    "--baseline",
+    metavar="LEVEL",
+    default=BASELINES[0],
+    help="The oldest x86 processor: x86-64-v1 to -v4; v1.",
+)
+@click.option(
+    "--base",
+    metavar="BASE",
+    help="Compile for an older system: debian-11, glibc-2.17, musl, or a folder with its files.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files at a time; all cores.")
+@click.pass_obj
+def build(  # noqa: PLR0913 - each is an option
+    console: Console,
+    *,
+    words: tuple[str, ...],
+    source: str | None,
+    release: str | None,
+    into: Path,
+    work: Path,
+    cuda_architectures: str | None,
+    gfx: str | None,
+    baseline: str,
+    base: str | None,
+    jobs: int | None,
+) -> CommandResult:
+    """Build llama.cpp's server and tools from its source.
+
+    VARIANT is cpu, cuda, vulkan, rocm, sycl, opencl, openvino or metal, or several in one build:
+    cuda+vulkan. Without one, GGML_CUDA=1 and its siblings in the environment say it. `build show`
+    prints what would be built with what, and which tools are missing. Each build is complete in
+    FOLDER/VARIANT, or not there; docs/building.md has a guide for each backend.
+    """
+    only_show = words[:1] == ("show",)
+    variants = words[1:] if only_show else words
+    named = source if only_show else source or DISTRIBUTION
+    cards = (_listed(cuda_architectures), _listed(gfx))
+    wishes = BuildWishes(variants, named, release, *cards, baseline, base)
+    environ = dict(os.environ)
+
+    def told(line: str) -> None:
+        tell(console, line)
+
+    with orders(wishes, work, environ, told, only_show=only_show) as planned:
+        if only_show or planned.source is None:
+            answer = _answer(planned, None)
+            return CommandResult(answer, _shown(planned))
+        finished = build_orders(
+            planned,
+            planned.source,
+            work=work,
+            into=into,
+            jobs=jobs or processors(),
+            environ=environ,
+            tell=told,
+        )
+        return CommandResult(_answer(planned, finished), _done(finished, planned.source))
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    """Return the words of a list with commas, or with CMake's semicolons."""
+    return tuple(word.strip() for word in (text or "").replace(";", ",").split(",") if word.strip())
+
+
+def _shown(planned: Orders) -> tuple[str, ...]:
+    lines: list[str] = []
+    if planned.source:
+        lines.append(f"source    {_source(planned.source)}")
+    else:
+        lines.append("source    not named: other GGML_ and LLAMA_ variables are not shown")
+    for order in planned.orders:
+        made, tools = order.recipe, order.toolchain
+        lines += ["", f"{made.variant} for {made.platform}, with {made.generator}"]
+        if base := _base(tools.place):
+            libc = f", glibc {base['glibc']}" if base["glibc"] else ""
+            lines.append(f"  in {base['system']}{libc}, {base['root']}")
+        rows = [(tool.title, tool.version or "-", str(tool.path)) for tool in tools.found]
+        rows += [
+            (tool.title, "too old", f"{tool.reason}; {tool.advice}")
+            if tool.old
+            else (tool.title, "not there", tool.optional or tool.reason or tool.advice)
+            for tool in tools.missing
+        ]
+        lines += table(rows, indent=2)
+        if made.cuda_architectures:
+            sass, ptx = device_code(made.cuda_architectures)
+            lines.append(f"  CUDA SASS {', '.join(sass) or 'none'}; PTX {', '.join(ptx) or 'none'}")
+        lines += [f"  {note}" for note in made.notes]
+        lines.append(f"  cmake {shlex.join(cmake_arguments(order))}")
+        lines.append(f"  compiler flags: {' '.join((*made.flags, *made.link_flags)) or 'none'}")
+        if tools.lacking:
+            lines.append(f"  missing: {', '.join(tool.title for tool in tools.lacking)}")
+        if tools.command:
+            lines.append(f"  install it with: {tools.command}")
+    for each in planned.unmade:
+        lines += ["", f"the base {each.name} is not made yet; `build` makes it in {each.root}"]
+        lines.append(f"  with {' '.join(each.contents)}")
+    return tuple(lines)
+
+
+def _source(source: Source) -> str:
+    release = f"b{source.release}" if source.release else "of an unknown release"
+    return f"{source.name}, {release}, sha256 {source.digest[:12]}"
+
+
+def _done(finished: tuple[FinishedBuild, ...], source: Source) -> tuple[str, ...]:
+    rows = [
+        (
+            each.variant,
+            str(each.folder / TREE),
+            size(each.measured.size),
+            c_library(each.measured),
+            f"libstdc++ {each.measured.libstdcxx}" if each.measured.libstdcxx else "",
+        )
+        for each in finished
+    ]
+    named = " ".join(
+        f"--variant {shlex.quote(f'{each.variant}={each.folder / TREE}')}" for each in finished
+    )
+    tag = f"b{source.release}" if source.release else "bNUMBER"
+    return (
+        *table(rows, indent=0),
+        f"{RECEIPT} and {SBOM} are beside each {TREE}; to offer them:",
+        f"  tsuku-publish add {tag} {named} --into FOLDER --url URL",
+    )
+
+
+def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> documents.BuildAnswer:
+    source = planned.source
+    done = {each.variant: each for each in finished or ()}
+    return {
+        "source": {
+            "name": source.name,
+            "sha256": source.digest,
+            "archive_sha256": source.archive,
+            "release": f"b{source.release}" if source.release else None,
+            "commit": source.commit,
+            "time": source.time,
+        }
+        if source
+        else None,
+        "builds": [_build(order, done.get(order.recipe.variant)) for order in planned.orders],
+        "unmade": [
+            {"name": base.name, "root": base.root, "packages": list(base.contents)}
+            for base in planned.unmade
+        ],
+    }
+
+
+def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuildDocument:
+    made, tools = order.recipe, order.toolchain
+    return {
+        "variant": made.variant,
+        "backends": list(made.backends),
+        "platform": made.platform,
+        "base": _base(tools.place),
+        "cmake": list(cmake_arguments(order)),
+        "flags": [*made.flags, *made.link_flags],
+        "notes": list(made.notes),
+        "tools": [
+            {"name": tool.name, "version": tool.version or None, "path": tool.path}
+            for tool in tools.found
+        ],
+        "missing": [
+            {
+                "name": tool.name,
+                "reason": tool.reason or None,
+                "advice": tool.advice,
+                "optional": bool(tool.optional),
+            }
+            for tool in tools.missing
+        ],
+        "install": tools.command,
+        "result": {
+            "tree": finished.folder / TREE,
+            "receipt": finished.folder / RECEIPT,
+            "sbom": finished.folder / SBOM,
+            "continued": finished.reused,
+            "companions": list(finished.companions),
+            "measured": measured_document(finished.measured),
+        }
+        if finished
+        else None,
+    }
+
+
+def _base(place: ToolPlace) -> documents.BaseDocument | None:
+    told = place.described()
+    if isinstance(place, ZigPlace):
+        return {"root": place.folder, "system": told["system"], "glibc": None}
+    if isinstance(place, Base):
+        return {"root": place.root, "system": told["system"], "glibc": told["glibc"]}
+    return None

@@ -1,0 +1,190 @@
+"""The taking of one build of upstream: whole, attested, measured and started, then recorded."""
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from platform import machine
+from typing import Any
+
+from tsuku_llm import archive
+from tsuku_llm.errors import ManifestError
+from tsuku_llm.fetch import Network
+from tsuku_llm.manifest import Artifact, require_release
+from tsuku_publish.attestations import (
+    load_origin,
+    load_root,
+    published_bundles,
+    store,
+    verified,
+)
+from tsuku_publish.classify import Rules, SortedAssets, sort_assets
+from tsuku_publish.contents import Contents, read_archive, save
+from tsuku_publish.documents import layout, release_document
+from tsuku_publish.errors import PublishError, in_one_line
+from tsuku_publish.facts import Asset, Facts, UpstreamRelease
+from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
+from tsuku_publish.feed.report import TakenRelease
+from tsuku_publish.feed.sandbox import SandboxStart, start
+from tsuku_publish.feed.state import FeedSettings
+from tsuku_publish.hosting import HostingService, IncompleteRelease, parse_release
+from tsuku_publish.refresh import opened_archive, summary
+
+_STARTED = {"x86_64": "linux-amd64", "aarch64": "linux-arm64"}
+"""The platform whose builds are started, by this machine's processor."""
+
+
+class RefusedRelease(PublishError):
+    """A release that must not be taken, now or later: only a person may have it tried again."""
+
+
+@dataclass(frozen=True)
+class ReleaseTaker:
+    """What the taking of each release needs; ``now`` is the run's time, the rest as in ``Feed``."""
+
+    data: Path
+    rules: Rules
+    settings: FeedSettings
+    service: HostingService
+    network: Network
+    now: datetime
+    say: Callable[[str], None]
+    model: Path | None = None
+    trusted_root: Path | None = None
+
+    def take(self, tag: str, data: bytes, last: SortedAssets | None) -> TakenRelease:
+        """Check a release, measure and start its builds, and record it.
+
+        ``data`` is the service's document; ``last`` are the assets of the release before, whose
+        builds it must have, too. Raises ``IncompleteRelease`` for one that may be whole later,
+        ``RefusedRelease`` for one that must not be taken, and ``TsukuError`` for all that the
+        next run may find mended.
+        """
+        release = parse_release(data, tag)
+        waited = self.now - _published(data) >= self.settings.patience
+        found = sort_assets(release, self.rules)
+        missing = missing_builds(found, last)
+        if missing and not waited:
+            raise IncompleteRelease(
+                f"{tag} lacks {', '.join(missing)}: perhaps it is not whole yet"
+            )
+        facts = Facts(self.data / "facts")
+        try:
+            facts.record(release)
+        except PublishError as error:
+            raise RefusedRelease(error.message) from error
+        wanted = [
+            *(asset for build in found.builds for asset in build.artifacts),
+            *(asset for asset in release.assets if asset.name in found.lonely),
+            *found.unknown,
+        ]
+        bundles, attested = self._proven(tag, wanted, waited=waited)
+        contents: dict[str, Contents] = {}
+        unread: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(prefix="feed-") as folder:
+            for asset in wanted:
+                kept = self._started_as(asset, found, Path(folder))
+                measured = self._measured(asset, tag, kept)
+                if isinstance(measured, str):
+                    unread[asset.name] = measured
+                    continue
+                contents[asset.sha256] = measured
+                self.say(f"{asset.name}: {summary(measured)}")
+            left = left_out(release, self.rules, contents, unread)
+            if why := why_empty(release, self.rules, left):
+                raise PublishError(why)
+            facts.leave_out(tag, {each.asset: each.reason for each in left})
+            facts.excuse(tag, "unmeasured", None)
+            day = f"{self.now:%Y-%m-%d}"
+            bare = None if attested else f"Upstream had no attestation of it on {day}."
+            facts.excuse(tag, "unattested", bare)
+            self._understood(facts.releases()[tag], contents)
+            started = self._starts(tag, found, {each.asset for each in left}, Path(folder))
+        # Only now: the release is whole, measured, attested and works.
+        for sha256, record in contents.items():
+            save(self.data / "facts" / "archives", sha256, record)
+        store(self.data, tag, bundles)
+        facts.save()
+        self.say(f"{tag}: {len(contents)} archives are measured")
+        return TakenRelease(tag, len(contents), attested, started)
+
+    def _proven(
+        self, tag: str, assets: list[Asset], *, waited: bool
+    ) -> tuple[list[Mapping[str, Any]], bool]:
+        """Return the bundles that prove who built these files, and whether they are attested."""
+        digests = {asset.name: asset.sha256 for asset in assets}
+        bundles = published_bundles(self.service, dict.fromkeys(digests.values()))
+        try:
+            origin, root = load_origin(self.data), load_root(self.trusted_root)
+            return verified(tag, digests, bundles, origin, root), True
+        except PublishError as error:
+            if not waited:
+                # Attestations come some minutes after the archives.
+                raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
+            if bundles or not self.settings.unattested:
+                raise RefusedRelease(error.message) from error
+            return [], False
+
+    def _measured(self, asset: Asset, tag: str, kept: Path | None) -> Contents | str:
+        """Download an archive and read it; return why it cannot be read, if so.
+
+        ``kept`` is where to unpack it as well. Raises ``PublishError`` for a failed download.
+        """
+        kind, root = layout(asset.name, tag)
+        artifact = Artifact(
+            url=asset.url, sha256=asset.sha256, size=asset.size, format=kind, root=root
+        )
+        with opened_archive(artifact, None, self.network) as path:
+            try:
+                contents = read_archive(path, artifact)
+            except PublishError as error:
+                return in_one_line(error)
+            if kept is not None:
+                kept.mkdir()
+                archive.unpack(path, artifact, kept)
+            return contents
+
+    def _understood(self, release: UpstreamRelease, contents: Mapping[str, Contents]) -> None:
+        """Refuse a release whose release file clients would not understand.
+
+        The rules have the fault, so the release is tried again. Raises ``PublishError``.
+        """
+        try:
+            require_release(release_document(release, self.rules, contents))
+        except ManifestError as error:
+            raise PublishError(f"rules.toml is wrong: {in_one_line(error)}") from error
+
+    def _started_as(self, asset: Asset, found: SortedAssets, folder: Path) -> Path | None:
+        """Return where to unpack a build that is started: CPU and Vulkan for this machine."""
+        for build in found.builds:
+            names = [each.name for each in build.rule.variants if each.backend in ("cpu", "vulkan")]
+            if build.rule.platform == _STARTED.get(machine()) and build.artifacts == (asset,):
+                return folder / names[0] if names and self.model else None
+        return None
+
+    def _starts(
+        self, tag: str, found: SortedAssets, left: set[str], folder: Path
+    ) -> tuple[SandboxStart, ...]:
+        """Start the builds for this machine. Raises ``RefusedRelease`` for one that fails."""
+        starts = []
+        for build in found.builds:
+            variant = build.rule.variants[0]
+            here = build.rule.platform == _STARTED.get(machine())
+            if not here or variant.backend not in ("cpu", "vulkan"):
+                continue
+            if build.artifacts[0].name in left:
+                continue
+            done = start(variant.name, folder / variant.name, "llama-server", self.model)
+            self.say(f"{tag}: {done.variant}: {done.text}")
+            if done.works is False:
+                raise RefusedRelease(f"{tag}: the build {done.variant} does not work: {done.text}")
+            starts.append(done)
+        return tuple(starts)
+
+
+def _published(data: bytes) -> datetime:
+    """Return when a release was published; ``parse_release`` has checked the form."""
+    stamp = str(json.loads(data)["published_at"])
+    return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

@@ -1,0 +1,125 @@
+"""A build that this machine compiles: the yes, what is missing, the failure, and the next run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.folder_shop import FolderShop
+from support.processes import gone
+from support.program import COMMAND, environment
+from support.sessions import changed
+from support.small_source import EPOCH, FILES, small_source
+from support.tools import require_tool
+from support.waiting import PROMPTLY, comes
+
+from tsuku_llm.errors import CompileFailed, Declined, UsageError
+from tsuku_llm.operations.from_source import install_from_source
+from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.verify import verify
+from tsuku_llm.snapshot import ReplayHost
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
+
+WITHOUT_GPU = Path(__file__).parents[1] / "snapshots" / "debian-12-vm-no-gpu.json"
+BROKEN = FILES["tools/server/server.cpp"].replace("std::printf", "std::no_such_thing")
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    for tool in ("cmake", "ninja", "c++"):
+        require_tool(tool)
+    session = FolderShop.offering(tmp_path / "shop").session(
+        tmp_path / "home", host=ReplayHost.load(WITHOUT_GPU), agreed=True
+    )
+    kept = {
+        name: value
+        for name, value in session.machine.environ.items()
+        if not re.match(r"GGML_|LLAMA_|CMAKE_", name)
+    }
+    environ = {**kept, "CCACHE_DISABLE": "1", "SOURCE_DATE_EPOCH": EPOCH}
+    return changed(session, environ=environ, cache=tmp_path / "cache")
+
+
+def test_a_source_becomes_an_unsigned_build_of_this_machine(
+    session: Session, tmp_path: Path
+) -> None:
+    source = small_source(tmp_path / "source-b777")
+    notes: list[str] = []
+    broken = small_source(tmp_path / "source-b777", server_cpp=BROKEN)
+    with pytest.raises(CompileFailed) as caught:
+        install_from_source(session, str(broken))
+    assert any("no_such_thing" in fact for fact in caught.value.facts)
+    assert any("log:" in fact for fact in caught.value.facts)
+    assert not session.reader.installed()
+
+    small_source(tmp_path / "source-b777")
+    report = install_from_source(changed(session, note=notes.append), str(source))
+    receipt = report.receipt
+    assert (report.outcome, receipt.variant, receipt.version) == ("installed", "own-cpu", "b777")
+    assert receipt.source == receipt.unsigned == str(source)
+    assert report.installed
+    told = json.loads((report.installed.tree / "receipt.json").read_bytes())
+    assert told["source"]["release"] == 777
+    assert (report.installed.tree / "sbom.cdx.json").is_file()
+    assert receipt.reinstall.endswith(f"--from-source {source} --backend cpu")
+    assert notes[0] == "preparing the source"
+    (check,) = verify(session)
+    assert not check.differences
+    # What compiling left is gone; the store has the build.
+    assert session.paths.cache
+    assert not list((session.paths.cache / "building").glob("*/cpu"))
+
+
+def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: Path) -> None:
+    source = str(small_source(tmp_path / "source"))
+    alone = changed(session, agreed=False)
+    with pytest.raises(UsageError, match="compiling needs a yes") as caught:
+        install_from_source(alone, source)
+    assert caught.value.hint.endswith(f"--from-source {source} --backend cpu --yes")
+    assert "GB in" in caught.value.facts[0]
+    asked: list[str] = []
+    with pytest.raises(Declined):
+        install_from_source(
+            changed(alone, can_ask=True, ask=lambda text: bool(asked.append(text))), source
+        )
+    assert "hours" in asked[0]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_missing_tools_are_named_before_the_question(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    bare = {**session.machine.environ, "PATH": str(tmp_path / "bin")}
+    with pytest.raises(CompileFailed, match="lacks what compiles") as caught:
+        install_from_source(changed(session, environ=bare, agreed=False), "anything")
+    assert any(fact.startswith("cmake") for fact in caught.value.facts)
+
+
+def test_what_is_no_source_is_one_clear_error(session: Session, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not there"):
+        install_from_source(session, str(tmp_path / "nothing"))
+
+
+@pytest.mark.usefixtures("session")
+def test_B01_what_compiles_ends_with_a_killed_install(tmp_path: Path) -> None:
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    compiler = tmp_path / "compiler"
+    # The compiler of one file tells its pid, and waits.
+    wait = f'case "$*" in *server.cpp*) echo $$ > {began}; exec sleep 99;; esac'
+    compiler.write_text(f'#!/bin/sh\n{wait}; exec c++ "$@"\n')
+    compiler.chmod(0o755)
+    source = small_source(tmp_path / "source")
+    env = environment(tmp_path / "killed", CXX=str(compiler), CCACHE_DISABLE="1")
+    words = ("install", "--from-source", str(source), "--backend", "cpu", "--yes")
+    with subprocess.Popen(
+        [*COMMAND, *words], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as child:
+        with open(os.open(began, os.O_RDWR | os.O_NONBLOCK)) as said:  # noqa: PTH123
+            assert comes(said, PROMPTLY)
+            pid = int(said.readline())
+        child.kill()
+    assert gone(pid)

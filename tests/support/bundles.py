@@ -1,0 +1,100 @@
+"""Bundles of a shop in a folder, and a package index with what the program needs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+
+from support.package_index import PackageIndex
+
+from tsuku_llm import __version__
+from tsuku_llm.operations.own_wheel import packed, wheel_of
+from tsuku_llm.program_wheels import parse_lock
+
+ROOT = Path(__file__).parents[2]
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+class ProgramShop:
+    """The wheels of the program and of its packages, as this environment has them.
+
+    The lock names the same packages as the real one, with the digests of these wheels.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.index = PackageIndex(folder)
+        self.wheel = folder.parent / f"tsuku_llm-{__version__}-py3-none-any.whl"
+        self.wheel.write_bytes(packed(program_files()))
+        blocks = []
+        for locked in parse_lock((ROOT / "installer/tsuku_llm/locked.txt").read_text("utf-8")):
+            marker = locked.requirement.marker
+            if marker is not None and not marker.evaluate():
+                continue
+            name, data = wheel_of(distribution(locked.name))
+            (folder / name).write_bytes(data)
+            version = distribution(locked.name).version
+            digest = hashlib.sha256(data).hexdigest()
+            needed_by = "".join(f"\n    #   {each}" for each in locked.needed_by)
+            blocks.append(
+                f"{locked.name}=={version} \\\n    --hash=sha256:{digest}\n    # via{needed_by}\n"
+            )
+        self.lock = "".join(sorted(blocks))
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return self.index.environ
+
+
+def program_files() -> dict[str, bytes]:
+    """The files of a wheel of the program, taken from the source: a build would take seconds."""
+    files = {}
+    for package in ("tsuku_llm", "tsuku_publish"):
+        for path in sorted((ROOT / "installer" / package).rglob("*")):
+            if path.suffix in (".py", ".typed", ".txt"):
+                files[path.relative_to(ROOT / "installer").as_posix()] = path.read_bytes()
+    for path in sorted((ROOT / "manifests").rglob("*")):
+        if path.suffix in (".py", ".json"):
+            files[f"tsuku_llm/{path.relative_to(ROOT).as_posix()}"] = path.read_bytes()
+    info = f"tsuku_llm-{__version__}.dist-info"
+    needs = re.findall(r'^    "([a-z][\w.-]*(?:\[[a-z]+\])?)>=', _dependencies(), re.MULTILINE)
+    lines = ["Metadata-Version: 2.1", "Name: tsuku-llm", f"Version: {__version__}"]
+    lines += [f"Requires-Dist: {each}" for each in needs]
+    files |= {
+        f"{info}/METADATA": "\n".join([*lines, "", ""]).encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": b"[console_scripts]\ntsuku-llm = tsuku_llm.cli.main:main\n",
+    }
+    rows = [f"{name},{_recorded(data)},{len(data)}\n" for name, data in files.items()]
+    return files | {f"{info}/RECORD": "".join([*rows, f"{info}/RECORD,,\n"]).encode()}
+
+
+def _recorded(data: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return f"sha256={digest.rstrip(b'=').decode()}"
+
+
+def _dependencies() -> str:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    return text[text.index("\ndependencies") : text.index("\n[project.urls]")]
+
+
+def run_bundle(
+    bundle: Path, *words: str, env: Mapping[str, str], before: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run ``sh FILE`` with a system's PATH; ``before`` are the words of another program."""
+    return subprocess.run(
+        [*before, "sh", str(bundle), *words],
+        env={"PYTHON": sys.executable, **env, "PATH": f"/usr/sbin:{os.defpath}"},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
