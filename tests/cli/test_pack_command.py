@@ -218,7 +218,7 @@ def text(content: bytes) -> Callable[[Path, Path], None]:
 
 
 WRONG: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "no_build": (lambda build, _: shutil.rmtree(build), "is not a build"),
+    "no_build": (lambda build, _: shutil.rmtree(build), "there is no file or folder"),
     "a_file": (
         lambda build, _: (shutil.rmtree(build), build.write_bytes(b"a file")),
         "is not a build",

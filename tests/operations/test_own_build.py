@@ -177,7 +177,9 @@ def test_what_no_client_would_install_is_refused(session: Session, tmp_path: Pat
     junk.write_bytes(b"no archive")
     with pytest.raises(UnsafeArchive):
         install_own(session, junk)
-    for path in (tmp_path / "missing", tmp_path / "a" / "stand-in.txt", none):
+    with pytest.raises(UsageError, match="there is no file or folder"):
+        install_own(session, tmp_path / "missing")
+    for path in (tmp_path / "a" / "stand-in.txt", none):
         with pytest.raises(UsageError, match="is not a build"):
             install_own(session, path)
     assert not session.reader.installed()

@@ -391,7 +391,7 @@ def test_a_cpu_variant_of_a_build_with_gpu_code_opens_no_gpu(
         (("--variant", "/cpu={script}"), "is no variant with its build"),
         (("--variant", "linux-amd64/=x"), "is no variant with its build"),
         (("--variant", "cpu={empty}"), "has not exactly one llama-server"),
-        (("--variant", "cpu={empty}/none"), "is not a build"),
+        (("--variant", "cpu={empty}/none"), "there is no file or folder"),
         (("--variant", "linux-amd64/CPU={script}"), "clients would not understand"),
         (("--variant", "linux-amd64/cpu={script}", "--channel", "x"), "there is no channel x"),
         (("--variant", "linux-amd64/cpu={script}", "--url", "http://x/"), "at an https URL"),

@@ -118,6 +118,8 @@ def _again(path: Path) -> str:
 def _require_build(path: Path) -> None:
     """Refuse what is neither a folder nor an archive, and what other users could change."""
     with disk_errors("looking at the build", path):
+        if not path.exists():
+            raise UsageError(f"there is no file or folder {path}", hint=_HINT)
         if path.is_dir():
             # First: advice on the owners of a folder that is no build could do harm.
             if not _has_server(path):

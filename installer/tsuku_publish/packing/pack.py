@@ -179,6 +179,11 @@ def opened(build: Path, near: Path) -> Iterator[Path]:
     if build.is_dir():
         yield build
         return
+    if not build.exists():
+        raise UsageError(
+            f"there is no file or folder {build}",
+            hint="name the folder or the archive that holds the server and its libraries",
+        )
     kind = format_of(build.name)
     if kind is None or not build.is_file():
         raise UsageError(
