@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ansible_modules import Host, require_ansible
 from support.builds import REAL_SERVER, pack_real, pack_zip, real_build
 from support.processes import gone, only_child
 from support.release_server import ReleaseServer, User, release_server
@@ -104,3 +105,18 @@ def test_starts_and_stops_leave_nothing(shop: ReleaseServer, tmp_path: Path) -> 
             assert child.wait() == ENDS[told]
             assert gone(server)
     assert everything_below(user.home, scratch) == before
+
+
+def test_bench_info_measures_the_real_server(shop: ReleaseServer, tmp_path: Path) -> None:
+    require_ansible()
+    model = write_tiny_model(tmp_path / "tiny.gguf")
+    user = shop.user(tmp_path / "home")
+    assert user.run("install").code == 0
+    host = Host(user.env)
+    before = host.state()
+    speed = host.run("bench_info", model=str(model), rounds=1)
+    assert (speed["changed"], speed["fastest"], speed["failed"]) == (False, "cpu", [])
+    (measured,) = speed["results"]
+    assert measured["generation"] > 0
+    assert measured["prompt"] > 0
+    assert host.state() == before
