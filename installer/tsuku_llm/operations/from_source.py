@@ -38,7 +38,9 @@ from tsuku_llm.selection import detected
 FOLDER = "building"
 """The folder below the user's caches in which builds are compiled; the next run continues there."""
 
-_PACKAGE = "tsuku_publish"
+_NEEDED = ("tsuku_publish", "elftools", "sigstore")
+"""The publisher's package, and what it cannot start without; the extra has them."""
+
 _SPACE = {"cpu": 2 << 30}
 _MUCH_SPACE = 8 << 30
 """Bytes that must be free for each backend: limits, with room for an optimised build."""
@@ -82,10 +84,10 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     no, ``CompileFailed`` with what is missing or the compiler's last words, ``NoSpace``, and the
     errors of ``install_own``.
     """
-    if find_spec(_PACKAGE) is None:
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(
             "this copy of the program cannot compile",
-            facts=("the package tsuku_publish is missing",),
+            facts=(f"these packages are not installed: {', '.join(missing)}",),
             hint=f"install the extra: {extra_command(copy_facts(), 'publish')}",
         )
     if session.paths.cache is None:
