@@ -41,8 +41,10 @@ def main() -> int:
             model = _model(machine, options.layers)
             work = options.work.resolve()
             work.mkdir(parents=True, exist_ok=True)
-            cards = options.architectures
-            document = show_built(machine, options.source.resolve(), work, model, cards)
+            words = [*options.build, "--source", str(options.source.resolve())]
+            words += ["--cuda-architectures", options.architectures]
+            words += ["--base", options.base] if options.base else []
+            document = show_built(machine, words, work, model)
         else:
             document = _steps(machine, options.release, options.layers, options.cuda)
     text = json.dumps(document, indent=1)
@@ -74,6 +76,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--source", type=Path, metavar="SOURCE", help="only build CUDA and Vulkan from SOURCE"
     )
+    parser.add_argument(
+        "--build",
+        nargs="+",
+        default=["cuda", "vulkan"],
+        metavar="VARIANT",
+        help="what is built, with CUDA; cuda vulkan",
+    )
+    parser.add_argument("--base", metavar="BASE", help="the older system to build in")
     parser.add_argument(
         "--work", type=Path, default="gpu-work", metavar="FOLDER", help="where it compiles; kept"
     )

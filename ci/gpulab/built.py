@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,23 +20,21 @@ from ci.gpulab.steps import compare, serve
 
 _NAME = "own"
 _TAG = "b11434"
-_BACKENDS = ("cuda", "vulkan")
-_TOOLS = "usr/bin"
 
 
 def show_built(
-    machine: Machine, source: Path, work: Path, model: Path, architectures: str
+    machine: Machine, words: Sequence[str], work: Path, model: Path
 ) -> Mapping[str, Mapping[str, object]]:
     """Build, publish, install, serve and measure; one entry for each step.
 
+    ``words`` are those of ``tsuku-publish build``: variants, among them one with CUDA, and options.
     ``work`` keeps the builds, so that a run that was cut off goes on in the next one.
     """
     began = time.monotonic()
     built = _publish(
         machine,
-        *("build", *_BACKENDS, "--source", str(source), "--release", _TAG),
+        *("build", *words, "--release", _TAG, "--json"),
         *("--work", str(work / "work"), "--into", str(work / "builds")),
-        *("--cuda-architectures", architectures, "--json"),
     )
     builds = built["builds"]
     document: dict[str, Mapping[str, object]] = {
@@ -44,7 +42,9 @@ def show_built(
     }
     own = _offered(machine, builds, work)
     cards: dict[str, list[str]] = {}
-    for backend in ("cpu", *_BACKENDS, "+".join(_BACKENDS)):
+    backends = [backend for each in builds for backend in each["backends"] if backend != "cpu"]
+    both = "+".join(backends)
+    for backend in dict.fromkeys(("cpu", *backends, both)):
         installed = own.program("install", "--backend", backend, "--json")
         document[f"install {backend}"] = {
             "shown": installed.code == 0,
@@ -58,8 +58,9 @@ def show_built(
     listed = own.program("list", "--json")
     document["list"] = {"shown": listed.code == 0, "versions": listed.data.get("versions")}
     # The driver's card is NVIDIA's: the combined tree uses it through CUDA alone.
-    combined = cards["+".join(_BACKENDS)]
-    once = len(combined) == len(cards["cuda"]) and not any("Vulkan" in each for each in combined)
+    once = len(cards[both]) == len(cards["cuda"]) and not any(
+        "Vulkan" in each for each in cards[both]
+    )
     document["each card once"] = {"shown": once, "cards": cards}
     document["compared"] = compare(own, model)
     return document

@@ -108,6 +108,15 @@ def test_a_build_on_demand_runs_its_script_with_what_was_asked() -> None:
     assert "BUILD_CACHE:-.build-cache" in script
 
 
+def test_the_system_of_a_build_on_demand_can_make_and_use_a_base() -> None:
+    (step,) = (each for each in steps(BUILD) if each.get("name") == "Install the tools")
+    bases = (ROOT / "installer/tsuku_publish/building/bases.py").read_text("utf-8")
+    needed = re.findall(r'_require\("\w+", "([\w-]+)"', bases)
+    assert {"bubblewrap", "debootstrap", "util-linux"} == {*needed}
+    # Each Debian has util-linux.
+    assert {*needed} - {"util-linux"} <= {*step["run"].split()}
+
+
 @each_workflow
 def test_shellcheck_has_nothing_to_say_about_the_scripts_of_the_steps(path: Path) -> None:
     program = require_tool("shellcheck")
