@@ -316,6 +316,27 @@ def test_a_base_that_cannot_be_made_shows_debootstraps_own_words(
     assert not roots(tmp_path)
 
 
+FORBIDS = 'echo 0 >/proc/sys/user/max_mnt_namespaces && exec "$@"'
+"""In a user namespace of its own, this forbids mount namespaces as some containers do."""
+
+
+@pytest.mark.parametrize("base", ["debian-11", "/"])
+def test_where_namespaces_are_forbidden_nothing_is_made_before_it_says_so(
+    tmp_path: Path, debootstrap: Path, base: str
+) -> None:
+    source = small_source(tmp_path / "source")
+    words = ("build", "cpu", "--base", base, "--source", source, "--into", tmp_path / "out")
+    forbidding = ["unshare", "--user", "--map-root-user", "sh", "-c", FORBIDS, "sh"]
+    command = [*forbidding, *PUBLISHER_COMMAND, *map(str, words), "--work", str(tmp_path / "work")]
+    env = {**environment(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "error[publish]: bubblewrap cannot run anything in a base here" in done.stderr
+    assert "allow them, or build on the host" in done.stderr
+    assert not (debootstrap / "calls").exists()
+    assert not roots(tmp_path)
+
+
 def test_who_is_not_root_is_told_so(
     tmp_path: Path, program: Program, debootstrap: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

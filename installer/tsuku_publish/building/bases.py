@@ -111,7 +111,8 @@ def make_base(
     assert wanted.system is not None  # noqa: S101 - a folder of the user's is there
     _require("debootstrap", "debootstrap", "makes the base")
     _require("unshare", "util-linux", "keeps debootstrap's mounts apart")
-    _require_sandbox()
+    # Debootstrap takes minutes: a machine that forbids the sandbox says so before.
+    _require_sandbox(Base(Path("/")))
     if os.geteuid() != 0:
         raise PublishError(
             f"only root can make the base {wanted.name}: debootstrap changes owners and mounts",
@@ -160,7 +161,6 @@ def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
     """
     if isinstance(wanted, WantedZig):
         return wanted.place()
-    _require_sandbox()
     base = Base(wanted.root, wanted.system.environment if wanted.system else {})
     shell = base.outside(_SHELL)
     if not shell.is_file():
@@ -178,21 +178,24 @@ def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
             f"{base.root} is a system for {name}, and this machine is {platform}",
             hint="build it on such a machine; `add` takes the builds of several machines",
         )
+    _require_sandbox(base)
+    return base
+
+
+def _require_sandbox(base: Base) -> None:
+    """Try bubblewrap with a root. Raises ``MissingTools``, or ``PublishError`` if it fails."""
+    _require("bwrap", "bubblewrap", "runs the compilers in the base")
     tried = subprocess.run(
         base.argv([str(_SHELL), "-c", ":"]), capture_output=True, text=True, check=False
     )
     if tried.returncode:
         said = [line for line in tried.stderr.splitlines() if line.strip()] or ["it said nothing"]
         raise PublishError(
-            "bubblewrap cannot run anything in the base",
-            facts=(f"base: {base.root}", printable(said[-1])),
-            hint="containers often forbid namespaces: allow them, or build on the host",
+            "bubblewrap cannot run anything in a base here",
+            facts=(f"tried with: {base.root}", printable(said[-1])),
+            hint="containers often forbid namespaces, and in a chroot there are none: allow them, "
+            "or build on the host",
         )
-    return base
-
-
-def _require_sandbox() -> None:
-    _require("bwrap", "bubblewrap", "runs the compilers in the base")
 
 
 def _require(program: str, package: str, purpose: str) -> None:
