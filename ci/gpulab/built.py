@@ -62,7 +62,7 @@ def show_built(
         "Vulkan" in each for each in cards[both]
     )
     document["each card once"] = {"shown": once, "cards": cards}
-    document["compared"] = compare(own, model)
+    document["compared"] = compare(own, model, ["cpu", *(each["variant"] for each in builds)])
     return document
 
 

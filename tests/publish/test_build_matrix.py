@@ -284,6 +284,8 @@ def test_the_data_hold_together() -> None:
     for line in MATRIX.cuda:
         for name in device_code(line.architectures)[0]:
             assert numbers(name.rstrip("a")) >= (5, 0), "llama.cpp has no code for Kepler"
+            # b11434 with 9.0 and CUDA 11.8: cudaGridDependencySynchronize is undefined.
+            assert numbers(name.rstrip("a")) < (9, 0) or numbers(line.toolkit) >= (12, 0)
 
 
 def lines() -> dict[str, tuple[str, ...]]:
@@ -312,6 +314,8 @@ def with_lines(*toolkits: str) -> Release:
         ("V100", "7.0", "11.0", "cuda-11.8"),
         ("GTX 750 Ti", "5.0", "12.1", "cuda-12.4"),
         ("H200", "9.0", "12.2", "cuda-12.4"),
+        ("H200", "9.0", "11.8", "cuda-11.8"),  # from PTX for 8.9
+        ("H200", "9.0", "11.7", "cpu"),
         ("RTX 5090", "12.0", "12.8", "cuda-12.8"),
         ("K80", "3.7", "11.4", "cpu"),
         ("RTX 3090", "8.6", "10.2", "cpu"),
