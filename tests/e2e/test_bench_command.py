@@ -1,5 +1,6 @@
 """``bench``: the variants of a shop, each as fast as its stand-in says, on a recorded machine."""
 
+import json
 import re
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import VULKAN_STEPS
+from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS, stand_in
 from support.processes import gone
 from support.program import COMMAND, Result, run_on_terminal
 from support.release_server import ReleaseServer, User
@@ -142,6 +143,42 @@ def test_on_a_terminal_the_user_confirms_before_installing_and_saving(
     assert ("vulkan is the fastest. Use vulkan from now on?" in said) == (measured == 2)
     assert len(user.versions()) == measured
     assert user.run("config", "get", "llm.backend").stdout == f"{backend}\n"
+
+
+def test_an_active_build_of_ones_own_is_measured_and_saves_nothing(
+    user: User, model: Path, tmp_path: Path
+) -> None:
+    stand_in(tmp_path / "own", devices=NO_DEVICE_STEPS, serve=("speed 800 200", "listen"))
+    assert user.run("install", "--from", str(tmp_path / "own"), "--yes").code == 0
+    done = bench(user, model, "--yes", "--save", "--rounds", "1", "--json")
+    found = data(done)
+    measured = [(each["variant"], each["unsigned"]) for each in found["results"]]
+    assert measured == [("own-cpu", str(tmp_path / "own")), ("vulkan", None), ("cpu", None)]
+    assert (found["fastest"], found["saved"]) == ("own-cpu", None)
+    assert "nothing was saved: own-cpu is a build of your own" in done.stderr
+    assert user.run("config", "get", "llm.backend").stdout == "auto\n"
+    # A later update compares its server with signed builds alone.
+    (speeds,) = user.home.rglob("speeds.json")
+    (kept,) = json.loads(speeds.read_bytes())["models"]
+    assert {name: round(speed) for name, speed in kept["speeds"].items()} == {
+        "vulkan": 120,
+        "cpu": 20,
+    }
+    # One that is installed, but is not the active version, is left out.
+    assert user.run("use", "cpu").code == 0
+    again = data(bench(user, model, "--rounds", "1", "--json"))
+    assert "own-cpu" not in {each["variant"] for each in again["results"]}
+
+
+def test_beside_a_build_of_ones_own_the_chosen_channel_is_measured(
+    user: User, model: Path, tmp_path: Path
+) -> None:
+    stand_in(tmp_path / "own", devices=NO_DEVICE_STEPS)
+    assert user.run("install", "--from", str(tmp_path / "own"), "--yes").code == 0
+    named = User(user.home, {**user.env, "TSUKU_LLM_CHANNEL": "nightly"})
+    done = bench(named, model, "--yes", "--json")
+    assert done.document["error"]["code"] == "unknown-request"
+    assert "nightly" in done.document["error"]["message"]
 
 
 def test_a_saved_backend_does_not_narrow_the_next_bench(user: User, model: Path) -> None:

@@ -12,10 +12,10 @@ from tsuku_llm.store.store import Store
 
 
 def measured(variant: str, generation: float, prompt: float = 100.0) -> VariantSpeed:
-    backend = variant.partition("-")[0]
+    backend = variant.removeprefix("own-").partition("-")[0]
     return VariantSpeed(
         *(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ()),
-        *("simulator", "test", None),
+        *("simulator", "test", None, "/a/build" if variant.startswith("own-") else None),
     )
 
 
@@ -41,6 +41,7 @@ def test_the_median_of_the_rounds_counts_and_the_faster_generation_wins(tmp_path
         ((), "cuda"),
         (("vulkan", "cpu"), "cuda"),
         (("cuda-12.8", "cpu"), "cuda-13.4"),
+        (("own-cuda",), "cuda"),
     ],
 )
 def test_a_variant_is_named_only_if_its_backend_is_not_enough(
@@ -48,6 +49,16 @@ def test_a_variant_is_named_only_if_its_backend_is_not_enough(
 ) -> None:
     found = report(measured("cuda-13.4", 50), *(measured(name, 10) for name in others))
     assert found.backend == word
+
+
+def test_no_setting_selects_a_build_of_ones_own() -> None:
+    found = report(measured("own-cpu", 50), measured("cpu", 10))
+    assert found.backend is None
+    told = lines(found, None)
+    assert told[-1] == "the fastest is own-cpu; to use it: tsuku-llm use b1-own-cpu"
+    origins = [line for line in told if line.startswith(("own-cpu: ", "b1: "))]
+    assert origins[0] == "own-cpu: unsigned, from /a/build"
+    assert origins[1].startswith("b1: built by simulator")
 
 
 def test_without_the_cpu_nothing_is_compared() -> None:

@@ -58,7 +58,10 @@ class VariantRun:
 
 @dataclass(frozen=True, slots=True)
 class VariantSpeed:
-    """The medians of one variant, in tokens per second, and the single measurements."""
+    """The medians of one variant, in tokens per second, and the single measurements.
+
+    ``unsigned`` is where an unsigned build came from, None for a signed one.
+    """
 
     variant: str
     id: str
@@ -71,6 +74,7 @@ class VariantSpeed:
     publisher: str
     repository: str
     unattested: str | None
+    unsigned: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,15 @@ class Report:
         return self.results[0]
 
     @property
-    def backend(self) -> str:
-        """The value of ``llm.backend`` that selects the fastest variant.
+    def backend(self) -> str | None:
+        """The value of ``llm.backend`` that selects the fastest variant; None for an unsigned one.
 
         It is the backend, or the variant's name if several measured variants have this backend.
         """
-        backends = [each.backend for each in self.results]
         fastest = self.fastest
+        if fastest.unsigned is not None:
+            return None
+        backends = [each.backend for each in self.results if each.unsigned is None]
         return fastest.backend if backends.count(fastest.backend) == 1 else fastest.variant
 
     @property
@@ -113,17 +119,20 @@ class Report:
 def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
     """Measure every installed variant that fits, and others that the user agrees to install.
 
-    The variants take turns, so that a machine that gets warm or busy slows all of them alike.
-    Raises BadModel and Revoked before anything is started, the errors of ``asked_catalog``,
-    LaunchError if nothing could be measured, and KeyboardInterrupt.
+    An unsigned build is measured if it is the active version. The variants take turns, so that a
+    machine that gets warm or busy slows all of them alike. Raises BadModel and Revoked before
+    anything is started, the errors of ``asked_catalog``, LaunchError if nothing could be measured,
+    and KeyboardInterrupt.
     """
     # Each variant is measured as it is: never fall back to another one.
     session = session.with_settings(backend="auto", fallback="off")
     model = _checked(model)
     catalog = asked_catalog(session)
-    choice = choose_like(session, readable(session.reader.active), catalog)
+    active = readable(session.reader.active)
+    choice = choose_like(session, active, catalog)
     refuse_revoked(session, choice)
-    runs, skipped = _runs_to_make(session, choice)
+    own = [active] if active and active.receipt.unsigned is not None else []
+    runs, skipped = _runs_to_make(session, choice, own)
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.
         for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
@@ -133,7 +142,8 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     report = _report(model, rounds, runs, skipped)
     # What a later update is compared with. With arguments it is another server's speed.
     if not arguments:
-        fastest = {each.backend: each.generation for each in reversed(report.results)}
+        signed = [each for each in report.results if each.unsigned is None]
+        fastest = {each.backend: each.generation for each in reversed(signed)}
         keep_speeds(session.paths.state, model, fastest)
     return report
 
@@ -143,6 +153,13 @@ def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
 
     Return the value, or None if nothing was written. Raises the errors of ``set_value``.
     """
+    if report.backend is None:
+        if not ask:
+            session.user.note(
+                f"nothing was saved: {report.fastest.variant} is a build of your own, and "
+                "llm.backend chooses signed variants"
+            )
+        return None
     question = f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
     # With one variant there is nothing to choose.
     if ask and not (len(report.results) > 1 and session.user.ask(question)):
@@ -174,8 +191,10 @@ def _checked(model: Path) -> Path:
     return path
 
 
-def _runs_to_make(session: Session, choice: Choice) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
-    runs, skipped = [], []
+def _runs_to_make(
+    session: Session, choice: Choice, own: Sequence[Installed]
+) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
+    runs, skipped = [VariantRun(each) for each in own], []
     for candidate in choice.selection.compatible:
         found = installed_variant(session.reader, candidate.variant.name, choice.release.release)
         entry = found or _installed_on_consent(session, choice, candidate)
@@ -257,4 +276,5 @@ def _measured(run: VariantRun) -> VariantSpeed:
         receipt.publisher,
         receipt.repository,
         receipt.unattested,
+        receipt.unsigned,
     )

@@ -233,8 +233,11 @@ def choose_like(
     *,
     hardware: Hardware | None = None,
 ) -> Choice:
-    """Compare the variants of an installed release, or of the newest if that one is gone."""
-    if installed is None:
+    """Compare the variants of an installed release, or of the newest if that one is gone.
+
+    An unsigned build belongs to no release.
+    """
+    if installed is None or installed.receipt.unsigned is not None:
         return choose(session, catalog=catalog, hardware=hardware)
     # The settings may name another channel by now; the release belongs to this one. It also belongs
     # to its repository, unless the user names another one.

@@ -33,7 +33,8 @@ def data(report: Report, saved: str | None) -> documents.BenchAnswer:
 
 def lines(report: Report, saved: str | None) -> tuple[str, ...]:
     """Return the report for people."""
-    fastest, backend = report.fastest.variant, report.backend
+    fastest, backend = report.fastest, report.backend
+    way = f"config set llm.backend {backend}" if backend else f"use {fastest.id}"
     return (
         *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
         *(text for kind, title in _KINDS for text in ("", title, *_bars(report.results, kind))),
@@ -44,14 +45,19 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
         *report.hints,
         f"saved: llm.backend = {saved}"
         if saved
-        else f"the fastest is {fastest}; to use it: tsuku-llm config set llm.backend {backend}",
+        else f"the fastest is {fastest.variant}; to use it: tsuku-llm {way}",
     )
 
 
 def _origins(results: Sequence[VariantSpeed]) -> tuple[str, ...]:
     """Return who built what was measured, once for each release."""
     told = (
-        (f"{each.release}: {origin(each.publisher, each.repository)}", *unattested(each.unattested))
+        (f"{each.variant}: unsigned, from {each.unsigned}",)
+        if each.unsigned is not None
+        else (
+            f"{each.release}: {origin(each.publisher, each.repository)}",
+            *unattested(each.unattested),
+        )
         for each in results
     )
     return tuple(line for lines in dict.fromkeys(told) for line in lines)
