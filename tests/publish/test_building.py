@@ -228,6 +228,38 @@ def test_libraries_of_the_toolkit_come_along_and_are_packed_on_their_own(
     assert foreign == {"libcublasLt.so.12.4.127", "libcudart.so.12.4.127"}
 
 
+NVCC = r"""
+case $1 in --version) echo "Cuda compilation tools, release 12.4, V12.4.131"; exit;; esac
+file=tmpxft_$$.c
+for word; do case $word in --objdir-as-tempdir) file=k.o.c;; esac; done
+echo "int kernels(void) { return 1; }" >$file
+exec cc -fPIC -c $file -o k.o
+"""
+"""Like nvcc, it names what it hands to the compiler after its process, unless told otherwise."""
+
+KERNELS = """
+separate_arguments(words UNIX_COMMAND "${CMAKE_CUDA_FLAGS}")
+add_custom_command(OUTPUT k.o COMMAND ${CMAKE_CUDA_COMPILER} ${words} -c k.cu -o k.o)
+set_source_files_properties(k.o PROPERTIES EXTERNAL_OBJECT ON)
+target_sources(ggml-cuda PRIVATE k.o)
+"""
+
+
+def test_no_process_id_of_nvcc_gets_into_a_build(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = toolkit(tmp_path / "cuda")
+    stub(cuda / "bin/nvcc", NVCC)
+    monkeypatch.setenv("CUDA_PATH", str(cuda))
+    source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + KERNELS)
+    for name in ("one", "other"):
+        done = build(program, tmp_path / name, "cuda", source=source)
+        assert done.code == 0, done.stderr
+    one, other = (tmp_path / name / "out/cuda-12.4/tree" for name in ("one", "other"))
+    assert b"k.o.c" in (one / "libggml-cuda.so").read_bytes(), "the kernels are in it"
+    assert files(one) == files(other)
+
+
 # --- what goes wrong -------------------------------------------------------------------------
 
 

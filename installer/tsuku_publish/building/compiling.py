@@ -17,6 +17,8 @@ from tsuku_publish.building.source import Source, copy_source
 from tsuku_publish.building.toolchain import Toolchain
 
 _LANGUAGES = ("C", "CXX")
+_NVCC = "--objdir-as-tempdir"
+"""Without it, nvcc writes the names of temporary files, which have its process id, into objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def compile_variant(
     told = [f"-DCMAKE_{language}_FLAGS={placed}" for language in _LANGUAGES]
     if "cuda" in recipe.backends:
         host = shlex.join(f"-Xcompiler={_placed(flag, places)}" for flag in flags)
-        told.append(f"-DCMAKE_CUDA_FLAGS={host}")
+        told.append(f"-DCMAKE_CUDA_FLAGS={_NVCC} {host}")
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
     told += place.told()
