@@ -13,6 +13,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
 _LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NEXT_TO_NOTHING = 1 << 20
+"""Bytes. What failed for want of room has often removed its own file."""
 
 
 @contextlib.contextmanager
@@ -44,6 +46,16 @@ def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> Non
             facts=(*facts, f"folder: {folder}"),
             hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
         )
+
+
+def is_full(folder: Path) -> bool:
+    """Tell whether there is next to no room on the disk of a folder; False if that is not known."""
+    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
+
+    try:
+        return disk_usage(folder).free < _NEXT_TO_NOTHING
+    except OSError:
+        return False
 
 
 def _megabytes(count: int) -> str:

@@ -8,11 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tsuku_llm.disk import disk_errors
+from tsuku_llm.disk import disk_errors, is_full
 from tsuku_llm.errors import NoSpace
 from tsuku_llm.safe_text import printable, redacted
 from tsuku_publish.errors import BuildFailed
@@ -24,7 +25,8 @@ _PIP = ("--no-deps", "--disable-pip-version-check", "--no-input", "--progress-ba
 _SHOWN = 8
 _LONGEST = 300
 _TAIL = 1 << 20
-"""Bytes at the end of a log that are searched for the reason of a failure."""
+"""Bytes at the end of the output that are searched for the reason of a failure."""
+_BLOCK = 1 << 16
 
 _RELEVANT = re.compile(
     r"\berror\b|^FAILED:|CMake Error|\bfatal\b|undefined reference|cannot find|No space left"
@@ -40,19 +42,18 @@ _OUT_OF_MEMORY = re.compile(r"Killed signal terminated program|cc1plus.*Killed|v
 def run_logged(
     command: Sequence[str], *, doing: str, log: Path, folder: Path, environ: Mapping[str, str]
 ) -> None:
-    """Run a program and append its output to a log.
+    """Run a program and append its output to a log, as far as the disk has room for it.
 
     The program and its children end with us, also by ctrl-c, SIGTERM and SIGKILL. Raises
     ``BuildFailed`` with the last lines that say why, ``NoSpace``, and the errors of the disk.
     """
-    with disk_errors(doing, folder), log.open("ab") as file:
+    with disk_errors(doing, folder), log.open("ab", buffering=0) as file:
         file.write(f"$ {' '.join(command)}\n".encode())
-        file.flush()
-        start = file.tell()
-        with _child(command, folder, environ, file) as child:
+        with _copied_to(file) as (output, said), _child(command, folder, environ, output) as child:
             code = child.wait()
     if code:
-        raise _failure(doing, code, _since(log, start), log, folder)
+        lines = said.decode("utf-8", "replace").splitlines()
+        raise _failure(doing, code, lines, log, folder)
 
 
 def run_pip(  # noqa: PLR0913 - those of ``run_logged``
@@ -88,8 +89,37 @@ def run_pip(  # noqa: PLR0913 - those of ``run_logged``
 
 
 @contextlib.contextmanager
+def _copied_to(log: IO[bytes]) -> Iterator[tuple[IO[bytes], bytearray]]:
+    """Yield a pipe whose bytes are written to a log, and the end of these bytes.
+
+    The end is kept in memory: a compiler whose disk is full says so, and then its log has no room
+    for these words either.
+    """
+    reading, writing = os.pipe()
+    end = bytearray()
+
+    def copy() -> None:
+        with open(reading, "rb", buffering=0) as pipe:  # noqa: PTH123 - a descriptor
+            while block := pipe.read(_BLOCK):
+                end.extend(block)
+                del end[:-_TAIL]
+                # Also not to a log that was closed: see below.
+                with contextlib.suppress(OSError, ValueError):
+                    log.write(block)
+
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    try:
+        with open(writing, "wb", buffering=0) as pipe:  # noqa: PTH123
+            yield pipe, end
+    finally:
+        # A process that stays behind, such as a cache's server, may keep the pipe open.
+        thread.join(_GRACE)
+
+
+@contextlib.contextmanager
 def _child(
-    command: Sequence[str], folder: Path, environ: Mapping[str, str], log: IO[bytes]
+    command: Sequence[str], folder: Path, environ: Mapping[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     # A new session: CMake passes no signal on to Ninja, so all of them get it from us, at once.
     with subprocess.Popen(
@@ -97,7 +127,7 @@ def _child(
         cwd=folder,
         env=environ,
         stdin=subprocess.DEVNULL,
-        stdout=log,
+        stdout=output,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     ) as child:
@@ -149,14 +179,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _since(log: Path, start: int) -> list[str]:
-    """Return the lines of a log from an offset on, or its last ones if there are many."""
-    with log.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(start, end - _TAIL))
-        return file.read().decode("utf-8", "replace").splitlines()
-
-
 def _failure(
     doing: str, code: int, lines: list[str], log: Path, folder: Path
 ) -> BuildFailed | NoSpace:
@@ -165,7 +187,7 @@ def _failure(
     shown = tuple((relevant or written)[-_SHOWN:])
     ending = f"signal {-code}" if code < 0 else f"exit code {code}"
     facts = (*shown, f"it ended with {ending}", f"log: {log}")
-    if any(map(_FULL.search, written)):
+    if any(map(_FULL.search, written)) or is_full(folder):
         return NoSpace(
             f"there is no space left on the disk, while {doing}",
             facts=(*facts, f"folder: {folder}"),
