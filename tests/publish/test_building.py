@@ -20,9 +20,10 @@ from support.processes import gone
 from support.program import PUBLISHER as PUBLISHER_COMMAND
 from support.program import Result, environment
 from support.small_source import EPOCH, FILES, small_distribution, small_source
-from support.tools import require_tool
+from support.tools import missing, require_tool
 from support.waiting import PROMPTLY, comes
 
+from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.cli.main import run
 
 Program = Callable[..., Result]
@@ -229,34 +230,43 @@ def test_libraries_of_the_toolkit_come_along_and_are_packed_on_their_own(
 
 
 NVCC = r"""
-case $1 in --version) echo "Cuda compilation tools, release 12.4, V12.4.131"; exit;; esac
+case $1 in --version) echo "Cuda compilation tools, release VERSION, VVERSION.131"; exit;; esac
 file=tmpxft_$$.c
-for word; do case $word in --objdir-as-tempdir) file=k.o.c;; esac; done
-echo "int kernels(void) { return 1; }" >$file
+name=hidden_$$
+for word; do
+    case $word in --objdir-as-tempdir) file=k.o.c;; --frandom-seed=*) name=seeded;; esac
+done
+echo "int $name(void) { return 1; }" >$file
 exec cc -fPIC -c $file -o k.o
 """
-"""Like nvcc, it names what it hands to the compiler after its process, unless told otherwise."""
+"""Like nvcc, it names files and functions after its process, unless told otherwise."""
 
 KERNELS = """
 separate_arguments(words UNIX_COMMAND "${CMAKE_CUDA_FLAGS}")
-add_custom_command(OUTPUT k.o COMMAND ${CMAKE_CUDA_COMPILER} ${words} -c k.cu -o k.o)
+# Each build has used another number of process ids before.
+add_custom_command(OUTPUT k.o VERBATIM
+    COMMAND sh -c "for n in $(seq $(od -An -N1 -tu1 /dev/urandom)); do (:); done"
+    COMMAND ${CMAKE_CUDA_COMPILER_LAUNCHER} ${CMAKE_CUDA_COMPILER} ${words} -c k.cu -o k.o)
 set_source_files_properties(k.o PROPERTIES EXTERNAL_OBJECT ON)
 target_sources(ggml-cuda PRIVATE k.o)
 """
 
 
+@pytest.mark.parametrize(("version", "name"), [("12.4", b"hidden_1"), ("12.9", b"seeded")])
 def test_no_process_id_of_nvcc_gets_into_a_build(
-    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, version: str, name: bytes
 ) -> None:
+    if not ToolPlace().own_processes(os.environ):
+        missing("the right to make namespaces")
     cuda = toolkit(tmp_path / "cuda")
-    stub(cuda / "bin/nvcc", NVCC)
+    stub(cuda / "bin/nvcc", NVCC.replace("VERSION", version))
     monkeypatch.setenv("CUDA_PATH", str(cuda))
     source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + KERNELS)
-    for name in ("one", "other"):
-        done = build(program, tmp_path / name, "cuda", source=source)
+    for folder in ("one", "other"):
+        done = build(program, tmp_path / folder, "cuda", source=source)
         assert done.code == 0, done.stderr
-    one, other = (tmp_path / name / "out/cuda-12.4/tree" for name in ("one", "other"))
-    assert b"k.o.c" in (one / "libggml-cuda.so").read_bytes(), "the kernels are in it"
+    one, other = (tmp_path / each / f"out/cuda-{version}/tree" for each in ("one", "other"))
+    assert name + b"\0" in (one / "libggml-cuda.so").read_bytes(), "the kernels are in it"
     assert files(one) == files(other)
 
 
@@ -334,6 +344,43 @@ def test_a_full_disk_is_told_as_such(
     assert (done.code, "error[no-space]" in done.stderr) == (6, True), done.stderr
     assert "build.log" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+SMALL_DISK = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
+FILLS = """
+case "$*" in *server.cpp*)
+    cat /dev/zero >DISK/ballast 2>DISK/said
+    echo "SAYS" >&2
+    EMPTIED
+    exit 1
+esac
+exec c++ "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("says", "emptied"),
+    [
+        ("error: the file could not be made", ""),
+        ("error: No space left on device", ""),
+        ("error: No space left on device", "rm DISK/ballast"),
+    ],
+)
+def test_a_disk_without_room_for_the_log_is_told_as_such(
+    tmp_path: Path, says: str, emptied: str
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    filling = FILLS.replace("SAYS", says).replace("EMPTIED", emptied).replace("DISK", str(disk))
+    compiler = stub(tmp_path / "compiler", filling)
+    words = ("build", "cpu", "--source", small_source(tmp_path / "source"), "--into", disk / "out")
+    mounting = [require_tool("unshare"), "--mount", "--map-root-user", "sh", "-c", SMALL_DISK]
+    command = [*mounting, disk, *PUBLISHER_COMMAND, *words, "--work", disk / "work"]
+    env = {**environment(tmp_path / "home"), "CXX": str(compiler), "CCACHE_DISABLE": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 6, done.stderr
+    assert "error[no-space]" in done.stderr
+    assert says in done.stderr, "its log had no room for it"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

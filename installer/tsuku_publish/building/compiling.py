@@ -11,14 +11,15 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.files import drop_tree, write_output
+from tsuku_publish.building.matrix import numbers
 from tsuku_publish.building.recipe import Recipe
 from tsuku_publish.building.running import run_logged
 from tsuku_publish.building.source import Source, copy_source
 from tsuku_publish.building.toolchain import Toolchain
 
 _LANGUAGES = ("C", "CXX")
-_NVCC = "--objdir-as-tempdir"
-"""Without it, nvcc writes the names of temporary files, which have its process id, into objects."""
+_SEEDED = (12, 9)
+"""From this version on, nvcc takes a seed for names that else have its process id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def compile_variant(
     placed = shlex.join(_placed(flag, places) for flag in flags)
     told = [f"-DCMAKE_{language}_FLAGS={placed}" for language in _LANGUAGES]
     if "cuda" in recipe.backends:
-        host = shlex.join(f"-Xcompiler={_placed(flag, places)}" for flag in flags)
-        told.append(f"-DCMAKE_CUDA_FLAGS={_NVCC} {host}")
+        host = [f"-Xcompiler={_placed(flag, places)}" for flag in flags]
+        told += _cuda_told(order, host, environ)
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
     told += place.told()
@@ -109,6 +110,28 @@ def compile_variant(
         (*flags, *recipe.link_flags),
         reused,
     )
+
+
+def _cuda_told(order: Order, host: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return what CMake is told so that no process id of nvcc gets into a file.
+
+    nvcc names its temporary files after its process, and writes these names into objects; its
+    option puts them beside the object, under its name. Names of functions that only one file has
+    get a seed, or else the process id: then each compiler runs in a namespace of its own, where
+    the ids are the same each time.
+    """
+    flags = ["--objdir-as-tempdir"]
+    launcher = order.recipe.definitions.get("CMAKE_CUDA_COMPILER_LAUNCHER", "")
+    nvcc, place = order.toolchain.get("nvcc"), order.toolchain.place
+    if nvcc and numbers(nvcc.version) >= _SEEDED:
+        flags.append("--frandom-seed=llama.cpp")
+    else:
+        words = place.own_processes(place.environment(environ))
+        launcher = ";".join([*words, *filter(None, [launcher])])
+    return [
+        f"-DCMAKE_CUDA_FLAGS={shlex.join([*flags, *host])}",
+        f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}",
+    ]
 
 
 def cmake_arguments(order: Order) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsuku_publish.building.matrix import Zig, ZigTarget
+from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 
 _TIME_LIMIT = 30.0
 """Seconds for one tool to tell its version; nvcc and icpx on a network disk are slow."""
@@ -24,6 +24,9 @@ _KEPT_STARTS = (
     *("OpenVINO", "TBB", "MKL", "CMAKE_", "DEVELOPER_DIR", "SDKROOT", "CPATH"),
 )
 """What CMake and the compilers get of our environment; the rest must not decide any byte."""
+
+_OWN_PROCESSES = ("--pid", "--fork", "--kill-child")
+"""Of unshare; without --user only root may ask for it."""
 
 _INSIDE = Path("/tmp/build")  # noqa: S108 - a place in the base, where nobody else is
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -93,6 +96,14 @@ class ToolPlace:
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+    def own_processes(self, environ: Mapping[str, str]) -> Words:
+        """Return the words that give a command process ids from 1 on; none where that fails."""
+        for user in ((), ("--user",)):
+            words = ("unshare", *user, *_OWN_PROCESSES)
+            if self.answer([*words, "sh", "-c", "echo $$"], environ).strip() == "1":
+                return words
+        return ()
 
     def named(self, path: Path) -> str:
         """Return how a receipt names a tool's path."""
