@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -117,21 +117,18 @@ def _cuda_told(order: Order, host: list[str], environ: Mapping[str, str]) -> lis
 
     nvcc names its temporary files after its process, and writes these names into objects; its
     option puts them beside the object, under its name. Names of functions that only one file has
-    get a seed, or else the process id: then each compiler runs in a namespace of its own, where
-    the ids are the same each time.
+    get a seed, or else the process id: then each nvcc runs in a namespace of its own, where the
+    ids are the same each time. ccache must not be in it: what it starts depends on its cache.
     """
     flags = ["--objdir-as-tempdir"]
-    launcher = order.recipe.definitions.get("CMAKE_CUDA_COMPILER_LAUNCHER", "")
     nvcc, place = order.toolchain.get("nvcc"), order.toolchain.place
+    launcher: Sequence[str] = ()
     if nvcc and numbers(nvcc.version) >= _SEEDED:
         flags.append("--frandom-seed=llama.cpp")
     else:
-        words = place.own_processes(place.environment(environ))
-        launcher = ";".join([*words, *filter(None, [launcher])])
-    return [
-        f"-DCMAKE_CUDA_FLAGS={shlex.join([*flags, *host])}",
-        f"-DCMAKE_CUDA_COMPILER_LAUNCHER={launcher}",
-    ]
+        launcher = place.own_processes(place.environment(environ))
+    told = [f"-DCMAKE_CUDA_FLAGS={shlex.join([*flags, *host])}"]
+    return [*told, f"-DCMAKE_CUDA_COMPILER_LAUNCHER={';'.join(launcher)}"] if launcher else told
 
 
 def cmake_arguments(order: Order) -> tuple[str, ...]:
