@@ -32,7 +32,7 @@ if (-not $works) { Invoke-Program $python @('-m', 'venv', '--clear', '.venv') }
 
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
 $pip = @('-m', 'pip', 'install', '--quiet', '--disable-pip-version-check')
-Invoke-Program $own ($pip + @('--require-hashes', '-r', 'installer/tsuku_llm/locked.txt'))
+Invoke-Program $own ($pip + @('--no-deps', '--require-hashes', '-r', 'installer/tsuku_llm/locked.txt'))
 Invoke-Program $own ($pip + @('--no-deps', '--no-build-isolation', '.'))
 
 $program = Join-Path $PSScriptRoot '.venv\Scripts\tsuku-llm.exe'

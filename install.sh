@@ -38,7 +38,7 @@ rm -rf build # setuptools would put modules that were since removed into the whe
 .venv/bin/pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
 pip() { .venv/bin/pip install --quiet --disable-pip-version-check "$@"; }
-pip --require-hashes -r installer/tsuku_llm/locked.txt
+pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
 pip --no-deps --no-build-isolation .
 
 # A link to the program in the user's folder for programs. What another program put there stays.

@@ -12,7 +12,9 @@ make_environment() {
     "$programs/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
     rm -rf build # otherwise setuptools packs modules into the wheel that were removed since
     local pip=("$programs/python" -m pip install --quiet --disable-pip-version-check)
-    "${pip[@]}" --require-hashes -r ci/locks/test.txt
+    # The lock has everything. Without --no-deps, older pips look for the newest version of a package
+    # that another one needs with an extra, and then refuse it for want of a digest.
+    "${pip[@]}" --no-deps --require-hashes -r ci/locks/test.txt
     "${pip[@]}" --no-deps --no-build-isolation .
     python=$programs/python
 }
