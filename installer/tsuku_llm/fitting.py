@@ -21,7 +21,7 @@ from tsuku_llm.manifest import Variant
 from tsuku_llm.requirements import CudaRequirement, Requirements
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
-_TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
+TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
 # The newest ABI of AMD's HIP library: ROCm 10.0 still has libamdhip64.so.7, as the packages of
 # Arch (hip-runtime-amd) and Ubuntu (libamdhip64-7) show.
 _HIP_ABI = 7
@@ -267,7 +267,7 @@ def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
     if capability is None:
         text = f"{gpu.name}: the driver does not tell its compute capability"
         return Reason("cuda-capability", text)
-    if capability in _TEGRA and capability not in (*cuda.sass, *cuda.ptx):
+    if capability in TEGRA and capability not in (*cuda.sass, *cuda.ptx):
         # A Jetson's CUDA differs from the one that builds for arm64 servers contain.
         text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a separate build"
         return Reason("jetson", text)
@@ -305,7 +305,7 @@ def sass_serves(entry: str, capability: str) -> bool:
     """Tell whether machine code for ``entry`` runs on a device of that compute capability."""
     # "9.0a" is code for an architecture's own features: it runs on that capability only. So does
     # the code for a Jetson, which other devices with the same major cannot run.
-    if entry.endswith("a") or entry in _TEGRA:
+    if entry.endswith("a") or entry in TEGRA:
         return entry.removesuffix("a") == capability
     code, device = Version(entry), Version(capability)
     return code.major == device.major and code.minor <= device.minor

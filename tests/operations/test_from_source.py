@@ -5,10 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.builds import compile_library
 from support.folder_shop import FolderShop
+from support.machines import cuda, machine, rocm
 from support.processes import gone
 from support.program import COMMAND, environment
 from support.sessions import changed
@@ -16,13 +19,15 @@ from support.small_source import EPOCH, FILES, small_distribution, small_source
 from support.tools import require_tool
 from support.waiting import PROMPTLY, comes
 
-from tsuku_llm.errors import CompileFailed, Declined, UsageError
+from tsuku_llm.errors import CompileFailed, Declined, GateFailed, UsageError
 from tsuku_llm.operations.copy_facts import copy_facts
-from tsuku_llm.operations.from_source import install_from_source
+from tsuku_llm.operations.from_source import cards_here, install_from_source
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.own_copy import extra_command
 from tsuku_llm.snapshot import ReplayHost
+from tsuku_publish.building.matrix import load_matrix
+from tsuku_publish.building.recipe import device_code
 from tsuku_publish.cli.main import NEEDED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
@@ -96,14 +101,87 @@ def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: P
     with pytest.raises(UsageError, match="compiling needs a yes") as caught:
         install_from_source(alone, source)
     assert caught.value.hint.endswith(f"--from-source {source} --backend cpu --yes")
-    assert "GB in" in caught.value.facts[0]
+    took = r"it takes about \d+ minutes of \d+ processors?, and up to 2 GB in "
+    assert re.fullmatch(f"{took}{tmp_path}/cache/building", caught.value.facts[0])
     asked: list[str] = []
     with pytest.raises(Declined):
         install_from_source(
             changed(alone, can_ask=True, ask=lambda text: bool(asked.append(text))), source
         )
-    assert "hours" in asked[0]
+    assert re.fullmatch(
+        rf"Compiling the CPU build from {source} takes about .*/building\. It is not signed, "
+        r"and runs with your rights\. Compile it\?",
+        asked[0],
+    )
     assert not (tmp_path / "cache").exists()
+
+
+def shown(toolkit: str) -> dict[str, object]:
+    """What `build show` answers for CUDA with a toolkit, as far as it counts here."""
+    line = load_matrix().cuda_line(toolkit)
+    assert line
+    sass, ptx = device_code(line.architectures)
+    return {"variant": f"cuda-{toolkit}", "backends": ["cuda"], "sass": [*sass], "ptx": [*ptx]}
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "capabilities", "options"),
+    [
+        ("13.0", ["9.0"], "9.0-real"),
+        ("13.0", ["9.0", "9.0"], "9.0-real"),
+        ("12.8", ["6.1", "8.9"], "6.1-real,8.9-real"),
+        ("12.8", ["10.3"], "10.0-real"),  # of the same major version
+        ("12.8", ["12.0"], "12.0a-real"),
+        ("12.4", ["12.0"], "9.0-virtual"),  # newer than the toolkit: the driver compiles it
+        ("11.8", ["9.0"], "8.9-virtual"),  # llama.cpp does not compile for it with 11.8
+        ("12.6", ["8.7"], "8.7-real"),  # a Jetson
+        ("13.0", ["6.1", "8.6"], "8.6-real"),  # the older card stays idle
+    ],
+)
+def test_a_gpu_build_is_compiled_for_the_cards_of_this_machine(
+    toolkit: str, capabilities: list[str], options: str
+) -> None:
+    gpus = tuple(gpu for each in capabilities for gpu in cuda(each).gpus)
+    here = machine(cuda(gpus=gpus))
+    assert cards_here(shown(toolkit), here) == ["--cuda-architectures", options]
+
+
+def test_without_a_card_that_a_driver_shows_all_cards_are_compiled_for() -> None:
+    assert cards_here(shown("13.0"), machine()) == []
+    untold = tuple(replace(gpu, compute_capability=None) for gpu in cuda().gpus)
+    assert cards_here(shown("13.0"), machine(cuda(gpus=untold))) == []
+
+
+def test_a_toolkit_that_compiles_for_none_of_the_cards_is_refused_at_once() -> None:
+    with pytest.raises(CompileFailed, match=r"cuda-13\.0 compiles for no GPU") as error:
+        cards_here(shown("13.0"), machine(cuda("6.1")))
+    assert error.value.facts[0] == "NVIDIA X: compute capability 6.1"
+
+
+def test_amd_cards_are_named_for_a_build_with_rocm_only() -> None:
+    plain = {"variant": "rocm-6.4", "backends": ["rocm"], "sass": [], "ptx": []}
+    assert cards_here(plain, machine(rocm("gfx1100"))) == ["--gfx", "gfx1100"]
+    assert cards_here({**plain, "backends": ["vulkan"]}, machine(rocm("gfx1100"))) == []
+
+
+def test_the_compiler_is_told_the_cards(session: Session, tmp_path: Path) -> None:
+    toolkit = tmp_path / "cuda"
+    (toolkit / "bin").mkdir(parents=True)
+    (toolkit / "lib64").mkdir()
+    nvcc = toolkit / "bin/nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.90'\n")
+    nvcc.chmod(0o755)
+    compile_library(toolkit / "lib64/libcudart.so.12", "")
+    host = ReplayHost.load(WITHOUT_GPU.with_name("two-h200.json"))
+    environ = {**session.machine.environ, "CUDA_PATH": str(toolkit)}
+    session = changed(session, host=host, environ=environ)
+    small = str(small_source(tmp_path / "source-b777"))
+    # The small server lists no device, so the gate refuses what was compiled.
+    with pytest.raises(GateFailed):
+        install_from_source(session, small)
+    assert session.paths.cache
+    receipt = session.paths.cache / "building/builds/cuda-12.8/receipt.json"
+    assert "-DCMAKE_CUDA_ARCHITECTURES=90-real" in json.loads(receipt.read_bytes())["cmake"]
 
 
 def test_missing_tools_are_named_before_the_question(session: Session, tmp_path: Path) -> None:

@@ -7,20 +7,26 @@ publisher's package. What it leaves is installed as an unsigned build.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from shutil import copy
 from typing import Any
+
+from packaging.version import Version
 
 from tsuku_llm.backends import JOIN, facts_of
 from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
 from tsuku_llm.files import drop_tree, make_folder
+from tsuku_llm.fitting import TEGRA, ptx_serves, sass_serves
+from tsuku_llm.hardware import Hardware
 from tsuku_llm.operations.caches import NO_FOLDER
 from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.own_build import (
@@ -44,6 +50,9 @@ _NEEDED = ("tsuku_publish", "elftools", "sigstore")
 _SPACE = {"cpu": 2 << 30}
 _MUCH_SPACE = 8 << 30
 """Bytes that must be free for each backend: limits, with room for an optimised build."""
+
+_WORK = {"cpu": 40, "vulkan": 45, "cuda": 60}
+"""Minutes of one processor, as measured (docs/building.md); CUDA's for cards of one kind."""
 
 _LOOK = 2.0
 """Seconds between two looks at how far the compiler is."""
@@ -78,7 +87,8 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
 
     ``source`` is what ``tsuku-publish build --source`` takes: a tree, an archive, or a source
     distribution that pip fetches. Without a requested backend it is that of the best GPU that a
-    driver shows. An interrupted run is continued by the next one.
+    driver shows. A GPU's code is compiled for the cards of this machine only. An interrupted run is
+    continued by the next one.
 
     Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
     no, ``CompileFailed`` with what is missing or the compiler's last words, ``NoSpace``, and the
@@ -96,11 +106,14 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     # The child has another working folder, as ``python -m`` imports from there.
     if (path := working_folder() / source).exists():
         source = str(path)
-    backend = requested_backend(session) or _best(session)
+    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    backend = requested_backend(session) or _best(hardware)
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
+    cards = cards_here(build, hardware)
     needed = sum(_SPACE.get(part, _MUCH_SPACE) for part in backend.split(JOIN))
-    _require_consent(session, root, backend, source, needed)
+    cost = f"{_time(build, cards)}, and up to {needed / 1e9:.0f} GB in {root}"
+    _require_consent(session, backend, source, cost)
     make_folder(root, private=True)
     check_path(root)
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
@@ -108,7 +121,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     # What an earlier run has made needs no more room.
     there = size_of(log.parent)
     require_space(root, needed - there, (f"compiling {backend} in {root}",))
-    answer = _asked(session, root, [backend, "--source", source, *places], log=log)
+    answer = _asked(session, root, [backend, "--source", source, *places, *cards], log=log)
     source = _exact(source, answer["source"]["release"])
     result = answer["builds"][0]["result"]
     tree = Path(result["tree"])
@@ -135,10 +148,64 @@ def _exact(source: str, release: str | None) -> str:
     return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 
 
-def _best(session: Session) -> str:
+def _best(hardware: Hardware) -> str:
     """Return the first backend of a GPU that a driver of this machine shows, else the CPU's."""
-    hardware = probe(session.machine.host, session.settings.probe_timeout)
     return next((name for name in detected(hardware) if name != "cpu"), "cpu")
+
+
+def cards_here(build: Mapping[str, Any], hardware: Hardware) -> list[str]:
+    """Return the options of a build for the GPUs of this machine only; none if it shows none.
+
+    ``build`` is what ``build show`` answers. By default a build has code for each card that its
+    toolkit knows, which takes many times as long. Raises ``CompileFailed`` if the toolkit compiles
+    for none of the cards here.
+    """
+    words: list[str] = []
+    sass, ptx = build["sass"], build["ptx"]
+    capabilities = {
+        gpu.compute_capability: gpu.name
+        for gpu in hardware.api("cuda").hardware_gpus
+        if gpu.compute_capability
+    }
+    if capabilities and (sass or ptx):
+        code = {word for each in capabilities if (word := _device_code(sass, ptx, each))}
+        if not code:
+            raise CompileFailed(
+                f"the toolkit of {build['variant']} compiles for no GPU of this machine",
+                facts=(
+                    *(f"{name}: compute capability {each}" for each, name in capabilities.items()),
+                    f"the toolkit's default: {', '.join(sass)}, and PTX for {', '.join(ptx)}",
+                ),
+                hint="put another toolkit first on the PATH, or name another --backend",
+            )
+        words += ["--cuda-architectures", ",".join(sorted(code))]
+    targets = {gpu.gfx for gpu in hardware.api("rocm").hardware_gpus if gpu.gfx}
+    if targets and "rocm" in build["backends"]:
+        words += ["--gfx", ",".join(sorted(targets))]
+    return words
+
+
+def _device_code(sass: Sequence[str], ptx: Sequence[str], capability: str) -> str | None:
+    """Return which of a toolkit's codes a card needs, as ``--cuda-architectures`` takes it.
+
+    That is machine code, or PTX for a card that is newer than the toolkit; None if neither serves.
+    """
+    if capability in TEGRA:
+        return f"{capability}-real"  # the toolkit of a Jetson knows it
+    for serves, codes, kind in ((sass_serves, sass, "real"), (ptx_serves, ptx, "virtual")):
+        if serving := [code for code in codes if serves(code, capability)]:
+            return f"{max(serving, key=lambda code: Version(code.rstrip('af')))}-{kind}"
+    return None
+
+
+def _time(build: Mapping[str, Any], cards: Sequence[str]) -> str:
+    """Tell how long compiling takes here, as far as it was measured."""
+    backends: Sequence[str] = build["backends"]
+    if not {*backends} <= _WORK.keys() or ("cuda" in backends and not cards):
+        return "minutes to hours of all processors"
+    number = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    minutes = max(5, 5 * round(sum(_WORK[name] for name in backends) / number / 5))
+    return f"about {minutes} minutes of {number} processor{'s' * (number > 1)}"
 
 
 def _require_tools(backend: str, build: Mapping[str, Any]) -> None:
@@ -154,23 +221,21 @@ def _require_tools(backend: str, build: Mapping[str, Any]) -> None:
         )
 
 
-def _require_consent(session: Session, root: Path, backend: str, source: str, needed: int) -> None:
+def _require_consent(session: Session, backend: str, source: str, cost: str) -> None:
     """Ask before minutes or hours of work. Raises ``UsageError`` and ``Declined``."""
     if session.agreed:
         return
-    cost = (
-        f"compiling takes minutes to hours of all processors, and up to {needed / 1e9:.0f} GB in "
-        f"{root}; the build is not signed, and runs with your rights"
-    )
     if not session.user.can_ask:
         raise UsageError(
             "compiling needs a yes",
-            facts=(cost,),
-            hint=f"tsuku-llm install --from-source {source} --backend {backend} --yes",
+            facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
+            hint=f"tsuku-llm install --from-source {quote(source)} --backend {backend} --yes",
         )
     title = facts_of(backend).title
-    question = f"Compile the {title} build from {source}? It is {cost.partition('; ')[2]}; {cost}"
-    if not session.user.ask(question):
+    if not session.user.ask(
+        f"Compiling the {title} build from {source} takes {cost}. "
+        "It is not signed, and runs with your rights. Compile it?"
+    ):
         raise Declined("nothing was changed")
 
 

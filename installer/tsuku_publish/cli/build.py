@@ -201,6 +201,7 @@ def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> docu
 
 def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuildDocument:
     made, tools = order.recipe, order.toolchain
+    sass, ptx = device_code(made.cuda_architectures)
     return {
         "variant": made.variant,
         "backends": list(made.backends),
@@ -209,6 +210,9 @@ def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuil
         "cmake": list(cmake_arguments(order)),
         "flags": [*made.flags, *made.link_flags],
         "notes": list(made.notes),
+        "sass": list(sass),
+        "ptx": list(ptx),
+        "gfx": list(made.gfx),
         "tools": [
             {"name": tool.name, "version": tool.version or None, "path": tool.path}
             for tool in tools.found

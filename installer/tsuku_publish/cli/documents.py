@@ -224,7 +224,8 @@ class SourceBuildDocument(TypedDict):
     """What is built with what; ``install`` is the command for what is missing, if it is known.
 
     ``base`` is null for a build with this machine's own tools. ``cmake`` and ``flags`` are
-    arguments. ``notes`` are about variables of the environment.
+    arguments. ``notes`` are about variables of the environment. ``sass``, ``ptx`` and
+    ``gfx`` are the cards that it is compiled for; empty where the toolkit's own default counts.
     ``result`` is null with ``build show``.
     """
 
@@ -235,6 +236,9 @@ class SourceBuildDocument(TypedDict):
     cmake: list[str]
     flags: list[str]
     notes: list[str]
+    sass: list[str]
+    ptx: list[str]
+    gfx: list[str]
     tools: list[FoundToolDocument]
     missing: list[MissingToolDocument]
     install: str | None
