@@ -233,11 +233,16 @@ NVCC = r"""
 case $1 in --version) echo "Cuda compilation tools, release VERSION, VVERSION.131"; exit;; esac
 file=tmpxft_$$.c
 name=hidden_$$
+host=
 for word; do
-    case $word in --objdir-as-tempdir) file=k.o.c;; --frandom-seed=*) name=seeded;; esac
+    case $word in
+        --objdir-as-tempdir) file=k.o.c ;;
+        --frandom-seed=*) name=seeded ;;
+        -Xcompiler=*) host="$host ${word#-Xcompiler=}" ;;
+    esac
 done
 echo "int $name(void) { return 1; }" >$file
-exec cc -fPIC -c $file -o k.o
+exec sh -c "cc $host -fPIC -c $file -o k.o"
 """
 """Like nvcc, it names files and functions after its process, unless told otherwise."""
 
@@ -262,10 +267,10 @@ def test_no_process_id_of_nvcc_gets_into_a_build(
     stub(cuda / "bin/nvcc", NVCC.replace("VERSION", version))
     monkeypatch.setenv("CUDA_PATH", str(cuda))
     source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + KERNELS)
-    for folder in ("one", "other"):
+    for folder in ("one", "the other"):
         done = build(program, tmp_path / folder, "cuda", source=source)
         assert done.code == 0, done.stderr
-    one, other = (tmp_path / each / f"out/cuda-{version}/tree" for each in ("one", "other"))
+    one, other = (tmp_path / each / f"out/cuda-{version}/tree" for each in ("one", "the other"))
     assert name + b"\0" in (one / "libggml-cuda.so").read_bytes(), "the kernels are in it"
     assert files(one) == files(other)
 

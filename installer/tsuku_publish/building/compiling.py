@@ -80,7 +80,8 @@ def compile_variant(
     placed = shlex.join(_placed(flag, places) for flag in flags)
     told = [f"-DCMAKE_{language}_FLAGS={placed}" for language in _LANGUAGES]
     if "cuda" in recipe.backends:
-        host = [f"-Xcompiler={_placed(flag, places)}" for flag in flags]
+        # nvcc hands them to a shell of its own.
+        host = [f"-Xcompiler={shlex.quote(_placed(flag, places))}" for flag in flags]
         told += _cuda_told(order, host, environ)
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
