@@ -40,14 +40,15 @@ class BuildTool:
 class BuildableBackend:
     """A backend as CMake knows it.
 
-    ``definitions`` switch it on. ``versioned_by`` names the tool whose version is a part of the
-    variant's name. ``companions`` are folders below that tool's own, with libraries that a build
-    brings along.
+    ``definitions`` switch it on. ``cmake`` is the oldest CMake for it, if others do with an older
+    one. ``versioned_by`` names the tool whose version is a part of the variant's name.
+    ``companions`` are folders below that tool's own, with libraries that a build brings along.
     """
 
     definitions: Mapping[str, str]
     platforms: Words
     tools: Words = ()
+    cmake: str = ""
     versioned_by: str = ""
     companions: Words = ()
 
@@ -162,6 +163,13 @@ class BuildMatrix:
         """Return the names of the tools for these backends: those of every build come first."""
         own = [name for backend in backends for name in self.backends[backend].tools]
         return ("cmake", "ninja", "make", "ccache", "cc", "cxx", *dict.fromkeys(own))
+
+    def least(self, name: str, backends: Words) -> str:
+        """Return the oldest version of a tool that these backends can be built with; "" for any."""
+        asked = [self.tools[name].least]
+        if name == "cmake":
+            asked += [self.backends[backend].cmake for backend in backends]
+        return max(filter(None, asked), key=numbers, default="")
 
     def cuda_line(self, toolkit: str) -> CudaLine | None:
         """Return the newest line that a toolkit has; None for one that is too old."""

@@ -100,13 +100,14 @@ def detect(
         tool = matrix.tools[name]
         path = _found(tool, environ, place)
         seen = _described(name, tool, path, environ, place) if path else None
+        least = matrix.least(name, backends)
         old = seen is not None and bool(
-            tool.least and seen.version and numbers(seen.version) < numbers(tool.least)
+            least and seen.version and numbers(seen.version) < numbers(least)
         )
         if seen is not None and not old:
             found.append(seen)
             continue
-        reason = f"{seen.path} is {seen.version}, and {tool.least} is needed" if seen else ""
+        reason = f"{seen.path} is {seen.version}, and {least} is needed" if seen else ""
         named = [f"{each}={environ[each]}" for each in tool.variables if environ.get(each)]
         if named and not seen:
             reason = f"not found with {' '.join(named)}"
