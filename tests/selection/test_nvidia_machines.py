@@ -22,6 +22,7 @@ from support.machines import (
     vulkan,
 )
 
+from tsuku_llm.fitting import usable_gpus
 from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc
 from tsuku_llm.selection import Request, select
 from tsuku_publish.building.matrix import load_matrix
@@ -186,12 +187,16 @@ def test_what_is_chosen_runs_and_what_runs_is_not_passed_over(
         assert found.selected.variant.backend != "cpu"
 
 
-def rank(found: Any) -> tuple[bool, float, bool]:
-    """How good a choice is: any build at all, the tier of the card, and machine code for it."""
+def rank(found: Any, hardware: Hardware) -> tuple[bool, float, int, bool]:
+    """How good a choice is: any build, the memory of its best card, how many cards, no compiling.
+
+    The last two count only between builds for the same best card.
+    """
     if not found.compatible:
-        return False, 0, False
+        return False, 0, 0, False
     best = found.selected
-    return True, best.gpu.memory if best.gpu else 0, best.note is None
+    cards = len(usable_gpus(best.variant, hardware))
+    return True, best.gpu.memory if best.gpu else 0, cards, best.note is None
 
 
 @given(BUILDS, st.sampled_from(sorted(ALL)), MACHINES, st.sampled_from(["portable", "native"]))
@@ -200,9 +205,9 @@ def test_one_more_build_never_makes_it_worse(
 ) -> None:
     before = [name for name in names if name != added]
     old, new = (chosen(each, hardware, prefer=prefer) for each in (before, [*before, added]))
-    (there, memory, at_once), (still, more, now) = rank(old), rank(new)
+    (there, memory, *rest), (still, more, *others) = rank(old, hardware), rank(new, hardware)
     assert still >= there
     # Sizes of one tier count as the same.
     assert more >= 0.85 * memory
     if (old.compatible and new.compatible) and old.selected.gpu == new.selected.gpu:
-        assert now >= at_once
+        assert others >= rest
