@@ -1,6 +1,7 @@
 """What can be built, as data: recipes, tools, CUDA lines, and the tables of docs/building.md."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from support.machines import OLD_FLOOR, cuda, linux_variants, machine, release, variant
 from support.tools import require_tool
 
+from ci.served import OwnBuild, load_data
 from tsuku_llm.backends import TABLE
 from tsuku_llm.errors import UsageError
 from tsuku_llm.manifest import Release, parse_release
@@ -357,10 +359,16 @@ def table_of_lines(matrix: BuildMatrix) -> str:
     return as_table(head, rows)
 
 
-def table_of_variants(matrix: BuildMatrix, upstream: Release) -> str:
+def table_of_variants(matrix: BuildMatrix, upstream: Release, made: Iterable[OwnBuild]) -> str:
     rows = []
     for each in matrix.variants:
+        ours = [
+            f"`{build.name}`" + (" (measured)" if build.known.startswith("measured") else "")
+            for build in made
+            if build.name.startswith(f"{each.name}-")
+        ]
         places = [set(matrix.backends[name].platforms) for name in each.backends]
+        places += [{*each.platforms}] if each.platforms else []
         own = [tool for name in each.backends for tool in matrix.backends[name].tools]
         shipped = [
             name
@@ -378,9 +386,11 @@ def table_of_variants(matrix: BuildMatrix, upstream: Release) -> str:
                 ", ".join(sorted(set.intersection(*places))),
                 ", ".join(matrix.tools[tool].title for tool in own) or "nothing more",
                 ", ".join(shipped) or "-",
+                ", ".join(ours) or "-",
             )
         )
-    return as_table(("variant", "for", "built on", "besides CMake and a compiler", NEWEST), rows)
+    head = ("variant", "for", "built on", "besides CMake and a compiler", "upstream ships", "ours")
+    return as_table(head, rows)
 
 
 def table_of_bases(matrix: BuildMatrix) -> str:
@@ -439,5 +449,5 @@ def test_the_documented_tables_are_those_of_the_data() -> None:
     assert shown("bases") == drawn, f"\n{drawn}"
     drawn = table_of_newer(MATRIX)
     assert shown("newer") == drawn, f"\n{drawn}"
-    drawn = table_of_variants(MATRIX, newest())
+    drawn = table_of_variants(MATRIX, newest(), load_data().build)
     assert shown("matrix") == drawn, f"\n{drawn}"
