@@ -100,6 +100,18 @@ def test_code_that_only_some_kernels_have_does_not_count() -> None:
     assert read(one + bytes(24) + two) == DeviceCode(("8.9",), ("8.0",))
 
 
+def test_what_nvcc_links_itself_keeps_its_ptx() -> None:
+    """nvcc -shared adds machine code without a kernel and without PTX, from its device link."""
+    bare = b"\x7fELF" + bytes(1448) + b".nv.callgraph"
+    kernel = b"\x7fELF" + bytes(3000) + b".text._Z1kPf"
+    own = container(entry(SASS, 80, code=kernel), entry(PTX, 80))
+    assert read(container(entry(SASS, 80, code=bare)) + own) == DeviceCode(("8.0",), ("8.0",))
+    # Code that is linked from objects has kernels, and compressed code may have.
+    for linked in (kernel, b"\x28\xb5\x2f\xfd" + bytes(500)):
+        found = read(container(entry(SASS, 80, code=linked)) + own)
+        assert found == DeviceCode(("8.0",), ())
+
+
 def test_ptx_of_one_device_or_family_does_not_run_on_later_devices() -> None:
     entries = [entry(PTX, 90, ONE_DEVICE), entry(PTX, 100, FAMILY), entry(PTX, 75)]
     assert read(container(*entries)) == DeviceCode((), ("7.5",))

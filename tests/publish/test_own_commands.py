@@ -54,7 +54,8 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = container(entry(SASS, 90), entry(PTX, 80))
     library(folder / "libggml-cuda.so", code)
     other = container(entry(SASS, 70))
-    library(folder / "libcublas.so.13", other)
+    for name in ("libcublas.so.13", "libnccl.so.2"):
+        library(folder / name, other)
     compile_library(folder / "libcudart.so.13.0.96", "int run(void) { return 0; }")
     elf(folder / "llama-server")
     return folder

@@ -238,11 +238,10 @@ def _backends(names: Collection[str], needs: dict[str, Needs]) -> tuple[str, ...
 
 
 def _cuda(names: Collection[str], needs: dict[str, Needs]) -> CudaCode | None:
-    # NVIDIA's libraries have code for other GPUs than ggml's kernels.
     codes = {
         path: each.device_code
         for path, each in needs.items()
-        if each.device_code and not path.rpartition("/")[2].startswith(("libcu", "cu", "libnv"))
+        if each.device_code and _is_llama_cpps(path)
     }
     if not codes:
         return None
@@ -253,13 +252,14 @@ def _cuda(names: Collection[str], needs: dict[str, Needs]) -> CudaCode | None:
 
 
 def _gfx(needs: dict[str, Needs]) -> tuple[str, ...]:
-    own = {
-        path: each.gfx
-        for path, each in needs.items()
-        if each.gfx and path.rpartition("/")[2].startswith(("libggml", "ggml", "llama"))
-    }
+    own = {path: each.gfx for path, each in needs.items() if each.gfx and _is_llama_cpps(path)}
     _require_same("code for AMD GPUs", own)
     return next(iter(own.values()), ())
+
+
+def _is_llama_cpps(path: str) -> bool:
+    # The libraries of NVIDIA and AMD have code for other GPUs than ggml's kernels.
+    return path.rpartition("/")[2].startswith(("libggml", "ggml", "libllama", "llama"))
 
 
 def _require_same(what: str, codes: dict[str, Any]) -> None:
