@@ -21,7 +21,8 @@ from tsuku_llm.manifest import Variant
 from tsuku_llm.requirements import CudaRequirement, Requirements
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
-TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7"})
+# Thor is 10.1 for CUDA 12. CUDA 13 calls it 11.0, and has one toolkit for it and for arm64 servers.
+TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7", "10.1"})
 # The newest ABI of AMD's HIP library: ROCm 10.0 still has libamdhip64.so.7, as the packages of
 # Arch (hip-runtime-amd) and Ubuntu (libamdhip64-7) show.
 _HIP_ABI = 7

@@ -34,7 +34,7 @@ from tsuku_llm.fitting import (
     usable_gpus,
     why_not,
 )
-from tsuku_llm.hardware import Gpu, Hardware
+from tsuku_llm.hardware import Gpu, GpuKind, Hardware
 from tsuku_llm.manifest import Platform, Release, Variant
 
 
@@ -187,15 +187,17 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
 
     def rank(
         pair: tuple[Variant, Gpu | None],
-    ) -> tuple[tuple[int, int], bool, int, bool, Version, int]:
+    ) -> tuple[tuple[int, int], bool, int, int, bool, Version, int]:
         variant, gpu = pair
+        cards = [each for each in usable[variant.name] if each.kind is GpuKind.DISCRETE]
         return (
             # First the device: a small card never wins because of its API. The CPU is the last.
             devices[gpu] if gpu else (CPU_RANK, 0),
             # A combined build is only here where it was asked for, or uses one more card.
             not variant.parts,
-            # Then the policy's order of backends, then what starts at once.
+            # Then the policy's order of backends, the most cards, then what starts at once.
             order(variant),
+            -len(cards),
             compiles_at_first_start(variant, gpu),
             # If the driver does not tell its version, the oldest toolkit most likely runs.
             _unchecked_toolkit(variant, hardware),

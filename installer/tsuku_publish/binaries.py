@@ -5,7 +5,7 @@ Of Windows files only the device code is read; their needs of the system are not
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,8 +21,23 @@ _VERNEED = 16
 """Bytes that one entry of a table of needed versions takes at least."""
 _LEVEL_NEEDED = "GNU_PROPERTY_X86_ISA_1_NEEDED"
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
-_NAMED = {"GLIBC_ABI_DT_RELR": (2, 36)}
-"""Versions without a number, and the glibc that introduced them."""
+_GLIBCXX_OF_CXXABI = (
+    *(9, 10, 11, 14, 15, 17, 18),  # gcc 4.2 to 4.8
+    *(20, 21, 22, 23, 26, 29, 31, 33, 34),  # gcc 4.9, 5, 6, 7, 9, 11, 13, 14 and 15
+)
+"""The N of GLIBCXX_3.4.N in the libstdc++ that introduced CXXABI_1.3.1, 1.3.2 and so on.
+
+One library has both. Source: "ABI Policy and Guidelines" in the manual of libstdc++.
+"""
+_NAMED: Mapping[str, tuple[str, Version]] = {
+    "GLIBC_ABI_DT_RELR": ("GLIBC", (2, 36)),
+    "CXXABI_1.3": ("GLIBCXX", (3, 4)),
+} | {
+    f"CXXABI_1.3.{number}": ("GLIBCXX", (3, 4, last))
+    for number, last in enumerate(_GLIBCXX_OF_CXXABI, 1)
+}
+"""Versions with another name or another number, and the version that introduced them."""
+_UNKNOWN = re.compile(r"GLIBC_.*|CXXABI_[0-9.]+")
 
 _ON_EVERY_SYSTEM: dict[str, tuple[str, ...]] = {
     "glibc: the oldest version that a build runs with is measured": (
@@ -47,10 +62,11 @@ class Needs:
     """What one file needs of the system.
 
     ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
-    GLIBCXX), None if it refers to none. ``libraries`` are the sonames that it needs. ``gfx`` are
-    the AMD GPUs that it has code for, None if it has none that can be read. ``x86_64_level`` is the
-    level of processors that it is marked for, None for the first one and without a mark. ``musl``
-    is whether it is a program that musl's loader starts.
+    GLIBCXX; CXXABI counts as the GLIBCXX of the same library), None if it refers to none.
+    ``libraries`` are the sonames that it needs. ``gfx`` are the AMD GPUs that it has code for, None
+    if it has none that can be read. ``x86_64_level`` is the level of processors that it is marked
+    for, None for the first one and without a mark. ``musl`` is whether it is a program that musl's
+    loader starts.
     """
 
     glibc: Version | None
@@ -83,12 +99,18 @@ def _needs_of_elf(path: Path) -> Needs | None:
         try:
             return _needs(ELFFile(file), file)
         except PublishError as error:
-            raise PublishError(f"{path.name}: {error}") from error
+            raise PublishError(f"{path.name}: {error}", hint=error.hint) from error
         except Exception as error:  # on a damaged file pyelftools may raise any exception
             raise PublishError(f"{path.name} is a damaged ELF file: {error}") from error
 
 
 def _needs(elf: Any, file: BinaryIO) -> Needs:
+    # Programs run without the table, but what they need is found by it.
+    if elf.num_segments() and not elf.num_sections():
+        raise PublishError(
+            "it has no table of sections, so what it needs cannot be measured",
+            hint="leave out the tool that removed it, such as sstrip or upx; strip keeps it",
+        )
     versions = [*_versions(elf)]
     return Needs(
         glibc=max((number for kind, number in versions if kind == "GLIBC"), default=None),
@@ -119,10 +141,16 @@ def _numbered(name: str) -> Iterator[tuple[str, Version]]:
     if found:
         yield found[1], tuple(int(part) for part in found[2].split("."))
     elif name in _NAMED:
-        yield "GLIBC", _NAMED[name]
-    elif name.startswith("GLIBC_"):
-        # A new version without a number must be added to _NAMED, or the floor would be too low.
-        raise PublishError(f"it needs {name}, of which no glibc version is known")
+        yield _NAMED[name]
+    elif _UNKNOWN.fullmatch(name):
+        # A new version must be added to _NAMED, or the floor would be too low.
+        library = "glibc" if name.startswith("GLIBC_") else "libstdc++"
+        raise PublishError(
+            f"it needs {name}, of which no {library} version is known",
+            hint="leave glibc's own libraries out of the build"
+            if name == "GLIBC_PRIVATE"
+            else "a newer tsuku-llm may know it",
+        )
 
 
 def _libraries(elf: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ The section ``.nv_fatbin`` holds containers one after another, one for each tran
 header of 16 bytes (magic, version, its own size, the size of the rest) and entries, each a header
 and its code. NVIDIA documents no layout; this one was read from files that CUDA 13's ``fatbinary``
 made, and agrees with ``cuobjdump --list-elf --list-ptx``. Code may be compressed, headers never
-are, so only headers need to be read.
+are, so only headers and the smallest pieces need to be read.
 """
 
 import struct
@@ -27,6 +27,8 @@ _ONE_DEVICE = 1 << 20
 _FAMILY = 1 << 21
 """The flag of ``sm_100f``: as machine code equal to ``sm_100``, as PTX for fewer devices."""
 _WORD = 8
+_SMALL = 1 << 12
+"""Bytes of machine code without a kernel at most; the smallest kernel's has 3 KB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,21 @@ def _entries(file: BinaryIO, at: int, end: int) -> Iterator[_Code]:
         kind, _, header, size, architecture, flags = entry
         if header < _ENTRY.size or at + header + size > end:
             raise _malformed(at)
-        if kind in (_PTX, _SASS):
+        if kind == _PTX or (kind == _SASS and not _is_bare(file, at + header, size, end)):
             yield _Code(kind, architecture, flags & (_ONE_DEVICE | _FAMILY))
         at += header + size
+
+
+def _is_bare(file: BinaryIO, at: int, size: int, end: int) -> bool:
+    """Tell whether machine code has no kernel.
+
+    nvcc's device link adds such code without PTX to what it links itself. Kernels are in sections
+    named .text.NAME; a compressed piece does not begin as an ELF file and counts as one with them.
+    """
+    if size > _SMALL:
+        return False
+    code = _read(file, at, size, end)
+    return code.startswith(b"\x7fELF") and b".text." not in code
 
 
 def _read(file: BinaryIO, at: int, size: int, end: int) -> bytes:

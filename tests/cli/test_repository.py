@@ -156,6 +156,16 @@ def test_T36_a_root_with_another_fingerprint_is_refused(
     assert not (tsuku_home / "llm").exists(), "nothing was kept"
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_fingerprint_is_to_be_compared_unless_it_was(
+    program: Program, tmp_path: Path, *, given: bool
+) -> None:
+    simulator = RepositorySimulator()
+    words = ["--fingerprint", sha256(simulator.pinned_root).hexdigest()] if given else []
+    last = program(*offered(simulator, tmp_path), *words).stdout.splitlines()[-1]
+    assert last.startswith("it is the fingerprint" if given else "compare the fingerprint")
+
+
 @pytest.mark.parametrize("spell", [str.upper, lambda text: ":".join(re.findall("..", text))])
 def test_a_fingerprint_is_accepted_in_the_spelling_of_common_tools(
     program: Program, tmp_path: Path, spell: Callable[[str], str]

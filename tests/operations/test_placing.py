@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.gguf_files import layered_model
+from support.machines import cuda, machine, release
 from support.servers import Starter, install_stand_in
 from support.stored import make_receipt
 
+from tsuku_llm.hardware import Gpu, GpuKind
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.planning import Build, LaunchPlan, plan_server
+from tsuku_llm.operations.build_version import hardware_facts
 from tsuku_llm.operations.device_check import Check, wanted_maker
 from tsuku_llm.operations.placing import Placed, place_start
 
@@ -171,6 +174,24 @@ def test_a_maker_that_the_user_named_keeps_the_devices_of_others_out(small: str)
     assert given_by(made) == "--device Vulkan1"
     made = placed("-m", small, devices=devices, hardware=hardware, maker=0x10DE, setting="all")
     assert given_by(made) == "--device Vulkan1,Vulkan2", "nobody knows who made it"
+
+
+def test_a_card_that_the_build_has_no_code_for_gets_no_model(tmp_path: Path) -> None:
+    """The server lists it all the same, and ends as soon as it computes there."""
+    devices = (
+        ListedDevice("CUDA0", "NVIDIA GeForce RTX 3090", 25_438_126_080, 24_900_000_000),
+        ListedDevice("CUDA1", "NVIDIA GeForce GTX 1080 Ti", 11_700_000_000, 11_600_000_000),
+    )
+    gpus = tuple(
+        Gpu("cuda", at, each.description, GpuKind.DISCRETE, each.memory, compute_capability=code)
+        for at, (each, code) in enumerate(zip(devices, ("8.6", "6.1"), strict=True))
+    )
+    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB))
+    variants = {each.name: each for each in release().platforms["linux-amd64"].variants}
+    for driver, names in (("12.4", {"CUDA0"}), ("12.8", {"CUDA0", "CUDA1"})):
+        hardware = hardware_facts(machine(cuda(version=driver, gpus=gpus)), variants["cuda-12.8"])
+        made = placed("-m", model, devices=devices, backend="cuda", hardware=hardware)
+        assert {*given_by(made).split()[1].split(",")} == names, driver
 
 
 def test_the_word_of_now_counts_before_that_of_the_install() -> None:

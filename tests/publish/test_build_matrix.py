@@ -1,6 +1,7 @@
 """What can be built, as data: recipes, tools, CUDA lines, and the tables of docs/building.md."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from support.machines import OLD_FLOOR, cuda, linux_variants, machine, release, variant
 from support.tools import require_tool
 
+from ci.served import OwnBuild, load_data
 from tsuku_llm.backends import TABLE
 from tsuku_llm.errors import UsageError
 from tsuku_llm.manifest import Release, parse_release
@@ -323,6 +325,10 @@ def with_lines(*toolkits: str) -> Release:
         ("RTX 3090", "8.6", "11.8", "cuda-11.8"),
         ("RTX 3090", "8.6", "11.4", "cuda-11.8"),
         ("V100", "7.0", "11.0", "cuda-11.8"),
+        ("V100", "7.0", "11.4", "cuda-11.8"),
+        ("GTX Titan X", "5.2", "12.0", "cuda-12.4"),
+        ("GB10", "12.1", "12.6", "cuda-12.4"),  # from PTX for 9.0
+        ("B200", "10.0", "12.8", "cuda-12.8"),  # the same
         ("GTX 750 Ti", "5.0", "12.1", "cuda-12.4"),
         ("H200", "9.0", "12.2", "cuda-12.4"),
         ("H200", "9.0", "11.8", "cuda-11.8"),  # from PTX for 8.9
@@ -364,10 +370,16 @@ def table_of_lines(matrix: BuildMatrix) -> str:
     return as_table(head, rows)
 
 
-def table_of_variants(matrix: BuildMatrix, upstream: Release) -> str:
+def table_of_variants(matrix: BuildMatrix, upstream: Release, made: Iterable[OwnBuild]) -> str:
     rows = []
     for each in matrix.variants:
+        ours = [
+            f"`{build.name}`" + (" (measured)" if build.known.startswith("measured") else "")
+            for build in made
+            if build.name.startswith(f"{each.name}-")
+        ]
         places = [set(matrix.backends[name].platforms) for name in each.backends]
+        places += [{*each.platforms}] if each.platforms else []
         own = [tool for name in each.backends for tool in matrix.backends[name].tools]
         shipped = [
             name
@@ -385,9 +397,11 @@ def table_of_variants(matrix: BuildMatrix, upstream: Release) -> str:
                 ", ".join(sorted(set.intersection(*places))),
                 ", ".join(matrix.tools[tool].title for tool in own) or "nothing more",
                 ", ".join(shipped) or "-",
+                ", ".join(ours) or "-",
             )
         )
-    return as_table(("variant", "for", "built on", "besides CMake and a compiler", NEWEST), rows)
+    head = ("variant", "for", "built on", "besides CMake and a compiler", "upstream ships", "ours")
+    return as_table(head, rows)
 
 
 def table_of_bases(matrix: BuildMatrix) -> str:
@@ -446,5 +460,5 @@ def test_the_documented_tables_are_those_of_the_data() -> None:
     assert shown("bases") == drawn, f"\n{drawn}"
     drawn = table_of_newer(MATRIX)
     assert shown("newer") == drawn, f"\n{drawn}"
-    drawn = table_of_variants(MATRIX, newest())
+    drawn = table_of_variants(MATRIX, newest(), load_data().build)
     assert shown("matrix") == drawn, f"\n{drawn}"

@@ -100,6 +100,18 @@ def test_code_that_only_some_kernels_have_does_not_count() -> None:
     assert read(one + bytes(24) + two) == DeviceCode(("8.9",), ("8.0",))
 
 
+def test_what_nvcc_links_itself_keeps_its_ptx() -> None:
+    """nvcc -shared adds machine code without a kernel and without PTX, from its device link."""
+    bare = b"\x7fELF" + bytes(1448) + b".nv.callgraph"
+    kernel = b"\x7fELF" + bytes(3000) + b".text._Z1kPf"
+    own = container(entry(SASS, 80, code=kernel), entry(PTX, 80))
+    assert read(container(entry(SASS, 80, code=bare)) + own) == DeviceCode(("8.0",), ("8.0",))
+    # Code that is linked from objects has kernels, and compressed code may have.
+    for linked in (kernel, b"\x28\xb5\x2f\xfd" + bytes(500)):
+        found = read(container(entry(SASS, 80, code=linked)) + own)
+        assert found == DeviceCode(("8.0",), ())
+
+
 def test_ptx_of_one_device_or_family_does_not_run_on_later_devices() -> None:
     entries = [entry(PTX, 90, ONE_DEVICE), entry(PTX, 100, FAMILY), entry(PTX, 75)]
     assert read(container(*entries)) == DeviceCode((), ("7.5",))
@@ -231,7 +243,11 @@ def versioned(path: Path, version: str, tmp_path: Path) -> Path:
         ("GLIBC_2.3.4", (2, 3, 4), None),
         ("GLIBC_ABI_DT_RELR", (2, 36), None),
         ("GLIBCXX_3.4.32", None, (3, 4, 32)),
-        ("CXXABI_1.3.13", None, None),
+        ("CXXABI_1.3", None, (3, 4)),
+        ("CXXABI_1.3.13", None, (3, 4, 29)),
+        ("CXXABI_1.3.15", None, (3, 4, 33)),  # gcc 14 writes it into files that need 3.4.32
+        ("CXXABI_FLOAT128", None, None),
+        ("GCC_3.0", None, None),
     ],
 )
 def test_symbol_versions(
@@ -260,11 +276,46 @@ def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
     assert needs.glibc == (2, 34)
 
 
-@pytest.mark.parametrize("version", ["GLIBC_PRIVATE", "GLIBC_ABI_LATER"])
-def test_an_unknown_glibc_version_stops_the_tool(tmp_path: Path, version: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "library", "hint"),
+    [
+        ("GLIBC_PRIVATE", "glibc", "leave glibc's own libraries out"),
+        ("GLIBC_ABI_LATER", "glibc", "a newer tsuku-llm"),
+        ("CXXABI_1.3.99", "libstdc++", "a newer tsuku-llm"),
+    ],
+)
+def test_an_unknown_version_stops_the_tool(
+    tmp_path: Path, version: str, library: str, hint: str
+) -> None:
     path = versioned(tmp_path / "libneeds.so", version, tmp_path)
-    with pytest.raises(PublishError, match=f"libneeds.so: it needs {version}"):
+    said = f"libneeds.so: it needs {version}, of which no {library}"
+    with pytest.raises(PublishError, match=re.escape(said)) as error:
         needs_of(path)
+    assert error.value.hint.startswith(hint)
+
+
+def test_a_file_without_its_table_of_sections_is_refused(small: Path, tmp_path: Path) -> None:
+    """Programs run without it, but what they need cannot be read: no floor would be found."""
+    data = bytearray(small.read_bytes())
+    data[40:48] = bytes(8)  # where the table is
+    data[58:64] = bytes(6)  # the size of an entry, their number, and the one with their names
+    path = tmp_path / "libstripped.so"
+    path.write_bytes(data)
+    with pytest.raises(PublishError, match=r"libstripped.so: it has no table of sections") as error:
+        needs_of(path)
+    assert "sstrip" in error.value.hint
+
+
+def test_files_for_different_platforms_are_no_build(small: Path, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    build.mkdir()
+    data = bytearray(small.read_bytes())
+    (build / "llama-server").write_bytes(data)
+    data[18:20] = (183).to_bytes(2, "little")
+    (build / "libggml-vulkan.so").write_bytes(data)
+    with pytest.raises(UsageError, match="files of the build are for different") as error:
+        measure(build, tmp_path)
+    assert error.value.facts == ("linux-amd64: llama-server", "linux-arm64: libggml-vulkan.so")
 
 
 @pytest.fixture(scope="module")

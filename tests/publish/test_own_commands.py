@@ -54,7 +54,8 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = container(entry(SASS, 90), entry(PTX, 80))
     library(folder / "libggml-cuda.so", code)
     other = container(entry(SASS, 70))
-    library(folder / "libcublas.so.13", other)
+    for name in ("libcublas.so.13", "libnccl.so.2"):
+        library(folder / name, other)
     compile_library(folder / "libcudart.so.13.0.96", "int run(void) { return 0; }")
     elf(folder / "llama-server")
     return folder
@@ -338,6 +339,8 @@ def test_a_variant_is_added_again_without_touching_the_others_and_what_people_wr
     after = release_of(company)["platforms"]["linux-amd64"]
     assert after["variants"]["vulkan"] == platform["variants"]["vulkan"]
     assert after["variants"]["cpu"]["requires"] == {"x86_64_level": 3}
+    kept = "cpu for linux-amd64 also keeps from the release file: x86_64_level 3"
+    assert kept in done.stdout
     assert after["variants"]["cpu"]["artifacts"] != platform["variants"]["cpu"]["artifacts"]
     assert after["preference"]["native"] == ["cpu", "vulkan"]
     assert load_plan(company).channels == {"stable": ("b1",)}
@@ -392,7 +395,10 @@ def test_a_cpu_variant_of_a_build_with_gpu_code_opens_no_gpu(
         (("--variant", "linux-amd64/=x"), "is no variant with its build"),
         (("--variant", "cpu={empty}"), "has not exactly one llama-server"),
         (("--variant", "cpu={empty}/none"), "there is no file or folder"),
-        (("--variant", "linux-amd64/CPU={script}"), "clients would not understand"),
+        (("--variant", "linux-amd64/CPU={script}"), "a variant cannot be named 'CPU'"),
+        (("--variant", "linux-amd64/cp\nu={script}"), r"a variant cannot be named 'cp\nu'"),
+        (("--variant", "linux-amd64/" + "c" * 65 + "={script}"), "a variant cannot be named"),
+        (("--variant", "sycl={cuda}"), "no file of the build has code for SYCL"),
         (("--variant", "linux-amd64/cpu={script}", "--channel", "x"), "there is no channel x"),
         (("--variant", "linux-amd64/cpu={script}", "--url", "http://x/"), "at an https URL"),
         (("--variant", "linux-amd64/cpu={script}", "--publisher", "x" * 200), "not understand"),

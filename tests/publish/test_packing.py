@@ -5,6 +5,7 @@ import hashlib
 import io
 import os
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tsuku_llm.archive import make_links, unpack
-from tsuku_llm.errors import UnsafeArchive, UsageError
+from tsuku_llm.errors import NoSpace, UnsafeArchive, UsageError
 from tsuku_llm.manifest import ARCHIVES, Artifact
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.pack import PackedArchive, Place, pack_tree
@@ -129,6 +130,23 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(tmp_path: Path) -> N
             pack_tree(tree, items, Place(tmp_path / "out", URL))
         assert not list((tmp_path / "out").glob("files-*"))
         assert not list((tmp_path / "out").glob(".*")), "nothing half written is left"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits")
+def test_a_full_disk_is_that_of_the_archives_and_not_that_of_the_build(tmp_path: Path) -> None:
+    import resource  # noqa: PLC0415 - Windows has none
+
+    tree, into = write(tmp_path / "build"), tmp_path / "out"
+    items = contents(tree)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE // 2, before[1]))
+    try:
+        with pytest.raises(NoSpace) as error:
+            pack_tree(tree, items, Place(into, URL))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"folder: {into}" in error.value.facts
+    assert not list(into.glob(".*")), "nothing half written is left"
 
 
 # --- round trips --------------------------------------------------------------------------------

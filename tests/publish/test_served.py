@@ -26,7 +26,8 @@ def test_each_machine_that_a_build_could_still_help_has_its_reason(
 ) -> None:
     """A build is missing where a driver lists a GPU that no build uses, and where none starts."""
     left = {name for name, (*_, ours) in found.items() if ours.idle or ours.kind == "nothing"}
-    assert left == DATA.stays.keys()
+    without = {name for name, (*_, ours) in found.items() if ours.kind != "GPU"}
+    assert left <= DATA.stays.keys() <= without
 
 
 def test_no_machine_loses_by_more_builds(found: dict[str, tuple[Served, ...]]) -> None:

@@ -1,6 +1,7 @@
 """CUDA fat binaries without a compiler: the headers as NVIDIA's ``fatbinary`` writes them.
 
-The code in them is zeros. ``library`` compiles a shared library that carries such a section.
+The code in them is zeros, unless a test says otherwise. ``library`` compiles a shared library that
+carries such a section.
 """
 
 import struct
@@ -12,11 +13,13 @@ PTX, SASS = 1, 2
 ONE_DEVICE, FAMILY, COMPRESSED = 1 << 20, 1 << 21, 1 << 15
 
 
-def entry(kind: int, architecture: int, flags: int = 0, *, code: int = 24, more: int = 0) -> bytes:
+def entry(
+    kind: int, architecture: int, flags: int = 0, *, code: bytes = bytes(24), more: int = 0
+) -> bytes:
     """One piece of device code; ``more`` bytes follow the 64 of its header, as for Blackwell."""
-    header = struct.pack("<HHIQ", kind, 0x101, 64 + more, code)
+    header = struct.pack("<HHIQ", kind, 0x101, 64 + more, len(code))
     header += struct.pack("<IIIIQQQQ", 0, 64 if more else 0, 0x80007, architecture, 0, flags, 0, 0)
-    return header.ljust(64 + more, b"\0") + bytes(code)
+    return header.ljust(64 + more, b"\0") + code
 
 
 def container(*entries: bytes) -> bytes:

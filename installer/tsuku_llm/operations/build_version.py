@@ -16,10 +16,11 @@ from tsuku_llm.disk import require_space
 from tsuku_llm.errors import DigestMismatch, TrustError
 from tsuku_llm.fetch.urls import file_name
 from tsuku_llm.files import drop_tree
+from tsuku_llm.fitting import usable_gpus
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.launch.planning import Build
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.manifest import Artifact, Variant
 from tsuku_llm.operations.caches import build_caches
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.consent import require_consent
@@ -224,7 +225,7 @@ class VersionBuilder:
             detected=choice.selection.detected,
             line=choice.line(self.candidate),
             reasons=self.reasons,
-            hardware=hardware_facts(choice.hardware),
+            hardware=hardware_facts(choice.hardware, variant),
             artifacts=tuple(self._record(artifact) for artifact in variant.artifacts),
             files=tuple(item for item in contents if isinstance(item, FileEntry)),
             links=tuple(item for item in contents if isinstance(item, LinkEntry)),
@@ -282,10 +283,21 @@ def _unpack(
     return archive.Aside(artifact, folder, items)
 
 
-def hardware_facts(hardware: Hardware) -> dict[str, Any]:
-    """Return the machine as the receipt keeps it: conclusions without the evidence."""
+def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[str, Any]:
+    """Return the machine as the receipt keeps it: conclusions without the evidence.
+
+    ``unusable`` marks each device of the variant's own interfaces that it has no code for: its
+    server lists that one, too, and ends when it computes there.
+    """
     facts = asdict(hardware)
-    for api in facts["apis"]:
+    parts = (variant.parts or (variant,)) if variant else ()
+    apis = {facts_of(part.backend).api for part in parts}
+    usable = {gpu for part in parts for gpu in usable_gpus(part, hardware)}
+    for api, found in zip(facts["apis"], hardware.apis, strict=True):
         del api["evidence"]
+        if found.name in apis:
+            for gpu, each in zip(api["gpus"], found.gpus, strict=True):
+                if each not in usable:
+                    gpu["unusable"] = True
     plain: dict[str, Any] = json.loads(json.dumps(facts))
     return plain

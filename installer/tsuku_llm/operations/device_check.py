@@ -90,7 +90,8 @@ def listed_cards(
     """Return the devices of a build's own backend, none for the processor.
 
     ``hardware`` is the probe's result when the build was installed: it knows what kinds they are,
-    and who made them. With a ``maker`` (its PCI id) the devices of other makers are left out.
+    who made them, and which of them the build has no code for. Those are left out, and with a
+    ``maker`` (its PCI id) the devices of other makers, too.
     """
     if check.build.backend == "cpu" or not check.devices:
         return ()
@@ -103,10 +104,10 @@ def listed_cards(
     probed = tuple(chain.from_iterable(_probed(hardware, api) for api in apis))
     kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
     cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
-    if maker is None:
-        return cards
     others = {
-        plain_name(gpu["name"]) for gpu in probed if gpu.get("vendor_id") not in (None, maker)
+        plain_name(gpu["name"])
+        for gpu in probed
+        if gpu.get("unusable") or (maker and gpu.get("vendor_id") not in (None, maker))
     }
     return tuple(card for card in cards if plain_name(card.description) not in others)
 

@@ -235,9 +235,9 @@ def known_failures(
         if (
             active
             and active.receipt.release == choice.release.release
-            and choice.selection.candidate(active.receipt.variant) is not None
+            and (found := choice.selection.candidate(active.receipt.variant))
             and active.receipt.requested == choice.selection.requested
-            and active.receipt.hardware == hardware_facts(choice.hardware)
+            and active.receipt.hardware == hardware_facts(choice.hardware, found.variant)
             and active.receipt.hidden_by == hiding(environ)
         ):
             names = [candidate.variant.name for candidate in choice.selection.compatible]
@@ -305,7 +305,7 @@ def _restated(
         detected=choice.selection.detected,
         line=choice.line(candidate),
         reasons=reasons,
-        hardware=hardware_facts(choice.hardware),
+        hardware=hardware_facts(choice.hardware, candidate.variant),
         hidden_by=hiding(session.machine.environ),
     )
 

@@ -140,12 +140,16 @@ class Zig:
 
 @dataclass(frozen=True, slots=True)
 class BuildableVariant:
-    """A variant that a repository may offer, and the machines that it is for."""
+    """A variant that a repository may offer, and the machines that it is for.
+
+    ``platforms`` are those where it can be built, if they are fewer than its backends'.
+    """
 
     name: str
     backends: Words
     purpose: str
     toolkit: str = ""
+    platforms: Words = ()
 
 
 @dataclass(frozen=True, slots=True)

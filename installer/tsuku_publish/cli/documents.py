@@ -258,12 +258,16 @@ class BuildAnswer(TypedDict):
 
 
 class AddedDocument(TypedDict):
-    """A variant that ``add`` has entered."""
+    """A variant that ``add`` has entered.
+
+    ``kept`` names what it requires besides, as the release file said before.
+    """
 
     platform: str
     variant: VariantName
     backend: str
     measured: MeasuredDocument
+    kept: list[str]
     archives: list[ArchiveDocument]
 
 

@@ -199,8 +199,14 @@ def add(  # noqa: PLR0913 - each is an option
         "variants": [_added(each) for each in added],
     }
     rows = [(each.platform, each.name, _archives(each), _needs(each.measured)) for each in added]
+    kept = [
+        f"{each.name} for {each.platform} also keeps from the release file: "
+        + ", ".join(f"{key} {value}" for key, value in each.kept.items())
+        for each in added
+        if each.kept
+    ]
     then = f"{release} is in {channel}: sign it, then publish it"
-    return CommandResult(answer, (*table(rows, indent=0), then))
+    return CommandResult(answer, (*table(rows, indent=0), *kept, then))
 
 
 @click.command("measure", cls=Command)
@@ -288,6 +294,7 @@ def _added(each: AddedVariant) -> documents.AddedDocument:
         "variant": each.name,
         "backend": each.backend,
         "measured": measured_document(each.measured),
+        "kept": sorted(each.kept),
         "archives": [archive_document(archive) for archive in each.archives],
     }
 

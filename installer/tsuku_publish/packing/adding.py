@@ -35,13 +35,23 @@ from tsuku_publish.packing.tree import contents, without_top
 
 FORMAT = 1
 _TAG = re.compile(r"b[0-9]{1,15}")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+"""What clients accept as the name of a variant."""
+_SHOWN = 80
+"""Characters of a wrong name that are shown."""
 _ORDERS: dict[str, tuple[str, ...]] = {
     "portable": ("vulkan", "metal", "cuda", "rocm", "sycl", "openvino", "opencl", "cpu"),
     "native": ("cuda", "metal", "rocm", "sycl", "openvino", "vulkan", "opencl", "cpu"),
 }
 """The orders of backends for a new platform, as the official repository has them."""
-_MEASURED = frozenset({"glibc", "musl", "libstdcxx", "cuda", "rocm", "vulkan"})
-"""What ``add`` states anew; what a person wrote into ``requires`` besides stays."""
+_MEASURED = frozenset(
+    {"glibc", "musl", "libstdcxx", "vcruntime"}
+    | {"cuda", "rocm", "vulkan", "level_zero", "openvino", "metal"}
+)
+"""What ``add`` states anew; what a person wrote into ``requires`` besides stays.
+
+So does ``x86_64_level``: a build without the linker's mark may need one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +68,17 @@ class NewVariant:
 
 @dataclass(frozen=True, slots=True)
 class AddedVariant:
-    """A variant of the release file as it is now."""
+    """A variant of the release file as it is now.
+
+    ``kept`` are the requirements that were in the file before and were not measured.
+    """
 
     platform: str
     name: str
     backend: str
     measured: MeasuredBuild
     archives: tuple[PackedArchive, ...]
+    kept: Mapping[str, Any]
 
 
 def add(  # noqa: PLR0913 - what a new file says, and what systems have
@@ -89,6 +103,14 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
     if place is not None:
         require_fetchable(place.url)
         require_folder(place.folder)
+    for variant in variants:
+        # First: to measure and pack a build takes minutes.
+        if not _NAME.fullmatch(variant.name):
+            raise UsageError(
+                f"a variant cannot be named {variant.name[:_SHOWN]!a}",
+                facts=("a name has 1 to 64 of a-z, 0-9 and ._+-, and begins with one of a-z, 0-9",),
+                hint="name it after its backend, such as cpu-debian11 or cuda-12.4",
+            )
     draft = _draft(folder, release, publisher, published)
     added: list[AddedVariant] = []
     with Network(environ) as network:
@@ -174,7 +196,11 @@ def _added(
         archives = served or (pack_tree(tree, items, place) if place else ())
     described = draft.platform(platform)
     before = described["variants"].get(variant.name, {})
-    kept = {key: value for key, value in before.get("requires", {}).items() if key not in _MEASURED}
+    kept = {
+        key: value
+        for key, value in before.get("requires", {}).items()
+        if key not in _MEASURED and key not in needs
+    }
     entry = {**before, "backend": backend, "server": server, "requires": {**kept, **needs}}
     if backend == "cpu" and len(measured.backends) > 1:
         # The CPU variant of a build with GPU code never opens a GPU.
@@ -182,7 +208,7 @@ def _added(
     entry["artifacts"] = [each.artifact.document() for each in archives]
     described["variants"][variant.name] = entry
     _choose(described, variant.name)
-    return AddedVariant(platform, variant.name, backend, measured, archives)
+    return AddedVariant(platform, variant.name, backend, measured, archives, kept)
 
 
 def _platform(variant: NewVariant, measured: MeasuredBuild) -> str:

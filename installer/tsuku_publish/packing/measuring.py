@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.backends import TABLE
+from tsuku_llm.backends import TABLE, facts_of
 from tsuku_llm.errors import UsageError
 from tsuku_llm.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
@@ -24,6 +24,8 @@ _BY_LIBRARY = {
     "libamdhip64.so": "rocm",
     "libOpenCL.so": "opencl",
     "libvulkan.so": "vulkan",
+    "libsycl.so": "sycl",
+    "libopenvino.so": "openvino",
 }
 """The backends of builds that have no plugins, by a library that they are linked with."""
 _MUSL = re.compile(r"libc\.so|libc\.musl-\w+\.so\.1")
@@ -93,10 +95,19 @@ def measure(build: Path, aside: Path) -> MeasuredBuild:
 def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
     """Read every file of a build. Raises ``PublishError`` for a damaged one.
 
-    Raises ``UsageError`` if two of its files have different CUDA code, code for other AMD GPUs, or
-    another C library.
+    Raises ``UsageError`` if two of its files have different CUDA code, code for other AMD GPUs,
+    another C library, or are for different platforms.
     """
     files = [item for item in items if isinstance(item, FileEntry)]
+    platforms = {file.path: told for file in files if (told := _platform_of(tree / file.path))}
+    if len({*platforms.values()}) > 1:
+        # One file of each platform is enough to find them.
+        facts = {told: path for path, told in reversed(platforms.items())}
+        raise UsageError(
+            "files of the build are for different platforms",
+            facts=tuple(f"{told}: {path}" for told, path in sorted(facts.items())),
+            hint="leave out what is not for the server's platform",
+        )
     needs = {file.path: found for file in files if (found := needs_of(tree / file.path))}
     names = {item.path.rpartition("/")[2] for item in items}
     asked = {library for each in needs.values() for library in each.libraries}
@@ -115,7 +126,7 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
         files=len(files),
         size=sum(file.size for file in files),
         server=server,
-        platform=_platform_of(tree / server) if server else None,
+        platform=platforms.get(server or ""),
         backends=_backends(names, needs),
         glibc=glibc,
         libstdcxx=_highest(each.libstdcxx for each in needs.values()),
@@ -151,7 +162,8 @@ def requirements_of(
     """Return what a variant requires, as in a release file.
 
     ``system`` are more libraries that all machines have. Raises ``UsageError`` for a library that
-    is missing, and for a GPU build whose toolkit or code cannot be told.
+    is missing, and for a GPU build without code for its backend, or whose toolkit or GPUs cannot be
+    told.
     """
     missing = [name for name in build.missing if name not in system]
     if missing:
@@ -161,6 +173,7 @@ def requirements_of(
             hint="copy them next to the server, or name each that all machines have anyway: "
             "--system-library NAME",
         )
+    _require_code(variant, backend, build)
     found: dict[str, Any] = {}
     if platform.startswith("linux-"):
         floors = {"glibc": build.glibc, "musl": build.musl, "libstdcxx": build.libstdcxx}
@@ -185,6 +198,17 @@ def requirements_of(
     elif backend in {"sycl", "openvino", "metal"}:
         found["level_zero" if backend == "sycl" else backend] = True
     return found
+
+
+def _require_code(variant: str, backend: str, build: MeasuredBuild) -> None:
+    # A script does not show what it starts, and on macOS Metal may be in any file.
+    if build.platform in _ELF_MACHINES.values() and backend not in build.backends:
+        raise UsageError(
+            f"{variant}: no file of the build has code for {facts_of(backend).title}",
+            facts=(f"it has: {', '.join(build.backends)}",),
+            hint="name the folder with ggml's library for it, or begin the variant's name with "
+            "what the build has",
+        )
 
 
 def _cuda_requirement(variant: str, line: str | None, build: MeasuredBuild) -> dict[str, Any]:
@@ -214,11 +238,10 @@ def _backends(names: Collection[str], needs: dict[str, Needs]) -> tuple[str, ...
 
 
 def _cuda(names: Collection[str], needs: dict[str, Needs]) -> CudaCode | None:
-    # NVIDIA's libraries have code for other GPUs than ggml's kernels.
     codes = {
         path: each.device_code
         for path, each in needs.items()
-        if each.device_code and not path.rpartition("/")[2].startswith(("libcu", "cu", "libnv"))
+        if each.device_code and _is_llama_cpps(path)
     }
     if not codes:
         return None
@@ -229,13 +252,14 @@ def _cuda(names: Collection[str], needs: dict[str, Needs]) -> CudaCode | None:
 
 
 def _gfx(needs: dict[str, Needs]) -> tuple[str, ...]:
-    own = {
-        path: each.gfx
-        for path, each in needs.items()
-        if each.gfx and path.rpartition("/")[2].startswith(("libggml", "ggml", "llama"))
-    }
+    own = {path: each.gfx for path, each in needs.items() if each.gfx and _is_llama_cpps(path)}
     _require_same("code for AMD GPUs", own)
     return next(iter(own.values()), ())
+
+
+def _is_llama_cpps(path: str) -> bool:
+    # The libraries of NVIDIA and AMD have code for other GPUs than ggml's kernels.
+    return path.rpartition("/")[2].startswith(("libggml", "ggml", "libllama", "llama"))
 
 
 def _require_same(what: str, codes: dict[str, Any]) -> None:
@@ -247,9 +271,9 @@ def _require_same(what: str, codes: dict[str, Any]) -> None:
         )
 
 
-def _platform_of(server: Path) -> str | None:
-    """Return the platform of a program by its first bytes; None for a script and others."""
-    with server.open("rb") as file:
+def _platform_of(path: Path) -> str | None:
+    """Return the platform of a file by its first bytes; None for a script and others."""
+    with path.open("rb") as file:
         head = file.read(4096)
     try:
         if head.startswith(b"\x7fELF"):

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
@@ -32,17 +31,17 @@ _GZIP_HEADER = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
 def write_tarball(tree: Path, items: Sequence[TreeEntry], file: BinaryIO) -> None:
     """Write files and links of a tree into a gzipped tar, in the order of ``items``.
 
-    Raises ``UsageError`` for a file that differs from its item, and the errors of the disk.
+    Raises ``UsageError`` for a file that differs from its item, and ``OSError``: only the caller
+    knows on which disk the tarball is.
     """
-    with disk_errors("packing", tree):
-        packed = _Gzip(file)
-        for item in items:
-            packed.write(_header(item))
-            if isinstance(item, FileEntry):
-                _copy(tree / item.path, item, packed)
-        # Two empty blocks mark the end of a tar.
-        packed.write(bytes(2 * tarfile.BLOCKSIZE))
-        packed.end()
+    packed = _Gzip(file)
+    for item in items:
+        packed.write(_header(item))
+        if isinstance(item, FileEntry):
+            _copy(tree / item.path, item, packed)
+    # Two empty blocks mark the end of a tar.
+    packed.write(bytes(2 * tarfile.BLOCKSIZE))
+    packed.end()
 
 
 class _Gzip:

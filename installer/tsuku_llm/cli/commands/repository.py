@@ -57,7 +57,8 @@ def add(
         )
     described = operations.root_of(repository)
     return CommandResult(
-        render.added_data(repository, described), render.added_lines(repository, described)
+        render.added_data(repository, described),
+        render.added_lines(repository, described, compared=fingerprint is not None),
     )
 
 

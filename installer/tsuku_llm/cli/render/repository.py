@@ -34,8 +34,8 @@ def added_data(repository: Repository, root: RootOfTrust) -> documents.Repositor
     }
 
 
-def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
-    """Return an added repository for people: what its owner can compare."""
+def added_lines(repository: Repository, root: RootOfTrust, *, compared: bool) -> tuple[str, ...]:
+    """Return an added repository for people: what its owner can compare, unless it was."""
     rows = [
         (name, f"{threshold} of {len(keys)} keys", ", ".join(key[:_SHOWN] for key in keys))
         for name, (threshold, keys) in root.roles.items()
@@ -45,7 +45,9 @@ def added_lines(repository: Repository, root: RootOfTrust) -> tuple[str, ...]:
         f"  its address is {_places(repository)}",
         f"  its root {root.version} has the fingerprint (SHA-256) {root.fingerprint}",
         *table(rows),
-        "compare the fingerprint with the one that the repository's owner gives you separately",
+        "it is the fingerprint that you gave"
+        if compared
+        else "compare the fingerprint with the one that the owner gives you separately",
     )
 
 
