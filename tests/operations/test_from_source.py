@@ -44,7 +44,8 @@ def session(tmp_path: Path) -> Session:
         if not re.match(r"GGML_|LLAMA_|CMAKE_", name)
     }
     environ = {**kept, "CCACHE_DISABLE": "1", "SOURCE_DATE_EPOCH": EPOCH}
-    return changed(session, environ=environ, cache=tmp_path / "cache")
+    # As with TSUKU_HOME: the caches are in the data folder.
+    return changed(session, environ=environ, cache=session.paths.data / "cache")
 
 
 def test_a_source_becomes_an_unsigned_build_of_this_machine(
@@ -103,7 +104,7 @@ def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: P
             changed(alone, can_ask=True, ask=lambda text: bool(asked.append(text))), source
         )
     assert "hours" in asked[0]
-    assert not (tmp_path / "cache").exists()
+    assert not (session.paths.data / "cache").exists()
 
 
 def test_missing_tools_are_named_before_the_question(session: Session, tmp_path: Path) -> None:

@@ -137,15 +137,15 @@ def _command(path: Path, backend: str, *, force: bool) -> str:
 def _require_build(path: Path, data: Path) -> None:
     """Refuse what is neither a folder nor an archive, and what other users could change.
 
-    ``data`` is the store: a folder around it would be copied into itself, and a part of it is gone
-    with its version.
+    ``data`` has the store: a folder around it would be copied into itself, and a version is gone
+    when it is uninstalled. What is compiled here may lie in ``data``, too.
     """
     with disk_errors("looking at the build", path):
         if not path.exists():
             raise UsageError(f"there is no file or folder {path}", hint=_HINT)
         if path.is_dir():
-            real, ours = path.resolve(), data.resolve()
-            if ours in (real, *real.parents) or real in ours.parents:
+            real, versions = path.resolve(), data.resolve() / "versions"
+            if real in versions.parents or versions in (real, *real.parents):
                 raise UsageError(
                     f"{path} is not a build of your own",
                     facts=(f"the store of this program: {data}",),
