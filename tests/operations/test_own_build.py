@@ -307,6 +307,7 @@ def test_updates_leave_it_alone_and_rollback_returns(session: Session, folder: P
     assert isinstance(found, UpToDate)
     assert any("update leaves it alone" in note for note in notes)
     assert not check_update(told).newer
+    assert not check_update(changed(told, backend="own-cpu")).newer
     assert unattended_update(told).outcome.value == "unchanged"
     assert session.reader.active() is not None
     assert rollback(session).id == signed.installed.id

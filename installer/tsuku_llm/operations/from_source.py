@@ -31,7 +31,7 @@ from tsuku_llm.operations.own_build import (
 )
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.own_copy import extra_command
-from tsuku_llm.ownership import check_path
+from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import detected
 
@@ -81,8 +81,8 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     driver shows. An interrupted run is continued by the next one.
 
     Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
-    no, ``CompileFailed`` with what is missing or the compiler's last words, ``NoSpace``, and the
-    errors of ``install_own``.
+    no, ``UnsafeLocation`` for a source that other users could change, ``CompileFailed`` with what
+    is missing or the compiler's last words, ``NoSpace``, and the errors of ``install_own``.
     """
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(
@@ -94,8 +94,15 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         raise UsageError(NO_FOLDER)
     root = session.paths.cache / FOLDER
     # The child has another working folder, as ``python -m`` imports from there.
-    if (path := working_folder() / source).exists():
+    path = working_folder() / source
+    with disk_errors("looking at the source", path):
+        is_path = path.exists()
+    if is_path:
         source = str(path)
+        # What another user writes into it would run with our rights.
+        check_path(path)
+        if path.is_dir():
+            check_below(path)
     backend = requested_backend(session) or _best(session)
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
@@ -105,32 +112,35 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     check_path(root)
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
     log = root / "work" / build["variant"] / "build.log"
-    # What an earlier run has made needs no more room.
-    there = size_of(log.parent)
-    require_space(root, needed - there, (f"compiling {backend} in {root}",))
-    answer = _asked(session, root, [backend, "--source", source, *places], log=log)
-    source = _exact(source, answer["source"]["release"])
-    result = answer["builds"][0]["result"]
-    tree = Path(result["tree"])
-    with disk_errors("copying the receipt of the build", tree):
-        for name in ("receipt", "sbom"):
-            copy(result[name], tree)
-    session = session._replace(
-        agreed=True,
-        settings=session.settings._replace(
-            backend=backend, flags=session.settings.flags | {"backend"}
-        ),
-    )
-    report = install_own(session, tree, force=force, source=source)
-    # It is in the store now. What compiling left is large, and of no more use.
-    for folder in (tree.parent, log.parent):
-        drop_tree(folder)
+    # Until all is removed: another run must not compile, copy or remove in the same folders.
+    with session.store.lock("building"):
+        # What an earlier run has made needs no more room.
+        there = size_of(log.parent)
+        require_space(root, needed - there, (f"compiling {backend} in {root}",))
+        answer = _asked(session, root, [backend, "--source", source, *places], log=log)
+        source = _exact(source, answer["source"]["release"])
+        result = answer["builds"][0]["result"]
+        tree = Path(result["tree"])
+        with disk_errors("copying the receipt of the build", tree):
+            for name in ("receipt", "sbom"):
+                copy(result[name], tree)
+        session = session._replace(
+            agreed=True,
+            settings=session.settings._replace(
+                backend=backend, flags=session.settings.flags | {"backend"}
+            ),
+        )
+        report = install_own(session, tree, force=force, source=source)
+        # It is in the store now. What compiling left is large, and of no more use.
+        for folder in (tree.parent, log.parent):
+            drop_tree(folder)
     return report
 
 
 def _exact(source: str, release: str | None) -> str:
     """Return the source with the version that pip chose: a repair must not compile a newer one."""
-    if release is None or Path(source).exists():
+    # A path was made absolute; the source may be gone by now.
+    if release is None or Path(source).is_absolute():
         return source
     return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 
