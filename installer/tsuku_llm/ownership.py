@@ -50,14 +50,15 @@ def check_path(path: Path) -> None:
 def check_below(folder: Path) -> None:
     """Refuse a folder whose content is run if another user could change anything in it.
 
-    The way to it is ``check_path``'s. Links are not followed: no other user can change them here.
+    The way to it is ``check_path``'s, and may end with a link. Links below it are not followed: no
+    other user can change them here.
     Raises UnsafeLocation with the command that fixes it, and StoreError if a lookup fails.
     """
     if sys.platform == "win32":
         return
     with disk_errors("checking who owns the files", folder):
         # In a sticky folder other users can add files, such as one more library that is loaded.
-        _require_unwritable(folder, folder.lstat(), sticky=False, all_of=folder)
+        _require_unwritable(folder, folder.stat(), sticky=False, all_of=folder)
         pending = [os.fspath(folder)]
         while pending:
             with os.scandir(pending.pop()) as entries:

@@ -112,6 +112,7 @@ REINSTALL_COMMAND = "tsuku-llm install --force"
 """In a fix: stands for the command that installs exactly the build that failed."""
 
 REINSTALL = f"install it again: {REINSTALL_COMMAND}"
+FOR_THIS_MACHINE = f"install the build for this machine: {REINSTALL_COMMAND}"
 
 _ADVICE = {
     **dict.fromkeys(("libggml", "libllama", "libmtmd"), REINSTALL),

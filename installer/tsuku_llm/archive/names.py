@@ -65,7 +65,8 @@ _RULES: tuple[tuple[Callable[[str], object], str], ...] = (
         "a member's name is too long",
     ),
     (
-        lambda part: any(unicodedata.category(letter).startswith("C") for letter in part),
+        # As in a receipt. This also refuses all spaces but the usual one.
+        lambda part: not part.isprintable(),
         "a member's name has control or invisible characters",
     ),
     (

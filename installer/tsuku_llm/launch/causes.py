@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND
+from tsuku_llm.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
 Fault = Literal["backend", "model", "arguments", "system", "unknown"]
 """Whose fault a failed start is: what has to change before the server can start.
@@ -29,6 +29,11 @@ _REPORT = f"update the build ({_UPDATE_COMMAND}); if it stays so, report the lin
 UPDATE = f"update the GPU's driver and the build ({_UPDATE_COMMAND})"
 _OF_ONES_OWN = "install --force --from"
 """What the command that installs an unsigned build again has: from its path, or its source."""
+_FOR_ONES_OWN = {
+    FOR_THIS_MACHINE: "make a build for this machine, then",
+    REINSTALL: "install it again from complete files:",
+    _UPDATE_COMMAND: "make a newer one, then",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +57,12 @@ class Diagnosis:
         ``reinstall`` is the command that installs this build again, "" if it is not known: without
         its release and variant, another build may be installed.
         """
-        fix = self.fix.replace(REINSTALL_COMMAND, reinstall or REINSTALL_COMMAND)
+        fix = self.fix
         if _OF_ONES_OWN in reinstall:
-            # ``update`` leaves such a build alone.
-            fix = fix.replace(_UPDATE_COMMAND, f"make a newer one, then {reinstall}")
+            # The same files would fail again, and ``update`` leaves such a build alone.
+            for advice, own in _FOR_ONES_OWN.items():
+                fix = fix.replace(advice, f"{own} {REINSTALL_COMMAND}")
+        fix = fix.replace(REINSTALL_COMMAND, reinstall or REINSTALL_COMMAND)
         if not self.override or backend == "cpu":
             return fix
         return f"{fix}; or run on the CPU: {self.override}"

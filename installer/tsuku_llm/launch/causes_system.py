@@ -7,7 +7,7 @@ has at least one text with its source for each row.
 from __future__ import annotations
 
 from tsuku_llm.launch.causes import CPU_OVERRIDE, OTHER, SMALLER, UPDATE_BUILD, Cause
-from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND
+from tsuku_llm.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
 _POLICY = "see the denial (ausearch -m avc, or dmesg | grep -i apparmor) and allow it"
 _BY_HAND = "download it with another program, then: tsuku-llm serve -m FILE.gguf"
@@ -47,7 +47,7 @@ SYSTEM = (
         rf"(?:{_LOADING})\S+: wrong ELF class|Bad CPU type in executable"
         r"|incompatible architecture|Exec format error",
         "the build is for another processor architecture",
-        f"install the build for this machine: {REINSTALL_COMMAND}",
+        FOR_THIS_MACHINE,
     ),
     Cause(
         "processor-too-old",

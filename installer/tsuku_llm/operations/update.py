@@ -188,6 +188,9 @@ def _left_alone(session: Session, active: Installed) -> UpdateReport:
         "alone; for a signed one: tsuku-llm install"
     )
     keep_offer(session, active.id, None)
+    if session.settings.backend == active.receipt.variant:
+        # Its own name, which no release has.
+        session = session.with_settings(backend="auto")
     choice = choose(session)
     revocation = signed_status(session, verify=True).revocation(active.receipt)
     return UpdateReport(active, choice, newer=False, revocation=revocation, download=0, changes=())

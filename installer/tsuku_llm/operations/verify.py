@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -73,9 +74,18 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
         repair = receipt.reinstall if differences else ""
+        if repair and _is_lost(receipt):
+            repair = f"tsuku-llm uninstall {version}"
         return VersionCheck(version, differences, repair, receipt, unsigned)
 
     return tuple(check(version) for version in ids)
+
+
+def _is_lost(receipt: Receipt) -> bool:
+    """Tell whether an unsigned build, or what it was compiled from, is no longer where it was."""
+    path = receipt.unsigned or ""
+    # A source that pip fetches is not a path.
+    return os.path.isabs(path) and not os.path.exists(path)  # noqa: PTH110, PTH117
 
 
 def _signed(

@@ -45,7 +45,8 @@ def reinstall_by_id(version: str) -> str:
     if found is None:
         return "tsuku-llm install --force"
     if found[1] == OWN:
-        return "tsuku-llm install --force --from PATH, with the path of that build,"
+        again = f"tsuku-llm install --force --from PATH --backend {found[2]}"
+        return f"{again}, with the path of that build,"
     return f"tsuku-llm install --force --release {found[1]} --backend {found[2]}"
 
 
@@ -143,9 +144,11 @@ class Receipt(NamedTuple):
             from shlex import quote  # noqa: PLC0415 - a start of a signed build does without
 
             if self.source is not None:
-                words = f"--from-source {quote(self.source)} --backend {self.backend}"
-                return f"tsuku-llm install --force {words}"
-            return f"tsuku-llm install --force --from {quote(self.unsigned)}"
+                words = f"--from-source {quote(self.source)}"
+            else:
+                words = f"--from {quote(self.unsigned)}"
+            # Without it, the same files may be installed as a build of another backend.
+            return f"tsuku-llm install --force {words} --backend {self.backend}"
         return reinstall_command(self.release, self.variant, self.repository)
 
     def to_json(self) -> bytes:

