@@ -142,8 +142,19 @@ class Selection:
         return next(fitting, nearest.variant if nearest else None)
 
 
-def select(release: Release, hardware: Hardware, request: Request) -> Selection:
+def _no_conflict(_: Variant) -> Reason | None:
+    return None
+
+
+def select(
+    release: Release,
+    hardware: Hardware,
+    request: Request,
+    conflict: Callable[[Variant], Reason | None] = _no_conflict,
+) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
+
+    ``conflict`` tells why the files of a combined variant make no common tree.
 
     Raises ``UnknownRequest`` if the release has nothing for the platform or if the request names
     neither a backend nor a variant.
@@ -162,6 +173,8 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     rejected: list[Rejection] = []
     for variant in variants:
         reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
+        if reason is None and variant.parts:
+            reason = conflict(variant)
         considered = hardware
         # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
         if reason is None and vendor is not None:
@@ -212,7 +225,7 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
         compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
         rejected=tuple(rejected),
         idle=_idle(fitting[0][1], hardware) if any_gpu else (),
-        offer=_offer(release, hardware, request) if helpful and not added else None,
+        offer=_offer(release, hardware, request, conflict) if helpful and not added else None,
     )
 
 
@@ -225,9 +238,15 @@ def _helpful(platform: Platform, hardware: Hardware) -> tuple[Variant, ...]:
     )
 
 
-def _offer(release: Release, hardware: Hardware, request: Request) -> CombinedOffer | None:
+def _offer(
+    release: Release,
+    hardware: Hardware,
+    request: Request,
+    conflict: Callable[[Variant], Reason | None],
+) -> CombinedOffer | None:
     """Return the combined variant that ``Request.combine`` would choose."""
-    best = select(release, hardware, replace(request, combine=True)).compatible[0].variant
+    wanted = replace(request, combine=True)
+    best = select(release, hardware, wanted, conflict).compatible[0].variant
     first, *_ = best.parts or (best,)
     if first is best:
         return None

@@ -22,7 +22,8 @@ from tsuku_llm.operations.mirror_choice import Narrowing, contents_of
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.revocation import SignedStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.update import update
+from tsuku_llm.operations.unattended import UpdateOutcome, unattended_update
+from tsuku_llm.operations.update import UpToDate, update
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.operations.which import requested_version
 from tsuku_llm.revocations import Revocation
@@ -236,24 +237,78 @@ def test_a_newer_release_without_one_of_the_builds_is_passed_over(
         install(changed(session, backend="cuda+vulkan"), release="b2")
 
 
-def test_with_the_setting_alone_a_part_is_taken_where_they_cannot_be_combined(
-    shop: FolderShop, session: Session
-) -> None:
+def publish_conflict(shop: FolderShop, tag: str, *, listed: bool = True) -> None:
+    """Publish two builds with another project's library in two versions."""
     two = [
-        (name, build(shop, "b1", name, DEVICES[2:], **{"libssl.so.3": name}))
+        (name, build(shop, tag, name, DEVICES[2:], **{"libssl.so.3": name}))
         for name in ("cuda", "vulkan")
     ]
-    publish(shop, "b1", *two)
-    with pytest.raises(SelectionError) as caught:
-        install(changed(session, backend="cuda+vulkan"))
-    assert isinstance(caught.value.__cause__, CannotCombine)
-    assert any("libssl.so.3" in each for each in caught.value.__cause__.facts)
-    # Nothing was downloaded: the signed lists tell it before.
+    publish(shop, tag, *two, listed=listed)
+
+
+def test_signed_lists_that_cannot_be_combined_are_a_reason_before_any_download(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_conflict(shop, "b1")
+    refresh(session)
+    asked = changed(session, backend="cuda+vulkan")
+    for dry_run in (True, False):
+        with pytest.raises(SelectionError, match="no variant fits") as caught:
+            install(asked, dry_run=dry_run)
+        assert any("libssl.so.3" in each for each in caught.value.facts)
+        assert caught.value.hint == "tsuku-llm install --backend vulkan"
     assert not list(session.paths.data.glob("partials/*"))
+    (why,) = [each.reason for each in explain(asked).selection.rejected if each.variant.parts]
+    assert why.slug == CannotCombine.slug
+    # What an install would refuse is not offered.
+    assert explain(session).selection.offer is None
+    version = installed(changed(session, combine=True))
+    assert version.receipt.variant == "vulkan"
+    assert "libssl.so.3" in version.receipt.reasons["cuda+vulkan"]
+
+
+def test_without_signed_lists_the_archives_tell_that_they_cannot_be_combined(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_conflict(shop, "b1", listed=False)
+    with pytest.raises(CannotCombine) as caught:
+        install(changed(session, backend="cuda+vulkan"))
+    assert any("libssl.so.3" in each for each in caught.value.facts)
+    assert "tsuku-llm install --backend cuda; or: " in caught.value.hint
     notes: list[str] = []
     version = installed(changed(session, combine=True, note=notes.append))
     assert version.receipt.variant == "vulkan"
-    assert any("different files of the same name" in note for note in notes)
+    assert any("libssl.so.3" in note for note in notes)
+
+
+def test_a_newer_release_whose_builds_cannot_be_combined_is_passed_over(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    publish_both(shop, "b1")
+    first = installed(session, backend="cuda+vulkan")
+    publish_conflict(shop, "b2")
+    notes: list[str] = []
+    found = update(changed(session, note=notes.append))
+    assert isinstance(found, UpToDate)
+    assert found.report.installed.id == first.id
+    assert any("not b2" in note for note in notes)
+    catalog = refresh(session)
+    for wish in wishes_for(tmp_path):
+        builds = bundle_contents(session, catalog, wish).builds
+        assert {each.release.release for each in builds} == {"b1"}
+
+
+def test_an_unattended_update_marks_a_release_whose_archives_cannot_be_combined(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_both(shop, "b1")
+    installed(session, backend="cuda+vulkan")
+    publish_conflict(shop, "b2", listed=False)
+    report = unattended_update(session)
+    assert (report.outcome, report.marked) == (UpdateOutcome.ROLLED_BACK, True)
+    assert report.failure
+    assert "libssl.so.3" in report.failure.reason
+    assert unattended_update(session).outcome is UpdateOutcome.UNCHANGED
 
 
 def test_a_tree_that_lists_the_devices_of_one_backend_only_is_not_committed(
@@ -304,17 +359,21 @@ def test_doctor_examines_the_makers_own_part(shop: FolderShop, session: Session)
         assert any(version.id in each for link in chain.links for each in link.evidence)
 
 
+def wishes_for(folder: Path) -> tuple[BundleWish, ...]:
+    """A combined build for a recorded machine, and for any machine of a platform."""
+    return (
+        BundleWish(machines=(two_makers(folder),), backends=("cuda+vulkan",)),
+        BundleWish(platforms=("linux-amd64",), backends=("vulkan+cuda",)),
+    )
+
+
 def test_a_bundle_has_both_archives_or_an_older_release(
     shop: FolderShop, session: Session, tmp_path: Path
 ) -> None:
     publish_both(shop, "b1")
     publish(shop, "b2", ("cuda", build(shop, "b2", "cuda")))
     catalog = refresh(session)
-    wishes = (
-        BundleWish(machines=(two_makers(tmp_path),), backends=("cuda+vulkan",)),
-        BundleWish(platforms=("linux-amd64",), backends=("vulkan+cuda",)),
-    )
-    for wish in wishes:
+    for wish in wishes_for(tmp_path):
         builds = bundle_contents(session, catalog, wish).builds
         assert {each.release.release for each in builds} == {"b1"}
         archives = {each.url for found in builds for each in found.variant.artifacts}
