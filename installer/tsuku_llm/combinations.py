@@ -84,17 +84,19 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
 def gained(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
     """Return the GPUs that a combined variant uses and its first part alone does not list.
 
-    Only discrete cards of other makers that can hold a model count: the first part lists those of
-    its own maker, and ``launch.placement`` uses an integrated device only alone.
+    Only discrete cards that can hold a model count, and only those whose names tell another maker
+    than the first part's: a start uses no others (``launch.devices``, ``launch.placement``). Two
+    drivers may list one card; it is returned once.
     """
     first, second = variant.parts
-    own = [gpu for gpu in usable_gpus(first, hardware) if gpu.kind is GpuKind.DISCRETE]
-    makers = facts_of(first.backend).vendors
-    return tuple(
-        gpu
-        for gpu in usable_gpus(second, hardware)
-        if own
-        and gpu.kind is GpuKind.DISCRETE
-        and (gpu.memory is None or gpu.memory >= SMALL_CARD)
-        and (gpu.vendor_id or maker_in(gpu.name)) not in {None, *makers}
-    )
+    if all(gpu.kind is not GpuKind.DISCRETE for gpu in usable_gpus(first, hardware)):
+        return ()
+    found: dict[str | int, Gpu] = {}
+    for gpu in usable_gpus(second, hardware):
+        if (
+            gpu.kind is GpuKind.DISCRETE
+            and (gpu.memory is None or gpu.memory >= SMALL_CARD)
+            and maker_in(gpu.name) not in {None, *facts_of(first.backend).vendors}
+        ):
+            found.setdefault(gpu.uuid or gpu.index, gpu)
+    return tuple(found.values())

@@ -72,15 +72,42 @@ def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
         with_vulkan(NV, replace(RADEON, memory=1 * GB)),
         with_vulkan(NV, replace(NV, index=1)),
         with_vulkan(NV, replace(RADEON, vendor_id=None, name="a card")),
+        # The server's list has no numbers of makers: a start would leave these cards out.
+        with_vulkan(NV, replace(RADEON, name="Vega 10 XL")),
+        with_vulkan(NV, replace(RADEON, vendor_id=0x1ED5, name="MTT S80")),
         with_vulkan(NV, replace(RADEON, storage_16bit=False)),
         machine(replace(vulkan(), gpus=(NV, RADEON))),
         machine(cuda()),
     ],
-    ids=["one", "integrated", "tiny", "same maker", "unknown", "refused", "no CUDA", "no Vulkan"],
+    ids=[
+        "one",
+        "apu",
+        "tiny",
+        "same",
+        "unknown",
+        "nameless",
+        "other",
+        "old",
+        "no CUDA",
+        "no Vulkan",
+    ],
 )
 def test_where_it_adds_no_card_it_is_neither_chosen_nor_offered(hardware: Hardware) -> None:
     assert chosen(hardware).offer is None
     assert not any("+" in name for name in names(chosen(hardware, combine=True)))
+
+
+def test_a_card_that_two_drivers_list_is_gained_once_and_two_equal_cards_twice() -> None:
+    of_mesa = replace(RADEON, name="AMD Radeon Y (RADV)", uuid="a")
+    drivers = with_vulkan(NV, of_mesa, replace(RADEON, index=2, uuid="a"))
+    assert chosen(drivers).offer == CombinedOffer(
+        "cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y (RADV)",)
+    )
+    for uuids in (("a", "b"), (None, None)):
+        equal = [replace(RADEON, index=at, uuid=uuid) for at, uuid in enumerate(uuids, 1)]
+        offer = chosen(with_vulkan(NV, *equal)).offer
+        assert offer
+        assert offer.others == ("AMD Radeon Y", "AMD Radeon Y")
 
 
 def test_a_radeon_with_rocm_is_joined_by_a_card_of_intel() -> None:
