@@ -68,7 +68,9 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
     if found:
         return found
     there = {text for each in platform.variants for text in (each.name, each.backend)}
-    missing = [part for part in meaning(word).split(JOIN) if part not in there]
+    named = meaning(word).split(JOIN)
+    missing = [part for part in named if part not in there]
+    instead = [each.name for each in made] or [part for part in named if part in there]
     raise UnknownRequest(
         f"there is no {missing[0]} build to combine for {platform.name}"
         if missing
@@ -77,7 +79,7 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
             f"builds: {', '.join(each.name for each in platform.variants)}",
             f"can be combined: {', '.join(each.name for each in made) or 'none'}",
         ),
-        hint="name one of these, or one build alone",
+        hint=f"take another build: tsuku-llm install --backend {(*instead, 'auto')[0]}",
     )
 
 

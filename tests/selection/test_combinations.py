@@ -57,6 +57,14 @@ def test_nothing_is_combined_unasked_and_it_is_offered() -> None:
     assert chosen(backend="vulkan").offer is None
 
 
+def test_a_combined_candidate_tells_the_cards_of_both_makers() -> None:
+    best = chosen(combine=True).selected
+    assert best.device == "NVIDIA X and AMD Radeon Y"
+    assert chosen().selected.device == "NVIDIA X"
+    # Where it adds no card, it is told as any build.
+    assert chosen(with_vulkan(NV), backend="cuda+vulkan").selected.device == "NVIDIA X"
+
+
 def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
     found = chosen(combine=True, prefer="native")
     assert names(found)[:3] == ["cuda-13.4+vulkan", "cuda-12.8+vulkan", "cuda-13.4"]
@@ -138,10 +146,16 @@ def test_the_requirements_of_both_parts_count() -> None:
 
 def test_a_release_without_one_of_the_builds_says_which() -> None:
     only = release({"cuda-12.8": variant("cuda", {"cuda": CUDA_12}), "cpu": variant("cpu", {})})
-    with pytest.raises(UnknownRequest, match="no vulkan build to combine"):
+    with pytest.raises(UnknownRequest, match="no vulkan build to combine") as caught:
         select(only, BOTH, Request("cuda+vulkan"))
-    with pytest.raises(UnknownRequest, match="cannot be combined"):
-        select(release(), BOTH, Request("vulkan+cpu"))
+    assert caught.value.hint.endswith(": tsuku-llm install --backend cuda")
+    for word in ("vulkan+cpu", "cuda+cuda", "cuda+vulkan+rocm"):
+        with pytest.raises(UnknownRequest, match="cannot be combined") as caught:
+            select(release(), BOTH, Request(word))
+        assert caught.value.hint.endswith(": tsuku-llm install --backend cuda-13.4+vulkan")
+    with pytest.raises(UnknownRequest) as caught:
+        select(release(), BOTH, Request("cuda+vulcan"))
+    assert caught.value.hint == "did you mean cuda+vulkan?"
     for word in ("cuda+nonsense", "+", "cuda+", "cuda+vulkan" + "+vulkan" * 50):
         with pytest.raises(UnknownRequest):
             select(release(), BOTH, Request(word))
