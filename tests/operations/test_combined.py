@@ -13,6 +13,7 @@ from support.folder_shop import FolderShop
 from support.sessions import changed
 
 from tsuku_llm.errors import CannotCombine, SelectionError, UnknownRequest
+from tsuku_llm.operations.bench import bench
 from tsuku_llm.operations.bundle_choice import BundleWish, bundle_contents
 from tsuku_llm.operations.doctor import examine
 from tsuku_llm.operations.explain import explain
@@ -43,6 +44,7 @@ DEVICES = (
     "out   Vulkan1: AMD Radeon RX 6700 XT (RADV NAVI22) (12288 MiB, 12000 MiB free)",
 )
 ONE_MAKER = DEVICES[:4]
+BOTH = ("cuda", "vulkan")
 
 
 @pytest.fixture
@@ -69,11 +71,18 @@ def two_makers(folder: Path) -> Path:
 
 
 def build(
-    shop: FolderShop, tag: str, backend: str, devices: tuple[str, ...] = DEVICES, **more: str
+    shop: FolderShop,
+    tag: str,
+    backend: str,
+    devices: tuple[str, ...] = DEVICES,
+    serve: tuple[str, ...] = ("listen",),
+    **more: str,
 ) -> Packed:
     """Pack a build whose libraries were compiled for it alone; ``more`` are files of any text."""
     name = f"{tag}-{backend}"
-    made = stand_in(shop.root.parent / "builds" / name, devices=devices, version=VERSION_STEPS)
+    made = stand_in(
+        shop.root.parent / "builds" / name, devices=devices, version=VERSION_STEPS, serve=serve
+    )
     files = {
         f"libggml-{backend}.so": f"the plugin of {name}",
         "libggml-cpu-haswell.so": f"compiled for {name}",
@@ -347,6 +356,21 @@ def test_explain_offers_it_and_a_mirror_has_both_archives(
     assert choice.selection.offer.others == ("AMD Radeon RX 6700 XT (RADV NAVI22)",)
     found = contents_of(session, choice.catalog, Narrowing(backends=("cuda+vulkan",)))
     assert len(found.artifacts) == 2
+
+
+def test_a_benchmark_measures_the_active_one_and_names_it(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    buffers = "err load_tensors:      Vulkan1 model buffer size =     9.38 MiB"
+    serve = ("map libggml-cuda.so", "map libggml-vulkan.so", buffers, "speed 4000 400", "listen")
+    publish(shop, "b1", *((name, build(shop, "b1", name, serve=serve)) for name in BOTH))
+    installed(session, backend="cuda+vulkan")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF and so on")
+    report = bench(session, model, (), rounds=1)
+    assert [each.variant for each in report.results] == ["cuda+vulkan"]
+    assert report.backend == "cuda+vulkan"
+    assert [each.variant for each in report.skipped] == ["vulkan", "cuda"]
 
 
 def test_doctor_examines_the_makers_own_part(shop: FolderShop, session: Session) -> None:
