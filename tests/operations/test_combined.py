@@ -373,6 +373,23 @@ def test_a_benchmark_measures_the_active_one_and_names_it(
     assert [each.variant for each in report.skipped] == ["vulkan", "cuda"]
 
 
+def test_a_mirror_and_a_bundle_take_no_half_of_a_combined_build(
+    shop: FolderShop, session: Session
+) -> None:
+    publish(shop, "b1", ("vulkan", build(shop, "b1", "vulkan")))
+    publish_both(shop, "b2")
+    publish(shop, "b3", ("cuda", build(shop, "b3", "cuda")))
+    catalog = refresh(session)
+    found = contents_of(session, catalog, Narrowing(backends=("vulkan+cuda",)))
+    assert found.releases == ("b2",)
+    with pytest.raises(UnknownRequest, match="no build of this repository"):
+        contents_of(session, catalog, Narrowing(backends=("rocm+vulkan",)))
+    wish = BundleWish(platforms=("linux-amd64",), backends=("rocm+vulkan",))
+    with pytest.raises(UnknownRequest, match="no release has such a build") as caught:
+        bundle_contents(session, catalog, wish)
+    assert "did you mean" not in caught.value.hint
+
+
 def test_doctor_examines_the_makers_own_part(shop: FolderShop, session: Session) -> None:
     publish_both(shop, "b1")
     version = installed(session, backend="cuda+vulkan")

@@ -161,5 +161,8 @@ def _for_platform(
     raise UnknownRequest(
         f"no release has such a build for the platform {platform!r}",
         facts=(f"platforms: {', '.join(sorted(offered))}",),
-        hint=did_you_mean(platform, offered, "name another platform, backend or release"),
+        # If the platform exists, its builds are others: its own name is no suggestion.
+        hint="name another platform, backend or release"
+        if platform in offered
+        else did_you_mean(platform, offered, "name another platform"),
     )
