@@ -21,14 +21,16 @@ def combinations(platform: Platform) -> Iterator[Variant]:
     """Yield every combined variant of a platform, in the manifest's order.
 
     Builds with different servers or fixed arguments cannot be combined: one process has one of
-    each.
+    each. A name with "+" that a release file has is that variant's own, and no part of another.
     """
-    for first in platform.variants:
-        for second in platform.variants:
+    plain = [each for each in platform.variants if JOIN not in each.name]
+    for first in plain:
+        for second in plain:
             if (
                 second.backend in facts_of(first.backend).joins
                 and (first.server, first.arguments) == (second.server, second.arguments)
                 and not (first.requires.unknown or second.requires.unknown)
+                and platform.variant(f"{first.name}{JOIN}{second.name}") is None
             ):
                 yield _combined(first, second)
 

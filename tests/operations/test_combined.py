@@ -24,7 +24,7 @@ from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.revocation import SignedStatus
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.unattended import UpdateOutcome, unattended_update
-from tsuku_llm.operations.update import UpToDate, update
+from tsuku_llm.operations.update import UpToDate, check_update, update
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.operations.which import requested_version
 from tsuku_llm.revocations import Revocation
@@ -234,6 +234,16 @@ def test_updates_rollback_and_prune_are_those_of_any_version(
     for word in ("cuda+vulkan", "vk+cuda", "gpu", "auto"):
         assert requested_version(session.reader, changed(session, backend=word)).id == first.id
     assert first.id not in prune(session).pruned.removed
+
+
+def test_an_update_that_combines_no_longer_says_why(shop: FolderShop, session: Session) -> None:
+    publish_both(shop, "b1")
+    installed(session, combine=True)
+    publish_both(shop, "b2")
+    assert (check_update(session).replaced or "").startswith("llm.combine is off")
+    publish(shop, "b3", ("cuda", build(shop, "b3", "cuda")))
+    assert check_update(session).replaced == "b3 has no such variant"
+    assert check_update(changed(session, combine=True)).replaced == "b3 has no such variant"
 
 
 def test_a_newer_release_without_one_of_the_builds_is_passed_over(

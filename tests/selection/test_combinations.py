@@ -49,6 +49,18 @@ def test_builds_of_two_servers_are_not_combined() -> None:
     assert not list(combinations(platform))
 
 
+def test_a_name_of_a_release_file_is_never_that_of_a_combined_build() -> None:
+    """A publisher may call a build of both backends so."""
+    variants = linux_variants()
+    variants["cuda-13.4+vulkan"] = variants["vulkan"]
+    platform = release(variants).platforms["linux-amd64"]
+    found = [each.name for each in combinations(platform)]
+    assert found == ["cuda-12.8+vulkan", "rocm-10.0+vulkan"]
+    signed = variant_named(platform, "cuda-13.4+vulkan")
+    assert signed
+    assert not signed.parts
+
+
 def test_nothing_is_combined_unasked_and_it_is_offered() -> None:
     found = chosen()
     assert not any("+" in name for name in names(found))
