@@ -30,6 +30,7 @@ from tsuku_llm.operations.which import requested_version
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import RECEIPT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -170,6 +171,22 @@ def test_what_was_added_is_compared_with_what_was_signed(
     (check,) = verify(session)
     assert any("libggml-vulkan.so" in each for each in check.differences)
     assert "--backend cuda+vulkan" in check.repair
+
+
+def test_a_receipt_that_names_other_builds_is_found(shop: FolderShop, session: Session) -> None:
+    """Revocations of one of the two builds are found by the receipt's digests."""
+    publish_both(shop, "b1")
+    version = installed(session, backend="cuda+vulkan")
+    receipt, place = version.receipt, version.path / RECEIPT
+    cuda, vulkan = receipt.parts
+    place.chmod(0o644)
+    for parts in ((), (cuda,), (cuda._replace(digests=()), vulkan), (vulkan, cuda)):
+        place.write_bytes(receipt._replace(parts=parts).to_json())
+        (check,) = verify(session)
+        assert check.differences
+    place.write_bytes(receipt.to_json())
+    (check,) = verify(session)
+    assert not check.differences
 
 
 def test_an_installed_part_is_not_downloaded_again(shop: FolderShop, session: Session) -> None:
