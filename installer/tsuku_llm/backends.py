@@ -265,6 +265,12 @@ JOIN = "+"
 """The sign between the backends of a combined build, and between its variants."""
 
 
+COMBINED: tuple[str, ...] = tuple(
+    f"{row.name}{JOIN}{other}" for row in TABLE for other in row.joins
+)
+"""The words for a build that two backends make, with the maker's own first."""
+
+
 def parts_of(backend: str) -> tuple[str, ...]:
     """Return the backends of a build: several for a combined one, the maker's own first."""
     return tuple(backend.split(JOIN))

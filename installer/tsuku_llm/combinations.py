@@ -21,14 +21,16 @@ def combinations(platform: Platform) -> Iterator[Variant]:
     """Yield every combined variant of a platform, in the manifest's order.
 
     Builds with different servers or fixed arguments cannot be combined: one process has one of
-    each.
+    each. A name with "+" that a release file has is that variant's own, and no part of another.
     """
-    for first in platform.variants:
-        for second in platform.variants:
+    plain = [each for each in platform.variants if JOIN not in each.name]
+    for first in plain:
+        for second in plain:
             if (
                 second.backend in facts_of(first.backend).joins
                 and (first.server, first.arguments) == (second.server, second.arguments)
                 and not (first.requires.unknown or second.requires.unknown)
+                and platform.variant(f"{first.name}{JOIN}{second.name}") is None
             ):
                 yield _combined(first, second)
 
@@ -68,7 +70,9 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
     if found:
         return found
     there = {text for each in platform.variants for text in (each.name, each.backend)}
-    missing = [part for part in meaning(word).split(JOIN) if part not in there]
+    named = meaning(word).split(JOIN)
+    missing = [part for part in named if part not in there]
+    instead = [each.name for each in made] or [part for part in named if part in there]
     raise UnknownRequest(
         f"there is no {missing[0]} build to combine for {platform.name}"
         if missing
@@ -77,24 +81,26 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
             f"builds: {', '.join(each.name for each in platform.variants)}",
             f"can be combined: {', '.join(each.name for each in made) or 'none'}",
         ),
-        hint="name one of these, or one build alone",
+        hint=f"take another build: tsuku-llm install --backend {(*instead, 'auto')[0]}",
     )
 
 
 def gained(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
     """Return the GPUs that a combined variant uses and its first part alone does not list.
 
-    Only discrete cards of other makers that can hold a model count: the first part lists those of
-    its own maker, and ``launch.placement`` uses an integrated device only alone.
+    Only discrete cards that can hold a model count, and only those whose names tell another maker
+    than the first part's: a start uses no others (``launch.devices``, ``launch.placement``). Two
+    drivers may list one card; it is returned once.
     """
     first, second = variant.parts
-    own = [gpu for gpu in usable_gpus(first, hardware) if gpu.kind is GpuKind.DISCRETE]
-    makers = facts_of(first.backend).vendors
-    return tuple(
-        gpu
-        for gpu in usable_gpus(second, hardware)
-        if own
-        and gpu.kind is GpuKind.DISCRETE
-        and (gpu.memory is None or gpu.memory >= SMALL_CARD)
-        and (gpu.vendor_id or maker_in(gpu.name)) not in {None, *makers}
-    )
+    if all(gpu.kind is not GpuKind.DISCRETE for gpu in usable_gpus(first, hardware)):
+        return ()
+    found: dict[str | int, Gpu] = {}
+    for gpu in usable_gpus(second, hardware):
+        if (
+            gpu.kind is GpuKind.DISCRETE
+            and (gpu.memory is None or gpu.memory >= SMALL_CARD)
+            and maker_in(gpu.name) not in {None, *facts_of(first.backend).vendors}
+        ):
+            found.setdefault(gpu.uuid or gpu.index, gpu)
+    return tuple(found.values())

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from packaging.version import Version
 
 from tsuku_llm.backends import (
+    COMBINED,
     JOIN,
     NAMES,
     REQUESTS,
@@ -40,11 +42,21 @@ from tsuku_llm.manifest import Platform, Release, Variant
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A variant that fits; ``gpu`` is the best device it can use, None for the CPU."""
+    """A variant that fits; ``gpu`` is the best device it can use, None for the CPU.
+
+    ``cards`` are the names of the cards of two makers that a combined variant uses; empty for any
+    other variant, and where it uses those of one maker.
+    """
 
     variant: Variant
     gpu: Gpu | None
     rank: int
+    cards: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str | None:
+        """What it computes on, in words; None for the CPU."""
+        return " and ".join(self.cards) or (self.gpu.name if self.gpu else None)
 
     @property
     def note(self) -> str | None:
@@ -142,8 +154,19 @@ class Selection:
         return next(fitting, nearest.variant if nearest else None)
 
 
-def select(release: Release, hardware: Hardware, request: Request) -> Selection:
+def _no_conflict(_: Variant) -> Reason | None:
+    return None
+
+
+def select(
+    release: Release,
+    hardware: Hardware,
+    request: Request,
+    conflict: Callable[[Variant], Reason | None] = _no_conflict,
+) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
+
+    ``conflict`` tells why the files of a combined variant make no common tree.
 
     Raises ``UnknownRequest`` if the release has nothing for the platform or if the request names
     neither a backend nor a variant.
@@ -162,6 +185,8 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     rejected: list[Rejection] = []
     for variant in variants:
         reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
+        if reason is None and variant.parts:
+            reason = conflict(variant)
         considered = hardware
         # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
         if reason is None and vendor is not None:
@@ -211,10 +236,13 @@ def select(release: Release, hardware: Hardware, request: Request) -> Selection:
     return Selection(
         requested=requested,
         detected=detected(hardware),
-        compatible=tuple(Candidate(v, gpu, rank) for rank, (v, gpu) in enumerate(fitting, 1)),
+        compatible=tuple(
+            Candidate(v, gpu, rank, tuple(chain(*_cards_of_two_makers(v, hardware))))
+            for rank, (v, gpu) in enumerate(fitting, 1)
+        ),
         rejected=tuple(rejected),
         idle=_idle(fitting[0][1], hardware) if any_gpu else (),
-        offer=_offer(release, hardware, request) if helpful and not added else None,
+        offer=_offer(release, hardware, request, conflict) if helpful and not added else None,
     )
 
 
@@ -227,14 +255,29 @@ def _helpful(platform: Platform, hardware: Hardware) -> tuple[Variant, ...]:
     )
 
 
-def _offer(release: Release, hardware: Hardware, request: Request) -> CombinedOffer | None:
+def _offer(
+    release: Release,
+    hardware: Hardware,
+    request: Request,
+    conflict: Callable[[Variant], Reason | None],
+) -> CombinedOffer | None:
     """Return the combined variant that ``Request.combine`` would choose."""
-    best = select(release, hardware, replace(request, combine=True)).compatible[0].variant
-    first, *_ = best.parts or (best,)
-    if first is best:
-        return None
-    own = tuple(dict.fromkeys(gpu.name for gpu in usable_gpus(first, hardware)))
-    return CombinedOffer(best.name, own, tuple(gpu.name for gpu in gained(best, hardware)))
+    wanted = replace(request, combine=True)
+    best = select(release, hardware, wanted, conflict).compatible[0].variant
+    own, others = _cards_of_two_makers(best, hardware)
+    return CombinedOffer(best.name, own, others) if others else None
+
+
+def _cards_of_two_makers(
+    variant: Variant, hardware: Hardware
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the cards that a combined variant uses through their maker's interface, and the rest.
+
+    Both are empty if that is the interface of all of them.
+    """
+    others = gained(variant, hardware) if variant.parts else ()
+    own = usable_gpus(variant.parts[0], hardware) if others else ()
+    return tuple(dict.fromkeys(gpu.name for gpu in own)), tuple(gpu.name for gpu in others)
 
 
 def _lack(rejection: Rejection) -> tuple[bool, bool, Version]:
@@ -293,7 +336,9 @@ def known_request(word: str, variants: Iterable[str]) -> str:
     raise UnknownRequest(
         f"there is no backend or variant {word!r}",
         facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
-        hint=did_you_mean(word, (*REQUESTS, *WORDS, *names), "name one of these, or auto"),
+        hint=did_you_mean(
+            word, (*REQUESTS, *WORDS, *COMBINED, *names), "name one of these, or auto"
+        ),
     )
 
 

@@ -56,7 +56,15 @@ def test_a_plugin_with_numbered_names_and_links_comes_as_a_whole() -> None:
         (FIRST, (), "no plugin for vulkan"),
         (FIRST, (file("libggml-cuda.so"),), "no plugin for vulkan"),
         ((*FIRST, file(PLUGIN, "other")), SECOND, "has the plugin for vulkan already"),
+        # Under another name it is the same plugin: ggml would load one of the two.
+        ((*FIRST, file("ggml-vulkan.so")), SECOND, "has the plugin for vulkan already"),
+        ((*FIRST, file(f"{PLUGIN}.0")), SECOND, "has the plugin for vulkan already"),
+        ((*FIRST, file("lib/libggml-vulkan.so")), SECOND, "has the plugin for vulkan already"),
         ((*FIRST, file("libssl.so.3", "1")), (*SECOND, file("libssl.so.3", "2")), "libssl.so.3"),
+        ((*FIRST, file("x.abi3.so", "1")), (*SECOND, file("x.abi3.so", "2")), "x.abi3.so"),
+        ((*FIRST, file("x.y.dll", "1")), (*SECOND, file("x.y.dll", "2")), "x.y.dll"),
+        ((*FIRST, file("x.so.1-rc", "1")), (*SECOND, file("x.so.1-rc", "2")), "x.so.1-rc"),
+        ((*FIRST, file("x.1.dylib", "1")), (*SECOND, file("x.1.dylib", "2")), "x.1.dylib"),
         ((*FIRST, file("data")), (*SECOND, file("data/one")), "data"),
         ((*FIRST, file("data/one")), (*SECOND, file("data")), "data"),
         ((*FIRST, file("readme")), (*SECOND, file("README")), "README"),
@@ -67,6 +75,12 @@ def test_a_plugin_with_numbered_names_and_links_comes_as_a_whole() -> None:
             "a link to LICENSE in one, to llama-server",
         ),
         (FIRST, (*SECOND, LinkEntry("libx.so", "libggml-cpu-alderlake.so")), "link"),
+        # The plugin would be the first build's file.
+        (
+            (*FIRST, file("lib/code", "1")),
+            (file("lib/code", "2"), LinkEntry(PLUGIN, "lib/code")),
+            "a link to lib/code, which is not the same in both",
+        ),
     ],
 )
 def test_a_path_with_two_meanings_is_refused(
@@ -75,6 +89,11 @@ def test_a_path_with_two_meanings_is_refused(
     with pytest.raises(CannotCombine) as caught:
         compose(first, second, "vulkan")
     assert told in f"{caught.value.message} {caught.value.facts}"
+
+
+def test_a_link_may_lead_to_what_both_builds_have() -> None:
+    shared, link = file("lib/data", "same"), LinkEntry("lib/link", "../lib/data")
+    assert link in compose((*FIRST, shared), (*SECOND, shared, link), "vulkan")
 
 
 def test_the_same_library_of_another_project_is_no_conflict() -> None:

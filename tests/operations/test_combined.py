@@ -13,6 +13,7 @@ from support.folder_shop import FolderShop
 from support.sessions import changed
 
 from tsuku_llm.errors import CannotCombine, SelectionError, UnknownRequest
+from tsuku_llm.operations.bench import bench
 from tsuku_llm.operations.bundle_choice import BundleWish, bundle_contents
 from tsuku_llm.operations.doctor import examine
 from tsuku_llm.operations.explain import explain
@@ -22,12 +23,14 @@ from tsuku_llm.operations.mirror_choice import Narrowing, contents_of
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.revocation import SignedStatus
 from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.update import update
+from tsuku_llm.operations.unattended import UpdateOutcome, unattended_update
+from tsuku_llm.operations.update import UpToDate, check_update, update
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.operations.which import requested_version
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
+from tsuku_llm.store.receipt import RECEIPT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -42,6 +45,7 @@ DEVICES = (
     "out   Vulkan1: AMD Radeon RX 6700 XT (RADV NAVI22) (12288 MiB, 12000 MiB free)",
 )
 ONE_MAKER = DEVICES[:4]
+BOTH = ("cuda", "vulkan")
 
 
 @pytest.fixture
@@ -68,11 +72,18 @@ def two_makers(folder: Path) -> Path:
 
 
 def build(
-    shop: FolderShop, tag: str, backend: str, devices: tuple[str, ...] = DEVICES, **more: str
+    shop: FolderShop,
+    tag: str,
+    backend: str,
+    devices: tuple[str, ...] = DEVICES,
+    serve: tuple[str, ...] = ("listen",),
+    **more: str,
 ) -> Packed:
     """Pack a build whose libraries were compiled for it alone; ``more`` are files of any text."""
     name = f"{tag}-{backend}"
-    made = stand_in(shop.root.parent / "builds" / name, devices=devices, version=VERSION_STEPS)
+    made = stand_in(
+        shop.root.parent / "builds" / name, devices=devices, version=VERSION_STEPS, serve=serve
+    )
     files = {
         f"libggml-{backend}.so": f"the plugin of {name}",
         "libggml-cpu-haswell.so": f"compiled for {name}",
@@ -162,6 +173,22 @@ def test_what_was_added_is_compared_with_what_was_signed(
     assert "--backend cuda+vulkan" in check.repair
 
 
+def test_a_receipt_that_names_other_builds_is_found(shop: FolderShop, session: Session) -> None:
+    """Revocations of one of the two builds are found by the receipt's digests."""
+    publish_both(shop, "b1")
+    version = installed(session, backend="cuda+vulkan")
+    receipt, place = version.receipt, version.path / RECEIPT
+    cuda, vulkan = receipt.parts
+    place.chmod(0o644)
+    for parts in ((), (cuda,), (cuda._replace(digests=()), vulkan), (vulkan, cuda)):
+        place.write_bytes(receipt._replace(parts=parts).to_json())
+        (check,) = verify(session)
+        assert check.differences
+    place.write_bytes(receipt.to_json())
+    (check,) = verify(session)
+    assert not check.differences
+
+
 def test_an_installed_part_is_not_downloaded_again(shop: FolderShop, session: Session) -> None:
     two = [(name, build(shop, "b1", name, DEVICES[2:])) for name in ("cuda", "vulkan")]
     publish(shop, "b1", *two)
@@ -226,6 +253,16 @@ def test_updates_rollback_and_prune_are_those_of_any_version(
     assert first.id not in prune(session).pruned.removed
 
 
+def test_an_update_that_combines_no_longer_says_why(shop: FolderShop, session: Session) -> None:
+    publish_both(shop, "b1")
+    installed(session, combine=True)
+    publish_both(shop, "b2")
+    assert (check_update(session).replaced or "").startswith("llm.combine is off")
+    publish(shop, "b3", ("cuda", build(shop, "b3", "cuda")))
+    assert check_update(session).replaced == "b3 has no such variant"
+    assert check_update(changed(session, combine=True)).replaced == "b3 has no such variant"
+
+
 def test_a_newer_release_without_one_of_the_builds_is_passed_over(
     shop: FolderShop, session: Session
 ) -> None:
@@ -236,24 +273,78 @@ def test_a_newer_release_without_one_of_the_builds_is_passed_over(
         install(changed(session, backend="cuda+vulkan"), release="b2")
 
 
-def test_with_the_setting_alone_a_part_is_taken_where_they_cannot_be_combined(
-    shop: FolderShop, session: Session
-) -> None:
+def publish_conflict(shop: FolderShop, tag: str, *, listed: bool = True) -> None:
+    """Publish two builds with another project's library in two versions."""
     two = [
-        (name, build(shop, "b1", name, DEVICES[2:], **{"libssl.so.3": name}))
+        (name, build(shop, tag, name, DEVICES[2:], **{"libssl.so.3": name}))
         for name in ("cuda", "vulkan")
     ]
-    publish(shop, "b1", *two)
-    with pytest.raises(SelectionError) as caught:
-        install(changed(session, backend="cuda+vulkan"))
-    assert isinstance(caught.value.__cause__, CannotCombine)
-    assert any("libssl.so.3" in each for each in caught.value.__cause__.facts)
-    # Nothing was downloaded: the signed lists tell it before.
+    publish(shop, tag, *two, listed=listed)
+
+
+def test_signed_lists_that_cannot_be_combined_are_a_reason_before_any_download(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_conflict(shop, "b1")
+    refresh(session)
+    asked = changed(session, backend="cuda+vulkan")
+    for dry_run in (True, False):
+        with pytest.raises(SelectionError, match="no variant fits") as caught:
+            install(asked, dry_run=dry_run)
+        assert any("libssl.so.3" in each for each in caught.value.facts)
+        assert caught.value.hint == "tsuku-llm install --backend vulkan"
     assert not list(session.paths.data.glob("partials/*"))
+    (why,) = [each.reason for each in explain(asked).selection.rejected if each.variant.parts]
+    assert why.slug == CannotCombine.slug
+    # What an install would refuse is not offered.
+    assert explain(session).selection.offer is None
+    version = installed(changed(session, combine=True))
+    assert version.receipt.variant == "vulkan"
+    assert "libssl.so.3" in version.receipt.reasons["cuda+vulkan"]
+
+
+def test_without_signed_lists_the_archives_tell_that_they_cannot_be_combined(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_conflict(shop, "b1", listed=False)
+    with pytest.raises(CannotCombine) as caught:
+        install(changed(session, backend="cuda+vulkan"))
+    assert any("libssl.so.3" in each for each in caught.value.facts)
+    assert "tsuku-llm install --backend cuda; or: " in caught.value.hint
     notes: list[str] = []
     version = installed(changed(session, combine=True, note=notes.append))
     assert version.receipt.variant == "vulkan"
-    assert any("different files of the same name" in note for note in notes)
+    assert any("libssl.so.3" in note for note in notes)
+
+
+def test_a_newer_release_whose_builds_cannot_be_combined_is_passed_over(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    publish_both(shop, "b1")
+    first = installed(session, backend="cuda+vulkan")
+    publish_conflict(shop, "b2")
+    notes: list[str] = []
+    found = update(changed(session, note=notes.append))
+    assert isinstance(found, UpToDate)
+    assert found.report.installed.id == first.id
+    assert any("not b2" in note for note in notes)
+    catalog = refresh(session)
+    for wish in wishes_for(tmp_path):
+        builds = bundle_contents(session, catalog, wish).builds
+        assert {each.release.release for each in builds} == {"b1"}
+
+
+def test_an_unattended_update_marks_a_release_whose_archives_cannot_be_combined(
+    shop: FolderShop, session: Session
+) -> None:
+    publish_both(shop, "b1")
+    installed(session, backend="cuda+vulkan")
+    publish_conflict(shop, "b2", listed=False)
+    report = unattended_update(session)
+    assert (report.outcome, report.marked) == (UpdateOutcome.ROLLED_BACK, True)
+    assert report.failure
+    assert "libssl.so.3" in report.failure.reason
+    assert unattended_update(session).outcome is UpdateOutcome.UNCHANGED
 
 
 def test_a_tree_that_lists_the_devices_of_one_backend_only_is_not_committed(
@@ -294,6 +385,38 @@ def test_explain_offers_it_and_a_mirror_has_both_archives(
     assert len(found.artifacts) == 2
 
 
+def test_a_benchmark_measures_the_active_one_and_names_it(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    buffers = "err load_tensors:      Vulkan1 model buffer size =     9.38 MiB"
+    serve = ("map libggml-cuda.so", "map libggml-vulkan.so", buffers, "speed 4000 400", "listen")
+    publish(shop, "b1", *((name, build(shop, "b1", name, serve=serve)) for name in BOTH))
+    installed(session, backend="cuda+vulkan")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF and so on")
+    report = bench(session, model, (), rounds=1)
+    assert [each.variant for each in report.results] == ["cuda+vulkan"]
+    assert report.backend == "cuda+vulkan"
+    assert [each.variant for each in report.skipped] == ["vulkan", "cuda"]
+
+
+def test_a_mirror_and_a_bundle_take_no_half_of_a_combined_build(
+    shop: FolderShop, session: Session
+) -> None:
+    publish(shop, "b1", ("vulkan", build(shop, "b1", "vulkan")))
+    publish_both(shop, "b2")
+    publish(shop, "b3", ("cuda", build(shop, "b3", "cuda")))
+    catalog = refresh(session)
+    found = contents_of(session, catalog, Narrowing(backends=("vulkan+cuda",)))
+    assert found.releases == ("b2",)
+    with pytest.raises(UnknownRequest, match="no build of this repository"):
+        contents_of(session, catalog, Narrowing(backends=("rocm+vulkan",)))
+    wish = BundleWish(platforms=("linux-amd64",), backends=("rocm+vulkan",))
+    with pytest.raises(UnknownRequest, match="no release has such a build") as caught:
+        bundle_contents(session, catalog, wish)
+    assert "did you mean" not in caught.value.hint
+
+
 def test_doctor_examines_the_makers_own_part(shop: FolderShop, session: Session) -> None:
     publish_both(shop, "b1")
     version = installed(session, backend="cuda+vulkan")
@@ -304,17 +427,21 @@ def test_doctor_examines_the_makers_own_part(shop: FolderShop, session: Session)
         assert any(version.id in each for link in chain.links for each in link.evidence)
 
 
+def wishes_for(folder: Path) -> tuple[BundleWish, ...]:
+    """A combined build for a recorded machine, and for any machine of a platform."""
+    return (
+        BundleWish(machines=(two_makers(folder),), backends=("cuda+vulkan",)),
+        BundleWish(platforms=("linux-amd64",), backends=("vulkan+cuda",)),
+    )
+
+
 def test_a_bundle_has_both_archives_or_an_older_release(
     shop: FolderShop, session: Session, tmp_path: Path
 ) -> None:
     publish_both(shop, "b1")
     publish(shop, "b2", ("cuda", build(shop, "b2", "cuda")))
     catalog = refresh(session)
-    wishes = (
-        BundleWish(machines=(two_makers(tmp_path),), backends=("cuda+vulkan",)),
-        BundleWish(platforms=("linux-amd64",), backends=("vulkan+cuda",)),
-    )
-    for wish in wishes:
+    for wish in wishes_for(tmp_path):
         builds = bundle_contents(session, catalog, wish).builds
         assert {each.release.release for each in builds} == {"b1"}
         archives = {each.url for found in builds for each in found.variant.artifacts}

@@ -122,6 +122,42 @@ def test_a_combined_build_gets_each_card_once(
     assert set(words[1].split(",")) == {"CUDA0", "Vulkan0"}
 
 
+@pytest.mark.parametrize("words", ["-ts 1,1", "-sm row", "-mg 1", "-sm none", "-ngl 0"])
+def test_a_user_who_divides_a_model_gets_each_card_of_a_combined_build_once(
+    small: str, words: str
+) -> None:
+    made = placed(
+        "-m", small, *words.split(), devices=TWO_MAKERS, backend="cuda+vulkan", setting="off"
+    )
+    assert given_by(made) == "--device CUDA0,Vulkan0"
+
+
+@pytest.mark.parametrize("words", ["--device none", "--rpc 10.0.0.2:50052"])
+def test_a_combined_build_without_cards_or_with_other_machines_gets_no_list(words: str) -> None:
+    made = placed(*words.split(), devices=TWO_MAKERS, backend="cuda+vulkan", setting="off")
+    assert given_by(made) == words
+
+
+def test_a_combined_build_gets_no_integrated_device_beside_a_card(small: str) -> None:
+    integrated = ListedDevice("Vulkan2", "Intel(R) Iris(R) Xe Graphics", 24 * GB, 24 * GB)
+    given = {"backend": "cuda+vulkan", "setting": "off"}
+    made = placed("-m", small, devices=(*TWO_MAKERS, integrated), **given)
+    assert given_by(made) == "--device CUDA0,Vulkan0"
+    assert given_by(placed("-m", small, devices=(integrated,), **given)) == "--device Vulkan2"
+
+
+def test_a_card_that_a_variable_hides_is_not_used_through_the_other_interface(small: str) -> None:
+    given = {"backend": "cuda+vulkan", "CUDA_VISIBLE_DEVICES": ""}
+    made = placed("-m", small, devices=TWO_MAKERS[1:], **given)
+    assert given_by(made) == "--device Vulkan0"
+    # Part of them: the interface of the maker lists the rest.
+    given["CUDA_VISIBLE_DEVICES"] = "0"
+    made = placed("-m", small, devices=TWO_MAKERS, **given)
+    assert given_by(made) == "--device CUDA0,Vulkan0"
+    # Without any other card, the list of the build counts as it is.
+    assert given_by(placed("-m", small, devices=TWO_MAKERS[2:], **given)) == "--device Vulkan1"
+
+
 def test_a_user_who_names_a_device_of_a_combined_build_gets_that(small: str) -> None:
     made = placed("--device", "Vulkan1", "-m", small, devices=TWO_MAKERS, backend="cuda+vulkan")
     assert "CUDA0" not in " ".join(made.plan.argv)

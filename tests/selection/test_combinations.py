@@ -49,12 +49,32 @@ def test_builds_of_two_servers_are_not_combined() -> None:
     assert not list(combinations(platform))
 
 
+def test_a_name_of_a_release_file_is_never_that_of_a_combined_build() -> None:
+    """A publisher may call a build of both backends so."""
+    variants = linux_variants()
+    variants["cuda-13.4+vulkan"] = variants["vulkan"]
+    platform = release(variants).platforms["linux-amd64"]
+    found = [each.name for each in combinations(platform)]
+    assert found == ["cuda-12.8+vulkan", "rocm-10.0+vulkan"]
+    signed = variant_named(platform, "cuda-13.4+vulkan")
+    assert signed
+    assert not signed.parts
+
+
 def test_nothing_is_combined_unasked_and_it_is_offered() -> None:
     found = chosen()
     assert not any("+" in name for name in names(found))
     assert found.offer == CombinedOffer("cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y",))
     assert chosen(backend="cpu").offer is None
     assert chosen(backend="vulkan").offer is None
+
+
+def test_a_combined_candidate_tells_the_cards_of_both_makers() -> None:
+    best = chosen(combine=True).selected
+    assert best.device == "NVIDIA X and AMD Radeon Y"
+    assert chosen().selected.device == "NVIDIA X"
+    # Where it adds no card, it is told as any build.
+    assert chosen(with_vulkan(NV), backend="cuda+vulkan").selected.device == "NVIDIA X"
 
 
 def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
@@ -72,15 +92,42 @@ def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
         with_vulkan(NV, replace(RADEON, memory=1 * GB)),
         with_vulkan(NV, replace(NV, index=1)),
         with_vulkan(NV, replace(RADEON, vendor_id=None, name="a card")),
+        # The server's list has no numbers of makers: a start would leave these cards out.
+        with_vulkan(NV, replace(RADEON, name="Vega 10 XL")),
+        with_vulkan(NV, replace(RADEON, vendor_id=0x1ED5, name="MTT S80")),
         with_vulkan(NV, replace(RADEON, storage_16bit=False)),
         machine(replace(vulkan(), gpus=(NV, RADEON))),
         machine(cuda()),
     ],
-    ids=["one", "integrated", "tiny", "same maker", "unknown", "refused", "no CUDA", "no Vulkan"],
+    ids=[
+        "one",
+        "apu",
+        "tiny",
+        "same",
+        "unknown",
+        "nameless",
+        "other",
+        "old",
+        "no CUDA",
+        "no Vulkan",
+    ],
 )
 def test_where_it_adds_no_card_it_is_neither_chosen_nor_offered(hardware: Hardware) -> None:
     assert chosen(hardware).offer is None
     assert not any("+" in name for name in names(chosen(hardware, combine=True)))
+
+
+def test_a_card_that_two_drivers_list_is_gained_once_and_two_equal_cards_twice() -> None:
+    of_mesa = replace(RADEON, name="AMD Radeon Y (RADV)", uuid="a")
+    drivers = with_vulkan(NV, of_mesa, replace(RADEON, index=2, uuid="a"))
+    assert chosen(drivers).offer == CombinedOffer(
+        "cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y (RADV)",)
+    )
+    for uuids in (("a", "b"), (None, None)):
+        equal = [replace(RADEON, index=at, uuid=uuid) for at, uuid in enumerate(uuids, 1)]
+        offer = chosen(with_vulkan(NV, *equal)).offer
+        assert offer
+        assert offer.others == ("AMD Radeon Y", "AMD Radeon Y")
 
 
 def test_a_radeon_with_rocm_is_joined_by_a_card_of_intel() -> None:
@@ -111,10 +158,16 @@ def test_the_requirements_of_both_parts_count() -> None:
 
 def test_a_release_without_one_of_the_builds_says_which() -> None:
     only = release({"cuda-12.8": variant("cuda", {"cuda": CUDA_12}), "cpu": variant("cpu", {})})
-    with pytest.raises(UnknownRequest, match="no vulkan build to combine"):
+    with pytest.raises(UnknownRequest, match="no vulkan build to combine") as caught:
         select(only, BOTH, Request("cuda+vulkan"))
-    with pytest.raises(UnknownRequest, match="cannot be combined"):
-        select(release(), BOTH, Request("vulkan+cpu"))
+    assert caught.value.hint.endswith(": tsuku-llm install --backend cuda")
+    for word in ("vulkan+cpu", "cuda+cuda", "cuda+vulkan+rocm"):
+        with pytest.raises(UnknownRequest, match="cannot be combined") as caught:
+            select(release(), BOTH, Request(word))
+        assert caught.value.hint.endswith(": tsuku-llm install --backend cuda-13.4+vulkan")
+    with pytest.raises(UnknownRequest) as caught:
+        select(release(), BOTH, Request("cuda+vulcan"))
+    assert caught.value.hint == "did you mean cuda+vulkan?"
     for word in ("cuda+nonsense", "+", "cuda+", "cuda+vulkan" + "+vulkan" * 50):
         with pytest.raises(UnknownRequest):
             select(release(), BOTH, Request(word))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 
 from tsuku_llm.archive.placing import Aside, Moves, arrange, check_names, move
 from tsuku_llm.backends import facts_of
@@ -18,9 +19,8 @@ from tsuku_llm.errors import CannotCombine, UnsafeArchive
 from tsuku_llm.manifest import Artifact, Variant
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 
-_LIBRARY = re.compile(
-    r"(?P<stem>[^.]+)\.(?:[0-9.]+\.)?(?:so|dll|dylib)(?:\.[0-9.]+)?", re.IGNORECASE
-)
+# Some names have more dots, such as "libx.abi3.so" and "libx.so.1.2-rc".
+_LIBRARY = re.compile(r"(?P<stem>[^.]+)\.(?:.*\.)?(?:so|dll|dylib)(?:\..*)?", re.IGNORECASE)
 _GGML = re.compile(r"(?:lib)?ggml-(?P<plugin>[\w-]+)", re.IGNORECASE)
 # The libraries of llama.cpp itself; upstream has no others in both builds.
 _OF_THE_SOURCE = re.compile(r"(?:lib)?(?:ggml|llama|mtmd)(?:-.*)?", re.IGNORECASE)
@@ -40,30 +40,33 @@ def compose(
     llama.cpp. Plugins of other backends than the second's own come from the first only.
 
     Raises ``CannotCombine`` if a path would have two meanings: a file in one build and a link or
-    folder in the other, a link with two targets, or another project's library in two versions.
-    Raises it also if the second has no plugin of its own, and if the first has that plugin.
+    folder in the other, a link with two targets or to a file that is not the same in both, or
+    another project's library in two versions. Raises it also if the second has no plugin of its
+    own, and if the first has that plugin.
     """
     base = {item.path: item for item in first}
+    # Under any name: ggml would load one of the two.
+    if own := [path for path in base if _plugin_of(path) == plugin]:
+        raise CannotCombine(
+            f"the first build has the plugin for {plugin} already",
+            facts=(f"in the first: {min(own)}",),
+            hint="take one of the two builds",
+        )
+    others = {item.path: item for item in second}
     added: list[TreeEntry] = []
     conflicts: list[str] = []
-    plugins = 0
-    for item in sorted(second, key=lambda each: each.path):
-        here = base.get(item.path)
-        of = _plugin_of(item.path)
-        if of == plugin and here is not None:
-            raise CannotCombine(
-                f"the first build has the plugin for {plugin} already",
-                facts=(f"in both: {item.path}",),
-                hint="take one of the two builds",
-            )
-        if of is not None and of != plugin:
+    for path, item in sorted(others.items()):
+        if _plugin_of(path) not in (None, plugin):
             continue
-        if here is not None:
+        if here := base.get(path):
             conflicts += _two_meanings(here, item)
             continue
-        plugins += of == plugin
         added.append(item)
-    if not plugins:
+        # A link into the first build's files would lead to something else than it was signed for.
+        target = normpath(f"{path}/../{item.target}") if isinstance(item, LinkEntry) else ""
+        if target in base and base[target] != others.get(target):
+            conflicts.append(f"{path}: a link to {target}, which is not the same in both")
+    if plugin not in plugins_in(added):
         raise CannotCombine(
             f"the second build has no plugin for {plugin} that the first could load",
             hint="take one of the two builds",

@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
-_DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
+DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
+"""What names the devices; other options divide the model among those that the build lists."""
 _RPC = ("--rpc", "LLAMA_ARG_RPC")
 _SPLIT_MODE = ("-sm", "--split-mode", "LLAMA_ARG_SPLIT_MODE")
 _MAIN = ("-mg", "--main-gpu", "LLAMA_ARG_MAIN_GPU")
@@ -57,7 +58,7 @@ _DRAFT_DEVICE = ("-devd", "--device-draft", "--spec-draft-device")
 
 # A user who gives one of these chooses the devices.
 _PLACED = (
-    *_DEVICE,
+    *DEVICE,
     *_SPLIT_MODE,
     *("-ts", "--tensor-split", "LLAMA_ARG_TENSOR_SPLIT"),
     *_MAIN,
@@ -124,7 +125,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         return found[1] if found else None
 
     # Upstream: no layer, or no device.
-    layers, device, remote = chosen(_LAYERS), chosen(_DEVICE), chosen(_RPC)
+    layers, device, remote = chosen(_LAYERS), chosen(DEVICE), chosen(_RPC)
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
     placed = chosen(_PLACED)

@@ -119,7 +119,8 @@ class Report:
 def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
     """Measure every installed variant that fits, and others that the user agrees to install.
 
-    An unsigned build is measured if it is the active version. The variants take turns, so that a
+    The active version is measured also if no choice here would take it: an unsigned build, and a
+    combined one that was asked for by its name. The variants take turns, so that a
     machine that gets warm or busy slows all of them alike. Raises BadModel and Revoked before
     anything is started, the errors of ``asked_catalog``, LaunchError if nothing could be measured,
     and KeyboardInterrupt.
@@ -131,7 +132,9 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     active = readable(session.reader.active)
     choice = choose_like(session, active, catalog)
     refuse_revoked(session, choice)
-    own = [active] if active and active.receipt.unsigned is not None else []
+    own = []
+    if active and (active.receipt.unsigned is not None or _only_by_name(active, choice)):
+        own = [active]
     runs, skipped = _runs_to_make(session, choice, own)
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.
@@ -189,6 +192,10 @@ def _checked(model: Path) -> Path:
             hint="check the path given with -m; an interrupted download looks like this",
         )
     return path
+
+
+def _only_by_name(active: Installed, choice: Choice) -> bool:
+    return bool(active.receipt.parts) and choice.selection.candidate(active.receipt.variant) is None
 
 
 def _runs_to_make(

@@ -13,7 +13,7 @@ from typing import Any
 from tsuku_llm import __version__, archive, fetch
 from tsuku_llm.backends import facts_of
 from tsuku_llm.disk import require_space
-from tsuku_llm.errors import DigestMismatch, TrustError
+from tsuku_llm.errors import CannotCombine, DigestMismatch, TrustError
 from tsuku_llm.fetch.urls import file_name
 from tsuku_llm.files import drop_tree
 from tsuku_llm.fitting import usable_gpus
@@ -72,8 +72,8 @@ class VersionBuilder:
     def build(self) -> Installed:
         """Fill a staged tree, try its server, and commit it.
 
-        Raises ``GateFailed`` if the server does not run here, and the errors of ``fetch``,
-        ``archive`` and ``store``.
+        Raises ``GateFailed`` if the server does not run here, ``CannotCombine``, and the errors of
+        ``fetch``, ``archive`` and ``store``.
         """
         store = self.store
         # Two variants may share an archive, and the first process to unpack it removes it. So each
@@ -92,6 +92,11 @@ class VersionBuilder:
                     self._gate(staging.tree)
                     # The rename in here is the commit: before it no other process sees the version.
                     return store.commit(staging, self._receipt())
+        except CannotCombine as error:
+            parts = self.candidate.variant.parts
+            ways = "; or: ".join(f"tsuku-llm install --backend {each.name}" for each in parts)
+            error.hint = f"take one of the two builds: {ways}"
+            raise
         except TrustError as error:
             if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
                 store.drop_downloads(digests)  # signed like this: another download is refused, too

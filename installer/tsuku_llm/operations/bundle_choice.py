@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.backends import JOIN, meaning
+from tsuku_llm.backends import JOIN
 from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.combinations import asked_for
 from tsuku_llm.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Platform, Release, ReleaseEntry, Variant
-from tsuku_llm.operations.choice import choose, refuse_revoked, required, way_out
+from tsuku_llm.operations.choice import (
+    choose,
+    conflict_in,
+    refuse_revoked,
+    required,
+    way_out,
+)
 from tsuku_llm.operations.mirror_choice import is_wanted
 from tsuku_llm.operations.revocation import revoked
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
@@ -111,9 +119,12 @@ def _for_machine(
 
 
 def _has_all(platform: Platform, word: str) -> bool:
-    """Tell whether a platform has every build that a word for a combined one names."""
-    there = {text for each in platform.variants for text in (each.name, each.backend)}
-    return JOIN not in word or word in there or {*meaning(word).split(JOIN)} <= there
+    """Tell whether a platform has a combined build that a word with "+" names."""
+    if JOIN not in word or platform.variant(word.lower()):
+        return True
+    with suppress(UnknownRequest):
+        return any(conflict_in(each) is None for each in asked_for(word, platform))
+    return False
 
 
 def _for_platform(
@@ -150,5 +161,8 @@ def _for_platform(
     raise UnknownRequest(
         f"no release has such a build for the platform {platform!r}",
         facts=(f"platforms: {', '.join(sorted(offered))}",),
-        hint=did_you_mean(platform, offered, "name another platform, backend or release"),
+        # If the platform exists, its builds are others: its own name is no suggestion.
+        hint="name another platform, backend or release"
+        if platform in offered
+        else did_you_mean(platform, offered, "name another platform"),
     )

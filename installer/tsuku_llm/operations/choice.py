@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tsuku_llm.archive import kept_artifacts
 from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
@@ -13,6 +14,7 @@ from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.chain.judging import remedy
 from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.errors import (
+    CannotCombine,
     ManifestError,
     Revoked,
     SelectionError,
@@ -20,6 +22,7 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
+from tsuku_llm.fitting import Reason
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.acceptance import without_rolled_back
@@ -367,7 +370,7 @@ def _compared(
     settings = session.settings
     request = Request(settings.backend, settings.prefer, settings.combine)
     try:
-        selection = select(release, hardware, request)
+        selection = select(release, hardware, request, conflict_in)
     except UnknownRequest as error:
         if hardware.platform not in release.platforms:
             error.hint = _platform_hint(catalog, hardware.platform)
@@ -378,6 +381,23 @@ def _compared(
         selection = held_only(selection, session.held)
     why = catalog.revocation(entry)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
+
+
+def conflict_in(variant: Variant) -> Reason | None:
+    """Tell why the signed lists of a combined variant make no common tree; None if they do.
+
+    Without these lists nothing is known before the archives are unpacked.
+    """
+    try:
+        _ = kept_artifacts(variant)
+    except CannotCombine as error:
+        return Reason(error.slug, told_conflict(error))
+    return None
+
+
+def told_conflict(error: CannotCombine) -> str:
+    """Return the conflict of two builds in one line, with the files."""
+    return ": ".join((error.message, "; ".join(error.facts))) if error.facts else error.message
 
 
 def _platform_hint(catalog: Catalog, platform: str) -> str:

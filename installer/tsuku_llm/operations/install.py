@@ -10,6 +10,7 @@ from tsuku_llm.backends import VENDORS
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.config.settings import CHOOSING, INSTALLING, STAYING
 from tsuku_llm.errors import (
+    CannotCombine,
     DownloadError,
     GateFailed,
     HostUnreachable,
@@ -29,6 +30,7 @@ from tsuku_llm.operations.choice import (
     required,
     tell_idle,
     tell_temporary,
+    told_conflict,
     version_of,
 )
 from tsuku_llm.operations.consent import require_consent_to_index
@@ -187,8 +189,13 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
-            failed[candidate.variant.name] = error.message
-            session.user.note(f"{candidate.variant.name}: {error.message}")
+            # Two builds that cannot be combined differ in files: only their names tell what to do.
+            told = told_conflict(error) if isinstance(error, CannotCombine) else error.message
+            failed[candidate.variant.name] = told
+            session.user.note(f"{candidate.variant.name}: {told}")
+    # Nothing was started: the two archives are at fault, and not this machine.
+    if isinstance(first, CannotCombine) and len(failed) == 1:
+        raise first
     again = reinstall_command(
         choice.release.release, choice.selection.requested, choice.catalog.repository.name
     )

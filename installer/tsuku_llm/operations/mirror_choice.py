@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from tsuku_llm.backends import VENDORS, parts_of
+from tsuku_llm.backends import JOIN, VENDORS
 from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.combinations import asked_for
 from tsuku_llm.errors import UnknownRequest, did_you_mean
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.manifest import Artifact, Platform, Release, ReleaseEntry, Variant
@@ -140,10 +141,13 @@ def is_wanted(variant: Variant, platform: Platform, backends: Sequence[str]) -> 
         # A variant of another platform may have this name.
         with suppress(UnknownRequest):
             meant = known_request(word, names)
+            if JOIN in meant and meant not in names:
+                # A mirror for a combined build has the archives of its parts, never of one alone.
+                if any(variant in each.parts for each in asked_for(meant, platform)):
+                    return True
+                continue
             vendor = None if meant in names else VENDORS.get(meant)
-            # A mirror for a combined build has the archives of its parts.
-            each = [meant] if meant in names else parts_of(meant)
-            if any(not_requested(variant, part, vendor) is None for part in each):
+            if not_requested(variant, meant, vendor) is None:
                 return True
     return not backends
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.wishes import visible_devices, wishes_in
+from tsuku_llm.launch.wishes import DEVICE, last_value, visible_devices, wishes_in
 from tsuku_llm.operations.device_check import Check, listed_cards, with_other_processes
 
 if TYPE_CHECKING:
@@ -51,19 +51,35 @@ def place_start(  # noqa: PLR0913
     # The processor, or a build that lists no device: nothing to choose.
     if not cards:
         return Placed(plan, check)
-    from tsuku_llm.backends import facts_of, parts_of  # noqa: PLC0415 - a start on the CPU does without
+    # A start on the CPU does without these.
+    from tsuku_llm.backends import facts_of, maker_in, parts_of  # noqa: PLC0415
+    from tsuku_llm.launch.devices import backend_named  # noqa: PLC0415
     from tsuku_llm.launch.placement import memory_matters, place  # noqa: PLC0415
     from tsuku_llm.launch.report import Placement  # noqa: PLC0415
 
     wishes = wishes_in(plan.argv, plan.env)
     models: ModelFiles | None = None
+    first, *others = parts_of(plan.backend)
+    if others and visible_devices(plan.env, facts_of(first).hiding_variables):
+        # The variable may hide every card of a maker from its own interface, not from the other.
+        makers = facts_of(first).vendors
+        shown = [
+            card
+            for card in cards
+            if backend_named(card.name) == first or maker_in(card.description) not in makers
+        ]
+        cards = tuple(shown) or cards
     variables = facts_of(plan.backend).hiding_variables
     chosen = wishes.placed or visible_devices(plan.env, variables)
-    # A combined build lists a card once for each of its backends. A variable and the setting "off"
-    # do not choose between these names, so the server gets each card's own one.
-    if len(parts_of(plan.backend)) > 1 and not wishes.placed and (chosen or setting == "off"):
+    # A combined build lists a card once for each of its backends. Only names of devices choose
+    # between these, so the server gets each card's own name in all other cases. A list of names
+    # would leave other machines (--rpc) out.
+    named = last_value(plan.argv, plan.env, DEVICE) or wishes.remote
+    if others and not named and (chosen or setting == "off"):
         why = f"chosen by {chosen}" if chosen else "llm.placement is off"
-        names = tuple(card.name for card in cards)
+        # As the server does that chooses itself: integrated devices only without a card.
+        names = tuple(card.name for card in cards if not card.integrated)
+        names = names or tuple(card.name for card in cards)
         placement = Placement(names, names[0], f"{why}; each card once")
         plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
     elif chosen:

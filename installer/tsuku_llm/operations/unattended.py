@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 
 from tsuku_llm.errors import (
+    CannotCombine,
     GateFailed,
     NotOnGpu,
     SelectionError,
@@ -158,10 +159,10 @@ def _updated(session: Session) -> UnattendedReport:
     write_journal(session.paths.data, UpdateJournal(former.id))
     try:
         made = apply_update(session, report)
-    except SelectionError as error:
+    except (SelectionError, CannotCombine) as error:
         # The gate of every variant that fits has refused it. Nothing was swapped.
         drop_journal(session.paths.data)
-        if not isinstance(error.__cause__, GateFailed):
+        if not isinstance(error, CannotCombine) and not isinstance(error.__cause__, GateFailed):
             raise
         return _refused_by_gate(session, report, error)
     except BaseException:
@@ -200,9 +201,7 @@ def _known_failure(session: Session, report: UpdateReport) -> RolledBack | None:
     return None
 
 
-def _refused_by_gate(
-    session: Session, report: UpdateReport, error: SelectionError
-) -> UnattendedReport:
+def _refused_by_gate(session: Session, report: UpdateReport, error: TsukuError) -> UnattendedReport:
     """Mark a release that does not even start, so that it is not downloaded again each night."""
     choice, former = report.choice, report.installed
     failure = Shortcoming(FAILED, "; ".join((error.message, *error.facts)))

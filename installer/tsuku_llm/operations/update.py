@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tsuku_llm.combinations import variant_named
 from tsuku_llm.errors import (
     NotInstalled,
     StoreError,
@@ -37,7 +38,7 @@ from tsuku_llm.operations.staying import RELEASE, staying
 from tsuku_llm.operations.temporary import Withheld, over, told_over, withheld
 from tsuku_llm.operations.update_notice import Offer, keep_offer
 from tsuku_llm.revocations import Revocation
-from tsuku_llm.selection import Candidate, Request, Selection, select
+from tsuku_llm.selection import Candidate, Request, Selection, platform_of, select
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import Receipt
 
@@ -116,6 +117,8 @@ class UpdateReport:
         if self.over:
             return told_over(name, self.over)
         missing = f"{self.choice.release.release} has no such variant"
+        if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
+            missing = "llm.combine is off, or there is no card of another maker now"
         return passed_over(self.choice, candidate, {}).get(name, missing)
 
     @property

@@ -127,10 +127,18 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
         "backend": (receipt.backend, variant.backend),
         "server": (receipt.server, variant.server),
         "arguments": (receipt.arguments, variant.arguments),
+        "parts": (
+            tuple((part.variant, part.backend) for part in receipt.parts),
+            tuple((part.name, part.backend) for part in variant.parts),
+        ),
     }
     for name, (said, signed) in facts.items():
         if said != signed:
             yield f"the receipt's {name} is {said!r}, and {signed!r} was signed"
+    # Revocations name the archives of a build: with others in the receipt, none would count.
+    digests = ([each.sha256 for each in part.artifacts] for part in variant.parts or (variant,))
+    if receipt.builds != tuple(tuple(sorted(each)) for each in digests):
+        yield "the receipt names other archives than those that were signed"
     try:
         artifacts = kept_artifacts(variant)
     except CannotCombine as error:

@@ -198,13 +198,13 @@ def _best(choice: Choice) -> str:
         asked = "" if selection.requested == "auto" else f" and the request {selection.requested}"
         return f"no build of {release} fits {machine}{asked}"
     best = selection.compatible[0]
-    device = f", on {best.gpu.name}" if best.gpu else ""
+    device = f", on {best.device}" if best.device else ""
     return f"{build_name(best.variant.backend, release)} fits {machine} best{device}"
 
 
 def verdict(candidate: Candidate) -> str:
     """Return why a variant fits, and what to know of its first start."""
-    fits = f"fits: {candidate.gpu.name}" if candidate.gpu else "fits: the processor"
+    fits = f"fits: {candidate.device or 'the processor'}"
     return f"{fits}; {candidate.note}" if candidate.note else fits
 
 

@@ -75,7 +75,7 @@ def _sentence(report: InstallReport) -> str:
     if report.outcome == "unchanged":
         return _unchanged(build)
     done = "would install" if report.outcome == "planned" else "installed"
-    return sentence(f"{done} {build}{f' for {candidate.gpu.name}' if candidate.gpu else ''}")
+    return sentence(f"{done} {build}{f' for {candidate.device}' if candidate.device else ''}")
 
 
 def _unchanged(build: str) -> str:
@@ -229,7 +229,7 @@ def _better(report: UpdateReport) -> tuple[str, ...]:
     if better is None:
         return ()
     what = f"{better.variant.name} would be chosen now" + (
-        f" ({better.gpu.name})" if better.gpu else ""
+        f" ({better.device})" if better.device else ""
     )
     if report.over:
         return (f"{report.replaced}; {what}; run: tsuku-llm update",)
