@@ -18,6 +18,7 @@ from support.small_source import EPOCH, FILES, small_source
 from support.tools import missing, require_tool
 from support.waiting import PROMPTLY, comes, family
 
+from tsuku_publish.building.orders import MARK
 from tsuku_publish.building.place import Base
 
 Program = Callable[..., Result]
@@ -136,6 +137,7 @@ def test_a_killed_build_takes_its_compilers_with_it(tmp_path: Path, base: tuple[
     source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + HANGS)
     began = tmp_path / "work/cpu/began"
     began.parent.mkdir(parents=True)
+    (tmp_path / "work" / MARK).touch()
     os.mkfifo(began)
     words = ("build", "cpu", *base, "--source", source, "--into", tmp_path / "out")
     command = [*PUBLISHER_COMMAND, *map(str, words), "--work", str(tmp_path / "work")]

@@ -136,7 +136,7 @@ def _child(
                 yield child
         finally:
             if child.poll() is None:
-                _end(child)
+                end_group(child)
 
 
 @contextlib.contextmanager
@@ -149,8 +149,8 @@ def _ended_with_us(group: int) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    # As ``_end`` does it: SIGTERM, and SIGKILL for what has not ended by then. The first process of
-    # a namespace, such as a base's debootstrap, ignores SIGTERM.
+    # As ``end_group`` does it: SIGTERM, and SIGKILL for what has not ended by then. The first
+    # process of a namespace, such as a base's debootstrap, ignores SIGTERM.
     waits = f"for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 -{group} || exit; sleep 1; done"
     with subprocess.Popen(
         ["/bin/sh", "-c", f"read line || {{ kill -TERM -{group}; {waits}; kill -KILL -{group}; }}"],
@@ -165,7 +165,7 @@ def _ended_with_us(group: int) -> Iterator[None]:
             watch.communicate(b"done\n")
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end_group(child: subprocess.Popen[bytes]) -> None:
     """End a process and its children: SIGTERM first, so that they remove temporary files."""
     if os.name != "posix":
         child.kill()
