@@ -117,6 +117,7 @@ def test_the_bill_of_materials_is_valid(first: Path) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     named = {each["name"]: each for each in json.loads(text)["components"]}
     assert named["llama.cpp"]["version"] == "b777"
+    assert named["llama.cpp"]["purl"] == "pkg:github/ggml-org/llama.cpp@b777"
     assert {*named} >= {"llama-server", "libggml.so.0.9.1", "LICENSE"}
 
 
@@ -303,6 +304,8 @@ def test_builds_may_go_into_the_tree_of_the_source(
     assert len(digests) == 1, "what is built is no part of the source"
     assert not Path("builds/.work/cpu/source/builds").exists()
     assert json.loads(Path("builds/cpu/receipt.json").read_bytes())["source"]["name"] == "llama.cpp"
+    bill = json.loads(Path("builds/cpu/sbom.cdx.json").read_bytes())
+    assert bill["components"][0]["purl"] == "pkg:github/ggml-org/llama.cpp", "no version is known"
 
 
 def test_the_tools_variables_are_in_the_receipt_and_another_value_begins_again(
@@ -463,6 +466,30 @@ def test_a_failing_compile_names_its_lines_and_the_next_run_continues(
     assert build(program, tmp_path).code == 0
 
 
+def test_what_cmake_says_below_the_place_of_an_error_is_told(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GGML_NATIVE", "2")
+    done = build(program, tmp_path)
+    assert (done.code, "a release is not for this machine only" in done.stderr) == (1, True)
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    source, closed = small_source(tmp_path / "source"), tmp_path / "closed"
+    closed.mkdir()
+    words = ("build", "cpu", "--source", source, "--into", closed, "--work", tmp_path / "work")
+    mounting = [require_tool("unshare"), "--mount", "--map-root-user", "sh", "-c"]
+    read_only = 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"'
+    command = [*mounting, read_only, closed, *PUBLISHER_COMMAND, *words]
+    env = environment(tmp_path / "home")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert "error[not-writable]" in done.stderr
+    assert str(closed) in done.stderr
+    assert not (tmp_path / "work/cpu").exists()
+
+
 def test_missing_tools_are_named_with_their_packages_before_anything_is_made(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,6 +527,15 @@ def test_a_full_disk_is_told_as_such(
     assert (done.code, "error[no-space]" in done.stderr) == (6, True), done.stderr
     assert "build.log" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_compiler_that_the_system_killed_is_told_as_out_of_memory(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = 'case "$*" in *server.cpp*) kill -9 $$;; esac; exec c++ "$@"'
+    monkeypatch.setenv("CXX", str(stub(tmp_path / "compiler", killed)))
+    done = build(program, tmp_path)
+    assert (done.code, "a compiler ran out of memory" in done.stderr) == (1, True), done.stderr
 
 
 SMALL_DISK = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
@@ -573,12 +609,15 @@ def test_an_interrupted_build_leaves_nothing_and_continues(
         (("show",), "no variant is named"),
         (("cpu2",), "cpu2 cannot be built"),
         (("cuda+cuda",), "cannot be built"),
+        (("cpu-/../../there",), "cpu-/../../there cannot be built"),
+        (("cuda-", "cpu"), "cuda- cannot be built"),
         (("cpu", "cpu"), "cpu is named twice"),
         (("cpu", "--cuda-architectures", "90"), "--cuda-architectures is only for cuda"),
         (("cpu", "--gfx", "gfx1030"), "--gfx is only for rocm"),
         (("cpu", "--baseline", "i486"), "i486 is no level of a processor"),
         (("cpu", "--release", "v1.2"), "v1.2 is no release"),
         (("cpu", "--jobs", "0"), "--jobs"),
+        (("cpu", "--jobs", "99999999999999999999"), "--jobs"),
     ],
 )
 def test_wrong_words_are_refused_before_anything_is_made(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import platform as host
 import re
 import sys
@@ -140,8 +142,10 @@ def build(  # noqa: PLR0913 - the options of the command
     Raises ``UsageError`` for a folder in ``into`` that is none of ours, ``BuildFailed``,
     ``NoSpace``, and the errors of the disk.
     """
+    # Before hours of compiling.
+    _require_writable(into)
     for order in planned.orders:
-        require_replaceable(into / order.recipe.variant)  # before hours of compiling
+        require_replaceable(into / order.recipe.variant)
     finished = []
     for order in planned.orders:
         name = order.recipe.variant
@@ -171,6 +175,13 @@ def _require_apart(work: Path, into: Path) -> None:
             f"{work} is named for the builds and for the work on them",
             hint="name another folder with --work, such as one in it",
         )
+
+
+def _require_writable(folder: Path) -> None:
+    with disk_errors("writing the builds", folder):
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _require_usable(folder: Path) -> None:

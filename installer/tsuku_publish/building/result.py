@@ -207,7 +207,7 @@ def _bill(
         "name": "llama.cpp",
         "version": version,
         "licenses": [{"license": {"id": "MIT"}}],
-        "purl": f"pkg:github/ggml-org/llama.cpp@{version}",
+        "purl": "pkg:github/ggml-org/llama.cpp" + (f"@{version}" if source.release else ""),
         "hashes": _hashes(source.archive) if source.archive else [],
         "properties": [{"name": "tsuku:source-sha256", "value": source.digest}],
     }

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     metavar="BASE",
     help="Compile for an older system: debian-11, glibc-2.17, musl, or a folder with its files.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files at a time; all cores.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Files at a time; all cores."
+)
 @click.pass_obj
 def build(  # noqa: PLR0913 - each is an option
     console: Console,
