@@ -80,6 +80,7 @@ def test_a_word_names_backends(word: str, backends: tuple[str, ...]) -> None:
     [
         ({}, ""),
         ({"GGML_CUDA": "1"}, "cuda"),
+        ({"GGML_CUDA": "2", "GGML_HIP": "0.0", "GGML_VULKAN": "NOTFOUND"}, "cuda"),
         ({"GGML_CUDA": "ON", "GGML_VULKAN": "true"}, "cuda+vulkan"),
         ({"GGML_CUDA": "0", "GGML_HIP": "1"}, "rocm"),
     ],

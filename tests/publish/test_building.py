@@ -23,6 +23,7 @@ from support.small_source import EPOCH, FILES, small_distribution, small_source
 from support.tools import missing, require_tool
 from support.waiting import PROMPTLY, comes
 
+from tsuku_publish.building.orders import MARK
 from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.cli.main import run
 
@@ -116,6 +117,7 @@ def test_the_bill_of_materials_is_valid(first: Path) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     named = {each["name"]: each for each in json.loads(text)["components"]}
     assert named["llama.cpp"]["version"] == "b777"
+    assert named["llama.cpp"]["purl"] == "pkg:github/ggml-org/llama.cpp@b777"
     assert {*named} >= {"llama-server", "libggml.so.0.9.1", "LICENSE"}
 
 
@@ -229,6 +231,28 @@ def test_libraries_of_the_toolkit_come_along_and_are_packed_on_their_own(
     assert foreign == {"libcublasLt.so.12.4.127", "libcudart.so.12.4.127"}
 
 
+def test_code_for_amd_cards_has_no_folder_in_it_either(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rocm = tmp_path / "rocm"
+    packages = (f"lib/cmake/{name}/{name}-config.cmake" for name in ("hipblas", "rocblas"))
+    for name in ("bin/hipcc", *packages):
+        (rocm / name).parent.mkdir(parents=True, exist_ok=True)
+        stub(rocm / name, "echo HIP version: 6.4.1")
+    monkeypatch.setenv("ROCM_PATH", str(rocm))
+    shown = 'message(STATUS "for HIP: ${CMAKE_HIP_FLAGS}; ${CMAKE_HIP_COMPILE_OBJECT}")\n'
+    text = FILES["CMakeLists.txt"] + shown
+    source = small_source(tmp_path / "source", CMakeLists_txt=text)
+    done = build(program, tmp_path, "rocm", source=source)
+    assert done.code == 0, done.stderr
+    work = tmp_path / "work/rocm-6.4"
+    log = (work / "build.log").read_text()
+    maps = f"-ffile-prefix-map={work}/source=source -ffile-prefix-map={work}/build=build"
+    assert f"-- for HIP: {maps}; <CMAKE_HIP_COMPILER> " in log
+    # Clang writes an id of each file into it, which is made of the file's path otherwise.
+    assert " -cuid=<OBJECT> " in log
+
+
 NVCC = r"""
 case $1 in --version) echo "Cuda compilation tools, release VERSION, VVERSION.131"; exit;; esac
 file=tmpxft_$$.c
@@ -275,6 +299,130 @@ def test_no_process_id_of_nvcc_gets_into_a_build(
     assert files(one) == files(other)
 
 
+def test_builds_may_go_into_the_tree_of_the_source(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(small_source(tmp_path / "llama.cpp"))
+    digests = set()
+    for _ in range(2):
+        done = program("build", "cpu", "--source", ".", "--json")
+        assert done.code == 0, done.stderr
+        digests.add(done.document["data"]["source"]["sha256"])
+    (built,) = done.document["data"]["builds"]
+    assert built["result"]["continued"]
+    assert len(digests) == 1, "what is built is no part of the source"
+    assert not Path("builds/.work/cpu/source/builds").exists()
+    assert json.loads(Path("builds/cpu/receipt.json").read_bytes())["source"]["name"] == "llama.cpp"
+    bill = json.loads(Path("builds/cpu/sbom.cdx.json").read_bytes())
+    assert bill["components"][0]["purl"] == "pkg:github/ggml-org/llama.cpp", "no version is known"
+
+
+def test_the_tools_variables_are_in_the_receipt_and_another_value_begins_again(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> tuple[bool, dict[str, str], str]:
+        done = build(program, tmp_path, "cpu", "--json", source=source)
+        assert done.code == 0, done.stderr
+        receipt = json.loads((tmp_path / "out/cpu/receipt.json").read_bytes())
+        (compiler,) = (each for each in receipt["toolchain"] if each["name"] == "cc")
+        continued = done.document["data"]["builds"][0]["result"]["continued"]
+        return continued, receipt["environment"], compiler["says"]
+
+    source = small_source(tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    launcher = stub(
+        tmp_path / "launch", 'case $1 in --version) echo launch 4;; *) exec "$@";; esac'
+    )
+    monkeypatch.setenv("CC", "./launch cc")
+    monkeypatch.setenv("CFLAGS", "-m32")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CXX", " ")
+    asked = f"{launcher} cc"
+    compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True)
+    assert told() == (False, {"CC": asked}, compiler.stdout.partition("\n")[0])
+    monkeypatch.setenv("CC", "./launch cc -O1")
+    assert told()[:2] == (False, {"CC": f"{asked} -O1"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert told()[0], "it decides no byte"
+
+
+def test_a_clone_says_its_commit_and_whether_it_was_changed(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> tuple[str, str, int]:
+        done = program("build", "show", "cpu", "--source", clone, "--json")
+        assert done.code == 0, done.stderr
+        source = done.document["data"]["source"]
+        return source["release"], source["commit"], source["time"]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", clone, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    clone = small_source(tmp_path / "b123/clone")
+    git("init", "-q")
+    for name in ("user.name", "user.email"):
+        git("config", name, "x")
+    git("add", ".")
+    monkeypatch.setenv("GIT_COMMITTER_DATE", f"@{EPOCH} +0000")
+    git("commit", "-q", "-m", "x")
+    commit = git("rev-parse", "HEAD")[:9]
+    assert told() == ("b1", commit, int(EPOCH)), "not the name of a folder above it"
+    git("tag", "b777")
+    # Neither the settings of a clone nor those of a hook that runs us change the answer.
+    git("config", "core.abbrev", "30")
+    git("config", "log.showSignature", "true")
+    with monkeypatch.context() as patch:
+        patch.setenv("GIT_DIR", str(tmp_path / "nothing"))
+        assert told() == ("b777", commit, int(EPOCH))
+    (clone / "new.c").touch()
+    assert told() == ("b777", f"{commit}-dirty", int(EPOCH))
+
+
+@pytest.mark.parametrize(
+    ("told", "time"), [("0", 315532800), ("253402300799", 253402300799), ("5", 315532800)]
+)
+def test_a_time_that_archives_do_not_have_becomes_the_nearest_one(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, told: str, time: int
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", told)
+    done = build(program, tmp_path, "cpu", "--json")
+    assert done.code == 0, done.stderr
+    assert done.document["data"]["source"]["time"] == time
+
+
+@pytest.mark.parametrize("told", ["-1", "²", "1e5", "253402300800", "9" * 30])
+def test_what_is_no_time_is_refused(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", told)
+    done = build(program, tmp_path)
+    assert (done.code, f"SOURCE_DATE_EPOCH={told} is no time" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_a_time_in_an_archive_that_is_none_does_not_count(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    source, packed = small_source(tmp_path / "source"), tmp_path / f"packed.{kind}"
+    if kind == "zip":
+        with zipfile.ZipFile(packed, "w") as zipped:
+            for name in FILES:
+                zipped.writestr(zipfile.ZipInfo(name, (1980, 0, 0, 0, 0, 0)), FILES[name])
+    else:
+        with tarfile.open(packed, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+            for name, when in zip(FILES, ("nan", "1e300", "-1", "inf", "7.5"), strict=True):
+                member = archive.gettarinfo(source / name, f"source/{name}")
+                member.pax_headers["mtime"] = when
+                with (source / name).open("rb") as file:
+                    archive.addfile(member, file)
+    done = program("build", "show", "cpu", "--source", packed, "--json")
+    assert done.code == 0, done.stderr
+    assert done.document["data"]["source"]["time"] == 315532800
+
+
 # --- what goes wrong -------------------------------------------------------------------------
 
 
@@ -286,12 +434,14 @@ def test_what_a_killed_run_left_half_made_is_removed(tmp_path: Path, program: Pr
     for name in left:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
+    (tmp_path / "work" / MARK).touch()
     assert build(program, tmp_path).code == 0
     assert [name for name in left if (tmp_path / name).exists()] == left[3:]
 
 
 def test_one_run_at_a_time_uses_a_work_folder(tmp_path: Path, program: Program) -> None:
     (tmp_path / "work").mkdir()
+    (tmp_path / "work" / MARK).touch()
     with FileLock(tmp_path / "work/.lock"):
         done = build(program, tmp_path)
     assert (done.code, "is in use by another build" in done.stderr) == (1, True)
@@ -325,6 +475,30 @@ def test_a_failing_compile_names_its_lines_and_the_next_run_continues(
     assert build(program, tmp_path).code == 0
 
 
+def test_what_cmake_says_below_the_place_of_an_error_is_told(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GGML_NATIVE", "2")
+    done = build(program, tmp_path)
+    assert (done.code, "a release is not for this machine only" in done.stderr) == (1, True)
+
+
+def test_a_folder_that_cannot_be_written_is_named_before_anything_is_compiled(
+    tmp_path: Path,
+) -> None:
+    source, closed = small_source(tmp_path / "source"), tmp_path / "closed"
+    closed.mkdir()
+    words = ("build", "cpu", "--source", source, "--into", closed, "--work", tmp_path / "work")
+    mounting = [require_tool("unshare"), "--mount", "--map-root-user", "sh", "-c"]
+    read_only = 'mount -t tmpfs -o ro tmpfs "$0" && exec "$@"'
+    command = [*mounting, read_only, closed, *PUBLISHER_COMMAND, *words]
+    env = environment(tmp_path / "home")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert "error[not-writable]" in done.stderr
+    assert str(closed) in done.stderr
+    assert not (tmp_path / "work/cpu").exists()
+
+
 def test_missing_tools_are_named_with_their_packages_before_anything_is_made(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +513,19 @@ def test_missing_tools_are_named_with_their_packages_before_anything_is_made(
     assert "missing: CMake" in shown.stdout
 
 
+def test_a_tool_that_another_package_does_not_mend_is_named_without_one(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_PATH", str(toolkit(tmp_path / "cuda")))
+    stub(tmp_path / "cuda/bin/nvcc", "exit 3")
+    monkeypatch.setenv("CC", "gcc-99")
+    done = build(program, tmp_path, "cuda")
+    assert "cuda/bin/nvcc gives no answer to --version; mend it" in done.stderr
+    assert "not found with CC=gcc-99; correct or unset the variable" in done.stderr
+    assert "apt" not in done.stderr
+    assert build(program, tmp_path, "show", "cuda").code == 0
+
+
 def test_a_full_disk_is_told_as_such(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +536,15 @@ def test_a_full_disk_is_told_as_such(
     assert (done.code, "error[no-space]" in done.stderr) == (6, True), done.stderr
     assert "build.log" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_compiler_that_the_system_killed_is_told_as_out_of_memory(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = 'case "$*" in *server.cpp*) kill -9 $$;; esac; exec c++ "$@"'
+    monkeypatch.setenv("CXX", str(stub(tmp_path / "compiler", killed)))
+    done = build(program, tmp_path)
+    assert (done.code, "a compiler ran out of memory" in done.stderr) == (1, True), done.stderr
 
 
 SMALL_DISK = 'mount -t tmpfs -o size=4m tmpfs "$0" && exec "$@"'
@@ -422,12 +618,15 @@ def test_an_interrupted_build_leaves_nothing_and_continues(
         (("show",), "no variant is named"),
         (("cpu2",), "cpu2 cannot be built"),
         (("cuda+cuda",), "cannot be built"),
+        (("cpu-/../../there",), "cpu-/../../there cannot be built"),
+        (("cuda-", "cpu"), "cuda- cannot be built"),
         (("cpu", "cpu"), "cpu is named twice"),
         (("cpu", "--cuda-architectures", "90"), "--cuda-architectures is only for cuda"),
         (("cpu", "--gfx", "gfx1030"), "--gfx is only for rocm"),
         (("cpu", "--baseline", "i486"), "i486 is no level of a processor"),
         (("cpu", "--release", "v1.2"), "v1.2 is no release"),
         (("cpu", "--jobs", "0"), "--jobs"),
+        (("cpu", "--jobs", "99999999999999999999"), "--jobs"),
     ],
 )
 def test_wrong_words_are_refused_before_anything_is_made(
@@ -457,7 +656,7 @@ def test_an_option_of_one_backend_does_not_disturb_the_others(program: Program) 
     }
 
 
-@pytest.mark.parametrize("kind", ["absent", "folder", "archive", "text"])
+@pytest.mark.parametrize("kind", ["absent", "folder", "archive", "text", "pipe"])
 def test_what_is_no_source_is_refused(tmp_path: Path, program: Program, kind: str) -> None:
     source = tmp_path / "thing.tar.gz"
     if kind == "folder":
@@ -469,9 +668,52 @@ def test_what_is_no_source_is_refused(tmp_path: Path, program: Program, kind: st
     elif kind == "text":
         source = tmp_path / "notes.txt"
         source.write_text("nothing")
+    elif kind == "pipe":
+        os.mkfifo(small_source(source) / "pipe")
     done = build(program, tmp_path, source=source)
     assert done.code == 2, done.stderr
+    assert "server and its libraries" not in done.stderr, "a source is no build"
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["semi;colon", 'a "quote"', "dol$lar", "two\nlines"])
+def test_a_folder_that_cmake_misreads_is_refused(
+    tmp_path: Path, program: Program, name: str
+) -> None:
+    source = small_source(tmp_path / name / "source")
+    places = ("--source", source, "--into", tmp_path / name / "out")
+    done = program("build", "cpu", *places, "--work", tmp_path / name / "work")
+    assert (done.code, "CMake cannot build in" in done.stderr) == (2, True), done.stderr
+    done = program("build", "cpu", *places, "--work", tmp_path / "work")
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (("--work", "."), ". is no work folder of this program"),
+        (("--work", "new", "--into", "new"), "is named for the builds and for the work on them"),
+        (("--source", ".", "--into", "."), "this run would write to it"),
+    ],
+)
+def test_a_run_writes_to_no_folder_of_the_user(
+    tmp_path: Path,
+    program: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    places: tuple[str, ...],
+    said: str,
+) -> None:
+    source = small_source(tmp_path / "source")
+    monkeypatch.chdir(source)
+    # Names that a work folder has, too.
+    for name in ("cpu/source/mine", "x/source.orig/mine", "mine"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("precious")
+    before = files(source)
+    done = program("build", "cpu", "--source", source, *places)
+    assert (done.code, said in done.stderr) == (2, True), done.stderr
+    after = files(source)
+    assert {name: after.get(name) for name in before} == before
 
 
 def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path, program: Program) -> None:
@@ -480,6 +722,7 @@ def test_a_folder_of_the_user_is_not_replaced(tmp_path: Path, program: Program) 
     done = build(program, tmp_path)
     assert (done.code, "is no build of this program" in done.stderr) == (2, True)
     assert (tmp_path / "out/cpu/mine").read_text() == "precious"
+    assert not (tmp_path / "work/cpu").exists(), "it was refused before hours of compiling"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["cpu"]
 
 

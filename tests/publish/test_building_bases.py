@@ -18,6 +18,7 @@ from support.small_source import EPOCH, FILES, small_source
 from support.tools import missing, require_tool
 from support.waiting import PROMPTLY, comes, family
 
+from tsuku_publish.building.orders import MARK
 from tsuku_publish.building.place import Base
 
 Program = Callable[..., Result]
@@ -136,6 +137,7 @@ def test_a_killed_build_takes_its_compilers_with_it(tmp_path: Path, base: tuple[
     source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + HANGS)
     began = tmp_path / "work/cpu/began"
     began.parent.mkdir(parents=True)
+    (tmp_path / "work" / MARK).touch()
     os.mkfifo(began)
     words = ("build", "cpu", *base, "--source", source, "--into", tmp_path / "out")
     command = [*PUBLISHER_COMMAND, *map(str, words), "--work", str(tmp_path / "work")]
@@ -196,12 +198,14 @@ def test_packages_of_a_base_are_read_with_their_versions(tmp_path: Path) -> None
         ("debian-11", "metal", "metal cannot be built in the base debian-11"),
         ("{0}/empty", "cpu", "is no root file system: it has no /bin/sh"),
         ("{0}/foreign", "cpu", "another architecture"),
+        ("{0}/bare", "cpu", "bare has no folder proc"),
     ],
 )
 def test_what_is_no_base_is_refused_before_anything_is_made(
     tmp_path: Path, program: Program, word: str, variant: str, said: str
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (bare_root(tmp_path / "bare") / "proc").rmdir()
     (tmp_path / "foreign/bin").mkdir(parents=True)
     header = b"\x7fELF\x02\x01" + bytes(12) + (243).to_bytes(2, "little")  # RISC-V
     (tmp_path / "foreign/bin/sh").write_bytes(header)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -177,6 +178,13 @@ def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
         raise UsageError(
             f"{base.root} is a system for {name}, and this machine is {platform}",
             hint="build it on such a machine; `add` takes the builds of several machines",
+        )
+    places = ("proc", "dev", "tmp")
+    if absent := [name for name in places if not base.outside(Path("/", name)).is_dir()]:
+        raise UsageError(
+            f"{base.root} has no folder {absent[0]}",
+            facts=(f"bubblewrap needs the folders {', '.join(places)} in it",),
+            hint=f"run: mkdir -p {' '.join(shlex.quote(str(base.root / each)) for each in absent)}",
         )
     _require_sandbox(base)
     return base

@@ -18,6 +18,12 @@ from tsuku_publish.building.source import Source, copy_source
 from tsuku_publish.building.toolchain import Toolchain
 
 _LANGUAGES = ("C", "CXX")
+_HIP_COMMAND = (
+    "<CMAKE_HIP_COMPILER> <DEFINES> <INCLUDES> <FLAGS> "
+    "-cuid=<OBJECT> -o <OBJECT> -x hip -c <SOURCE>"
+)
+"""CMake's own rule for HIP, with an id of each file: clang would make it of the file's path."""
+
 _SEEDED = (12, 9)
 """From this version on, nvcc takes a seed for names that else have its process id."""
 
@@ -39,7 +45,8 @@ class Compiled:
     """A build that is complete: its folder of programs, its log, and what it was made with.
 
     ``arguments`` are CMake's, and ``flags`` the compilers', both with ``SOURCE`` and ``BUILD`` for
-    the two folders; ``folder`` has the source. ``reused`` is whether an earlier run had begun it.
+    the two folders; ``environment`` are the variables that may decide bytes. ``folder`` has the
+    source. ``reused`` is whether an earlier run had begun it.
     """
 
     programs: Path
@@ -47,6 +54,7 @@ class Compiled:
     log: Path
     arguments: tuple[str, ...]
     flags: tuple[str, ...]
+    environment: Mapping[str, str]
     reused: bool
 
 
@@ -60,8 +68,10 @@ def compile_variant(
     """
     recipe = order.recipe
     arguments = cmake_arguments(order)
-    flags = (*recipe.flags, "-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
-    key = _key(order, source)
+    maps = ("-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
+    flags = (*recipe.flags, *maps)
+    deciding = order.toolchain.place.deciding(environ)
+    key = _key(order, source, deciding)
     note = folder / "key.json"
     reused = _text(note) == key and (folder / "source").is_dir()
     if not reused:
@@ -83,6 +93,10 @@ def compile_variant(
         # nvcc hands them to a shell of its own.
         host = [f"-Xcompiler={shlex.quote(_placed(flag, places))}" for flag in flags]
         told += _cuda_told(order, host, environ)
+    if "rocm" in recipe.backends:
+        # Not the processor's flags: most of this code is for the card.
+        told.append(f"-DCMAKE_HIP_FLAGS={shlex.join(_placed(each, places) for each in maps)}")
+        told.append(f"-DCMAKE_HIP_COMPILE_OBJECT={_HIP_COMMAND}")
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
     told += place.told()
@@ -109,6 +123,7 @@ def compile_variant(
         log,
         arguments,
         (*flags, *recipe.link_flags),
+        deciding,
         reused,
     )
 
@@ -145,7 +160,7 @@ def cmake_arguments(order: Order) -> tuple[str, ...]:
     )
 
 
-def _key(order: Order, source: Source) -> str:
+def _key(order: Order, source: Source, deciding: Mapping[str, str]) -> str:
     """Return what decides a build's bytes, as text: equal keys may share a folder."""
     tools = [
         [each.name, str(each.path), each.text or each.version] for each in order.toolchain.found
@@ -156,6 +171,7 @@ def _key(order: Order, source: Source) -> str:
         "arguments": cmake_arguments(order),
         "recipe": {**asdict(order.recipe), "notes": []},
         "tools": tools,
+        "environment": deciding,
         "place": order.toolchain.place.described(),
     }
     return json.dumps(content, indent=1, sort_keys=True, default=dict) + "\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import platform as host
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +31,17 @@ from tsuku_publish.building.recipe import (
     switches_of,
     wanted,
 )
-from tsuku_publish.building.result import FinishedBuild, finish
+from tsuku_publish.building.result import FinishedBuild, finish, require_replaceable
 from tsuku_publish.building.source import SOURCES, Source, opened_source
 from tsuku_publish.building.toolchain import Toolchain, detect
 from tsuku_publish.building.zig import WantedZig
 from tsuku_publish.errors import PublishError
+
+MARK = ".tsuku-llm-build"
+"""The file that says that a work folder is ours: in another one, nothing is removed."""
+
+_HARMFUL = re.compile(r"""["$;=\\]|[^\S ]""")
+"""What CMake, or an option of a compiler, takes for something else in a folder's name."""
 
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -51,9 +60,10 @@ class Orders:
 
 
 @contextlib.contextmanager
-def orders(
+def orders(  # noqa: PLR0913 - the options of the command
     wishes: BuildWishes,
     work: Path,
+    into: Path,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
     *,
@@ -84,6 +94,7 @@ def orders(
     with contextlib.ExitStack() as stack:
         unmade = {base.root: base for base in bases if base and not base.made}
         if not only_show:
+            _require_apart(work, into)
             stack.enter_context(_held(work))
             while unmade:
                 make_base(unmade.popitem()[1], environ, tell)
@@ -94,13 +105,16 @@ def orders(
         ]
         for _, tools in () if only_show else ready:
             tools.require_complete()
+            _require_usable(tools.place.inside(work))
         source = None
         if wishes.source is not None:
             near = work
             if only_show:
                 near = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tsuku-llm-")))
             source = stack.enter_context(
-                opened_source(wishes.source, wishes.release, work, near, environ)
+                opened_source(
+                    wishes.source, wishes.release, work, near, environ, apart=(work, into)
+                )
             )
         options = source.options if source else frozenset()
         planned = []
@@ -125,8 +139,13 @@ def build(  # noqa: PLR0913 - the options of the command
 ) -> tuple[FinishedBuild, ...]:
     """Build the variants one after the other; each is complete in ``into`` before the next begins.
 
-    Raises ``BuildFailed``, ``NoSpace``, and the errors of the disk.
+    Raises ``UsageError`` for a folder in ``into`` that is none of ours, ``BuildFailed``,
+    ``NoSpace``, and the errors of the disk.
     """
+    # Before hours of compiling.
+    _require_writable(into)
+    for order in planned.orders:
+        require_replaceable(into / order.recipe.variant)
     finished = []
     for order in planned.orders:
         name = order.recipe.variant
@@ -150,20 +169,55 @@ def _toolchain(
     return detect(matrix, backends, environ, platform=here, place=place)
 
 
+def _require_apart(work: Path, into: Path) -> None:
+    if work.resolve() == into.resolve():
+        raise UsageError(
+            f"{work} is named for the builds and for the work on them",
+            hint="name another folder with --work, such as one in it",
+        )
+
+
+def _require_writable(folder: Path) -> None:
+    with disk_errors("writing the builds", folder):
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _require_usable(folder: Path) -> None:
+    """Raise ``UsageError`` for a place in which CMake or a compiler gets another name."""
+    if found := _HARMFUL.search(str(folder)):
+        raise UsageError(
+            f"CMake cannot build in {folder}",
+            facts=(f"its name has {found[0]!r}",),
+            hint="name another folder with --work; builds and the source may be where they are",
+        )
+
+
 @contextlib.contextmanager
 def _held(work: Path) -> Iterator[None]:
     """Hold the folder in which it compiles; remove what killed runs left. One run may use it."""
+    mark = work / MARK
     with disk_errors("making a folder", work):
         work.mkdir(parents=True, exist_ok=True)
+        if not mark.exists():
+            if any(work.iterdir()):
+                raise UsageError(
+                    f"{work} is no work folder of this program, which removes older work there",
+                    hint="name another folder with --work; it need not exist",
+                )
+            # Two first runs may both write it.
+            mark.write_text("`tsuku-publish build` compiles here: remove it to free its space.\n")
     lock = FileLock(work / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise PublishError(
-            f"{work} is in use by another build",
-            facts=("a build that was killed needs up to ten seconds to end",),
-            hint="wait until it is done; tsuku-publish build takes another folder with --work",
-        ) from None
+    with disk_errors("locking the work folder", work):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise PublishError(
+                f"{work} is in use by another build",
+                facts=("a build that was killed needs up to ten seconds to end",),
+                hint="wait until it is done; tsuku-publish build takes another folder with --work",
+            ) from None
     try:
         # Unpacked, fetched and copied sources whose name they would get when complete. We have
         # the lock, so no living run is at work on them.

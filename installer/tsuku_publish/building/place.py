@@ -13,17 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
+from tsuku_publish.building.running import end_group
 
 _TIME_LIMIT = 30.0
 """Seconds for one tool to tell its version; nvcc and icpx on a network disk are slow."""
 
-_COMPILERS = ("CC", "CXX", "CUDACXX", "CUDAHOSTCXX")
-_KEPT = ("PATH", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", *_COMPILERS)
-_KEPT_STARTS = (
-    *("CCACHE_", "CUDA", "ROCM_", "HIP_", "VULKAN_SDK", "ONEAPI_", "CMPLR_", "INTEL_"),
-    *("OpenVINO", "TBB", "MKL", "CMAKE_", "DEVELOPER_DIR", "SDKROOT", "CPATH"),
-)
-"""What CMake and the compilers get of our environment; the rest must not decide any byte."""
+_RUNNING = frozenset({"PATH", "HOME", "USER", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE"})
+"""What programs need to run, besides ccache's variables; no byte of a build is decided by it."""
+
+_COMPILERS = frozenset({"CC", "CXX", "CUDACXX", "CUDAHOSTCXX", "HIPCXX"})
+_DECIDING = _COMPILERS | {
+    *("CPATH", "CMAKE_PREFIX_PATH", "CMAKE_INCLUDE_PATH", "CMAKE_LIBRARY_PATH"),
+    *("CMAKE_PROGRAM_PATH", "CMAKE_TOOLCHAIN_FILE", "CUDA_PATH", "CUDA_HOME", "CUDAToolkit_ROOT"),
+    *("VULKAN_SDK", "ROCM_PATH", "HIP_PATH", "HIP_CLANG_PATH", "HIP_DEVICE_LIB_PATH"),
+    *("ONEAPI_ROOT", "CMPLR_ROOT", "MKLROOT", "MKL_DIR", "TBBROOT", "TBB_DIR", "DNNLROOT"),
+    *("INTEL_OPENVINO_DIR", "OpenVINO_DIR", "DEVELOPER_DIR", "SDKROOT"),
+}
+"""What CMake and the compilers get of our environment that may decide bytes: a receipt says it."""
 
 _OWN_PROCESSES = ("--pid", "--fork", "--kill-child")
 """Of unshare; without --user only root may ask for it."""
@@ -39,12 +45,27 @@ _PACKAGE = re.compile(
 )
 
 
+def _absolute(name: str, value: str) -> str:
+    """Return a variable whose relative paths lead to the same place from every folder.
+
+    CMake and the compilers run in the build's folder.
+    """
+    if name == "PATH":
+        return os.pathsep.join(map(os.path.abspath, value.split(os.pathsep)))
+    program, space, options = value.partition(" ")
+    if Path(value).is_dir() and name not in _COMPILERS:
+        return os.path.abspath(value)  # noqa: PTH100 - ``absolute`` keeps ".."
+    if "/" in program and Path(program).is_file():
+        return os.path.abspath(program) + space + options  # noqa: PTH100
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class ToolPlace:
     """A place with tools: this machine, where they run as they are.
 
-    The usual folders are below ``root``. ``given`` are variables that the tools get where the user
-    sets none.
+    The usual folders are below ``root``. ``given`` are variables of the place: compilers, which
+    count before the user's, and switches of the source, which the user's count before.
     """
 
     root: Path = Path("/")
@@ -70,11 +91,18 @@ class ToolPlace:
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that tools get."""
         # With CCACHE_BASEDIR, ccache would write other paths into the files than the compiler.
-        return {
+        kept = {
             name: value
             for name, value in environ.items()
-            if (name in _KEPT or name.startswith(_KEPT_STARTS)) and name != "CCACHE_BASEDIR"
+            if (name in _RUNNING or name in _DECIDING or name.startswith("CCACHE_"))
+            and (name != "CCACHE_BASEDIR" and value.strip())
         }
+        return {name: _absolute(name, value) for name, value in kept.items()}
+
+    def deciding(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return those of the tools' variables that may decide bytes."""
+        kept = self.environment(environ)
+        return {name: kept[name] for name in sorted(_DECIDING & kept.keys())}
 
     def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
         """Return the words that run a command here, with a folder that it may write to."""
@@ -84,18 +112,26 @@ class ToolPlace:
     def answer(self, command: Sequence[str], environ: Mapping[str, str]) -> str:
         """Return what a command prints; "" if it fails or takes too long."""
         try:
-            done = subprocess.run(
+            child = subprocess.Popen(
                 self.argv(command),
                 env={**environ, "LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                timeout=_TIME_LIMIT,
-                check=False,
+                start_new_session=True,
             )
-        except (OSError, subprocess.TimeoutExpired):
+        except OSError:
             return ""
-        return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+        with child:
+            try:
+                said, _ = child.communicate(timeout=_TIME_LIMIT)
+            except subprocess.TimeoutExpired:
+                return ""
+            finally:
+                # A script's own children, too: a compiler that hangs is often started by one.
+                if child.poll() is None:
+                    end_group(child)
+        return said.decode("utf-8", "replace") if child.returncode == 0 else ""
 
     def own_processes(self, environ: Mapping[str, str]) -> Words:
         """Return the words that give a command process ids from 1 on; none where that fails."""
@@ -272,6 +308,11 @@ class ZigPlace(ToolPlace):
         if path.is_relative_to(self.folder):
             return str(Path(f"zig-{self.zig.version}", path.relative_to(self.folder)))
         return str(path)
+
+    def deciding(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables, but zig's compilers, which ``described`` names."""
+        kept = ToolPlace.deciding(self, environ)
+        return {name: value for name, value in kept.items() if name not in _COMPILERS}
 
     def told(self) -> list[str]:
         """Return that ggml has shared libraries, whatever the others are."""

@@ -37,7 +37,11 @@ _SWITCHES: Mapping[str, str] = {
     "GGML_METAL": "metal",
 }
 _OPTION = re.compile(r"(?:GGML|LLAMA)_[A-Z0-9_]+")
-_ON = frozenset({"1", "on", "yes", "true", "y"})
+_SUFFIX = re.compile(r"[a-z0-9]+([._-][a-z0-9]+)*")
+"""What may follow a backend in the name of a variant: a version, or a name such as ``fp16``."""
+_ON = re.compile(r"on|yes|true|y|-?(?=[0-9.]*[1-9])[0-9]+(\.[0-9]*)?", re.IGNORECASE)
+"""What CMake takes for true, also every number but 0."""
+
 _ARCHITECTURE = re.compile(r"([0-9]{1,2})\.?([0-9])([af]?)(-real|-virtual)?")
 _GFX = re.compile(r"gfx[0-9a-f]{3,6}")
 _LEVELS: Mapping[str, str] = {
@@ -91,13 +95,18 @@ def backends_of(word: str, matrix: BuildMatrix) -> Words:
 
     Raises ``UsageError``.
     """
-    names = tuple(part.partition("-")[0] for part in word.lower().split("+"))
-    unknown = [name for name in names if name not in matrix.backends]
-    if unknown or len(set(names)) < len(names):
+    parts = [part.partition("-") for part in word.lower().split("+")]
+    names = tuple(name for name, _, _ in parts)
+    known = all(
+        # The variant is also the name of a folder.
+        name in matrix.backends and (not dash or _SUFFIX.fullmatch(suffix))
+        for name, dash, suffix in parts
+    )
+    if not known or len(set(names)) < len(names):
         raise UsageError(
             f"{word} cannot be built",
             facts=(f"backends: {', '.join(matrix.backends)}",),
-            hint="name one of them, or several at once, such as cuda+vulkan",
+            hint="name one of them, or several at once, such as cuda+vulkan or cuda-12.4+vulkan",
         )
     # The CPU's plugins are in every build.
     return tuple(name for name in names if name != "cpu") or ("cpu",)
@@ -312,4 +321,4 @@ def _passed_on(
 
 
 def _is_on(value: str | None) -> bool:
-    return (value or "").lower() in _ON
+    return _ON.fullmatch(value or "") is not None

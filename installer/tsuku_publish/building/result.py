@@ -19,7 +19,7 @@ from tsuku_llm.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.building.compiling import Compiled, Order
 from tsuku_publish.building.matrix import BuildMatrix
 from tsuku_publish.building.recipe import Recipe
-from tsuku_publish.building.source import Source, copy_tree
+from tsuku_publish.building.source import Source, copy_tree, own_name
 from tsuku_publish.building.toolchain import Toolchain
 from tsuku_publish.errors import BuildFailed
 from tsuku_publish.packing.measuring import MeasuredBuild, measure_tree, server_of
@@ -49,8 +49,8 @@ def finish(
 ) -> FinishedBuild:
     """Put a compiled build into ``into``/VARIANT, in one step; what was there before goes away.
 
-    Raises ``BuildFailed`` for a build without a
-    server, and the errors of the disk.
+    Raises ``BuildFailed`` for a build without a server, ``UsageError`` if something else has its
+    name, and the errors of the disk.
     """
     recipe, toolchain = order.recipe, order.toolchain
     target = into / recipe.variant
@@ -84,15 +84,20 @@ def finish(
     return FinishedBuild(recipe.variant, target, measured, companions, compiled.reused)
 
 
-def _replace(beside: Path, target: Path) -> None:
-    """Give a folder its name; one that has it already goes away."""
-    older = beside.with_name(f"{beside.name}.older")
-    drop_tree(older)
+def require_replaceable(target: Path) -> None:
+    """Raise ``UsageError`` if the name of a build belongs to something that this did not make."""
     if target.is_symlink() or (target.exists() and not (target / RECEIPT).is_file()):
         raise UsageError(
             f"{target} is no build of this program, and it would be replaced",
             hint="name another folder with --into, or remove it",
         )
+
+
+def _replace(beside: Path, target: Path) -> None:
+    """Give a folder its name; one that has it already goes away."""
+    older = beside.with_name(f"{beside.name}.older")
+    drop_tree(older)
+    require_replaceable(target)
     # A folder cannot replace another one, so there is a moment without any. Never half of one.
     if target.exists():
         rename(target, older)
@@ -163,7 +168,7 @@ def _receipt(
         "backends": recipe.backends,
         "source": {
             # Not where it is: that differs between machines.
-            "name": Path(source.name).name,
+            "name": own_name(Path(source.name)),
             "archive_sha256": source.archive,
             "sha256": source.digest,
             "release": source.release,
@@ -173,6 +178,7 @@ def _receipt(
         "image": {"platform": recipe.platform, **order.toolchain.place.described()},
         "cmake": compiled.arguments,
         "flags": compiled.flags,
+        "environment": compiled.environment,
         "toolchain": [
             {
                 "name": tool.name,
@@ -201,7 +207,7 @@ def _bill(
         "name": "llama.cpp",
         "version": version,
         "licenses": [{"license": {"id": "MIT"}}],
-        "purl": f"pkg:github/ggml-org/llama.cpp@{version}",
+        "purl": "pkg:github/ggml-org/llama.cpp" + (f"@{version}" if source.release else ""),
         "hashes": _hashes(source.archive) if source.archive else [],
         "properties": [{"name": "tsuku:source-sha256", "value": source.digest}],
     }

@@ -36,7 +36,9 @@ _RELEVANT = re.compile(
 _FULL = re.compile(
     r"No space left on device|Disk quota exceeded|don't have enough free space", re.IGNORECASE
 )
-_OUT_OF_MEMORY = re.compile(r"Killed signal terminated program|cc1plus.*Killed|virtual memory exh")
+_OUT_OF_MEMORY = re.compile(
+    r"Killed signal terminated program|cc1plus.*Killed|virtual memory exh|(?:^|: )Killed$"
+)
 
 
 def run_logged(
@@ -136,7 +138,7 @@ def _child(
                 yield child
         finally:
             if child.poll() is None:
-                _end(child)
+                end_group(child)
 
 
 @contextlib.contextmanager
@@ -149,8 +151,8 @@ def _ended_with_us(group: int) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    # As ``_end`` does it: SIGTERM, and SIGKILL for what has not ended by then. The first process of
-    # a namespace, such as a base's debootstrap, ignores SIGTERM.
+    # As ``end_group`` does it: SIGTERM, and SIGKILL for what has not ended by then. The first
+    # process of a namespace, such as a base's debootstrap, ignores SIGTERM.
     waits = f"for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 -{group} || exit; sleep 1; done"
     with subprocess.Popen(
         ["/bin/sh", "-c", f"read line || {{ kill -TERM -{group}; {waits}; kill -KILL -{group}; }}"],
@@ -165,7 +167,7 @@ def _ended_with_us(group: int) -> Iterator[None]:
             watch.communicate(b"done\n")
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end_group(child: subprocess.Popen[bytes]) -> None:
     """End a process and its children: SIGTERM first, so that they remove temporary files."""
     if os.name != "posix":
         child.kill()
@@ -182,9 +184,16 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 def _failure(
     doing: str, code: int, lines: list[str], log: Path, folder: Path
 ) -> BuildFailed | NoSpace:
-    written = [redacted(printable(line.strip()))[:_LONGEST] for line in lines if line.strip()]
-    relevant = [line for line in dict.fromkeys(written) if _RELEVANT.search(line)]
-    shown = tuple((relevant or written)[-_SHOWN:])
+    written = [redacted(printable(line.rstrip()))[:_LONGEST] for line in lines if line.strip()]
+    relevant: list[str] = []
+    explained = False
+    for line in written:
+        # CMake says what is wrong in the indented lines below the place of the error.
+        explained = explained and line.startswith(" ")
+        if explained or _RELEVANT.search(line):
+            relevant.append(line)
+            explained = explained or "CMake Error" in line
+    shown = tuple(line.strip() for line in [*dict.fromkeys(relevant or written)][-_SHOWN:])
     ending = f"signal {-code}" if code < 0 else f"exit code {code}"
     facts = (*shown, f"it ended with {ending}", f"log: {log}")
     if any(map(_FULL.search, written)) or is_full(folder):

@@ -10,14 +10,14 @@ import stat
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UsageError
+from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.files import drop_tree, rename, unique
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
@@ -37,9 +37,15 @@ _OPTION = re.compile(
 )
 _TAG = re.compile(r"(?:^|[-_/])b([0-9]{3,7})(?:$|[^0-9])")
 _DEPTH = 3
+_COMMIT_DIGITS = 9
 _BLOCK = 1 << 20
 _OLDEST_TIME = 315532800
 """1980: zip archives have no older time, and llama.cpp is younger."""
+_NEWEST_TIME = 253402300799
+"""The end of the year 9999: compilers refuse a later SOURCE_DATE_EPOCH."""
+
+_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
+"""git, without what a tree's own settings may start or print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,8 @@ class Source:
 
     ``name`` is what the user named, ``archive`` the SHA-256 of an archive, or None. ``time`` is
     when it was made, in seconds since 1970. ``release`` is llama.cpp's build number, 0 if it is not
-    known. ``options`` are CMake's switches that it has.
+    known. ``commit`` ends with ``-dirty`` if files of a clone were changed. ``options`` are CMake's
+    switches that it has. ``apart`` are folders that are not a part of it, though they may be in it.
     """
 
     folder: Path
@@ -59,15 +66,24 @@ class Source:
     release: int
     commit: str
     options: frozenset[str]
+    apart: frozenset[Path]
 
 
 @contextmanager
-def opened_source(
-    named: str, release: str | None, work: Path, near: Path, environ: Mapping[str, str]
+def opened_source(  # noqa: PLR0913 - the options of the command
+    named: str,
+    release: str | None,
+    work: Path,
+    near: Path,
+    environ: Mapping[str, str],
+    *,
+    apart: Iterable[Path],
 ) -> Iterator[Source]:
     """Yield the source that a path or a requirement names.
 
-    What pip fetches stays below ``work``; an archive is unpacked below ``near`` for the block.
+    What pip fetches stays below ``work``; an archive is unpacked below ``near`` for the block. The
+    folders ``apart``, to which this run writes, are no part of the source.
+
     Raises ``UsageError`` for what is no source of llama.cpp, ``BuildFailed`` with pip's last lines,
     ``UnsafeArchive``, and the errors of the disk.
     """
@@ -79,23 +95,53 @@ def opened_source(
             f"{named} is not there",
             hint=f"name llama.cpp's tree, its .tar.gz or .zip, or {DISTRIBUTION}==11434.0.0",
         )
-    archive = _sha256(path) if path.is_file() else None
-    with opened(path, near) as folder:
+    if not path.is_dir() and (format_of(path.name) is None or not path.is_file()):
+        raise UsageError(
+            f"{named} is no folder and no archive",
+            facts=("archives are .tar.gz, .tgz and .zip",),
+            hint="name the folder with llama.cpp's own CMakeLists.txt, or an archive of it",
+        )
+    told = _told_time(environ)
+    with disk_errors("reading the source", path):
+        archive = _sha256(path) if path.is_file() else None
+    with _unpacked(path, near) as folder:
         top = _top(folder, named)
-        digest, newest = _described(top)
-        time = _told_time(environ) or _commit_time(top)
-        if not time:
+        written = frozenset(each.resolve() for each in apart)
+        if top.resolve() in written:
+            raise UsageError(
+                f"{named} is the source, and this run would write to it",
+                hint="name another folder with --work and --into, such as one in the source",
+            )
+        digest, newest = _described(top, written)
+        time = told if told is not None else _commit_time(top)
+        if time is None:
             time = _time_of(path) if archive else newest
         yield Source(
             folder=top,
             name=path.name if archive else str(path),
             archive=archive,
             digest=digest,
-            time=max(time, _OLDEST_TIME),
-            release=_release(release, named, path, top),
-            commit=_git(top, "rev-parse", "--short", "HEAD") or "unknown",
+            time=min(max(time, _OLDEST_TIME), _NEWEST_TIME),
+            release=_release(release, path, top),
+            commit=_commit(top, written),
             options=_options(top),
+            apart=written,
         )
+
+
+@contextmanager
+def _unpacked(path: Path, near: Path) -> Iterator[Path]:
+    try:
+        with opened(path, near) as folder:
+            yield folder
+    except UnsafeArchive as error:
+        error.hint = "name another archive of llama.cpp's source, or its tree"
+        raise
+
+
+def own_name(path: Path) -> str:
+    """Return the name of a file or folder, also of one that is named as ``.`` or ``..``."""
+    return Path(os.path.abspath(path)).name  # noqa: PTH100 - ``absolute`` keeps ".."
 
 
 def copy_source(source: Source, into: Path) -> None:
@@ -103,19 +149,20 @@ def copy_source(source: Source, into: Path) -> None:
     with disk_errors("copying the source", into.parent):
         beside = into.with_name(f"{into.name}.{unique()}")
         try:
-            copy_tree(source.folder, beside)
+            copy_tree(source.folder, beside, source.apart)
             rename(beside, into)
         finally:
             drop_tree(beside)
 
 
-def copy_tree(folder: Path, into: Path) -> None:
-    """Copy files, links and their modes, without the records of git; raises the first ``OSError``.
+def copy_tree(folder: Path, into: Path, apart: frozenset[Path] = frozenset()) -> None:
+    """Copy files, links and their modes, without the records of git and the folders ``apart``.
 
-    ``shutil.copytree`` hides what was wrong, such as a full disk, in an error without a number.
+    Raises the first ``OSError``: ``shutil.copytree`` hides what was wrong, such as a full disk, in
+    an error without a number.
     """
     into.mkdir(parents=True)
-    for path in _files(folder):
+    for path in _files(folder, apart):
         target = into / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target, follow_symlinks=False)
@@ -175,62 +222,81 @@ def _top(folder: Path, named: str) -> Path:
     )
 
 
-def _described(top: Path) -> tuple[str, int]:
+def _described(top: Path, apart: frozenset[Path]) -> tuple[str, int]:
     """Return a digest over the names, modes and contents of all files, and the newest time."""
     digest = hashlib.sha256()
     newest = 0
     with disk_errors("reading the source", top):
-        for path in _files(top):
+        for path in _files(top, apart):
             status = path.lstat()
             newest = max(newest, int(status.st_mtime))
             link = stat.S_ISLNK(status.st_mode)
-            content = os.readlink(path).encode() if link else _sha256(path).encode()  # noqa: PTH115
+            if not (link or stat.S_ISREG(status.st_mode)):
+                raise UsageError(
+                    f"{path} is no file, no folder and no link",
+                    facts=("a pipe, a socket or a device is no part of a source",),
+                    hint="remove it, or name a source without it",
+                )
+            content = os.fsencode(path.readlink()) if link else _sha256(path).encode()
             kind = "l" if link else "x" if status.st_mode & 0o100 else "-"
-            name = path.relative_to(top).as_posix().encode("utf-8", "surrogateescape")
+            name = os.fsencode(path.relative_to(top).as_posix())
             digest.update(b"%s %s\0%s\0" % (kind.encode(), name, content))
     return digest.hexdigest(), newest
 
 
-def _files(top: Path) -> Iterator[Path]:
+def _files(top: Path, apart: frozenset[Path]) -> Iterator[Path]:
     def refused(error: OSError) -> None:
         raise error
 
     for place, folders, files in os.walk(top, onerror=refused):
         folders[:] = sorted(name for name in folders if name != ".git")
+        if apart:
+            # They change while the source is copied, and one of them holds the copy.
+            real = Path(place).resolve()
+            folders[:] = [name for name in folders if real / name not in apart]
         links = [name for name in folders if Path(place, name).is_symlink()]
         yield from (Path(place, name) for name in sorted([*files, *links]) if name != ".git")
 
 
-def _told_time(environ: Mapping[str, str]) -> int:
+def _told_time(environ: Mapping[str, str]) -> int | None:
     told = environ.get("SOURCE_DATE_EPOCH", "")
-    if told and not told.isdigit():
+    if not told:
+        return None
+    if not re.fullmatch("[0-9]{1,12}", told) or int(told) > _NEWEST_TIME:
         raise UsageError(
             f"SOURCE_DATE_EPOCH={told} is no time",
+            facts=(f"the latest time that compilers take: {_NEWEST_TIME}",),
             hint="write it as seconds since 1970, or unset it",
         )
-    return int(told or 0)
+    return int(told)
 
 
-def _commit_time(top: Path) -> int:
-    return int(_git(top, "log", "-1", "--format=%ct") or 0)
+def _commit_time(top: Path) -> int | None:
+    told = _git(top, "log", "-1", "--format=%ct")
+    return int(told) if told else None
 
 
 def _time_of(archive: Path) -> int:
-    """Return the newest time in an archive: unpacked files have the time of today."""
+    """Return the newest time in an archive: unpacked files have the time of today.
+
+    Times that are none, such as a zip archive's month 0, do not count.
+    """
+    times: list[float] = []
     with disk_errors("reading the source", archive.parent):
         if format_of(archive.name) == "zip":
             with zipfile.ZipFile(archive) as packed:
-                times = [
-                    datetime(*each.date_time, tzinfo=timezone.utc).timestamp()
-                    for each in packed.infolist()
-                ]
+                for each in packed.infolist():
+                    with suppress(ValueError):
+                        when = datetime(*each.date_time, tzinfo=timezone.utc)
+                        times.append(when.timestamp())
         else:
             with tarfile.open(archive) as unpacked:
-                times = [each.mtime for each in unpacked]
+                # A comparison with "not a number" is false.
+                times = [each.mtime for each in unpacked if each.mtime <= _NEWEST_TIME]
     return int(max(times, default=0))
 
 
-def _release(told: str | None, named: str, path: Path, top: Path) -> int:
+def _release(told: str | None, path: Path, top: Path) -> int:
     """Return llama.cpp's build number: as told, or as a name, a tag or the metadata shows it."""
     if told is not None:
         if found := re.fullmatch(r"b?([0-9]{1,7})", told):
@@ -242,19 +308,37 @@ def _release(told: str | None, named: str, path: Path, top: Path) -> int:
         if found := re.search(r"^Version: ([0-9]{3,7})\.0\.0\s*$", text, re.MULTILINE):
             return int(found[1])
     tag = _git(top, "describe", "--tags", "--exact-match")
-    for text in (tag, named, path.name, top.name):
+    # Not the folders above it: they are the user's.
+    for text in (tag, own_name(path), top.name):
         if found := _TAG.search(text.removesuffix(".tar.gz").removesuffix(".zip")):
             return int(found[1])
     return int(_git(top, "rev-list", "--count", "HEAD") or 0)
+
+
+def _commit(top: Path, apart: frozenset[Path]) -> str:
+    """Return the commit of a clone, always as long; with ``-dirty`` if its files differ from it."""
+    commit = _git(top, "rev-parse", "HEAD")[:_COMMIT_DIGITS]
+    if not commit:
+        return "unknown"
+    without = [
+        f":(exclude,literal){each.relative_to(top.resolve()).as_posix()}"
+        for each in sorted(apart)
+        if each.is_relative_to(top.resolve())
+    ]
+    return f"{commit}-dirty" if _git(top, "status", "--porcelain", "--", ".", *without) else commit
 
 
 def _git(top: Path, *words: str) -> str:
     """Return what git says of a tree; "" if it is no clone, or there is no git."""
     if not (top / ".git").exists():
         return ""  # git would answer for a repository around it
+    # Else git would answer for the repository of a hook that runs us.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "-C", str(top), *words],  # noqa: S607 - git comes from the PATH
+            [*_GIT, "-C", str(top), *words],
+            env={**kept, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from tsuku_llm.packages import family_of, install_command
@@ -29,14 +30,18 @@ class FoundTool:
 
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """A tool that this machine lacks, or has in a version that is too old."""
+    """A tool that this machine lacks.
+
+    It is ``unusable`` where another package does not help: it is too old, gives no answer, or a
+    variable names another place.
+    """
 
     name: str
     title: str
     reason: str
     advice: str
     optional: str
-    old: bool = False
+    unusable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,52 +103,72 @@ def detect(
     missing: list[MissingTool] = []
     for name in matrix.tools_of(backends):
         tool = matrix.tools[name]
-        path = _found(tool, environ, place)
-        seen = _described(name, tool, path, environ, place) if path else None
+        words = _found(tool, environ, place)
+        seen = _described(name, tool, words, environ, place) if words else None
+        reason, advice = "", _advice(tool, family)
+        unusable = seen is not None
         least = matrix.least(name, backends)
-        old = seen is not None and bool(
-            least and seen.version and numbers(seen.version) < numbers(least)
-        )
-        if seen is not None and not old:
+        if seen is None:
+            named = [f"{each}={environ[each]}" for each in tool.variables if each in environ]
+            reason = f"not found with {' '.join(named)}" if named else ""
+            if _program_named(tool, environ, place):
+                unusable, advice = True, "correct or unset the variable"
+        elif not tool.files and not seen.text:
+            reason = f"{seen.path} gives no answer to --version"
+            advice = "mend it, or put another one first on the PATH"
+        elif least and seen.version and numbers(seen.version) < numbers(least):
+            reason = f"{seen.path} is {seen.version}, and {least} is needed"
+            # The system's package is what was found, so it does not help.
+            advice = tool.advice or "install a newer one"
+        else:
             found.append(seen)
             continue
-        reason = f"{seen.path} is {seen.version}, and {least} is needed" if seen else ""
-        named = [f"{each}={environ[each]}" for each in tool.variables if environ.get(each)]
-        if named and not seen:
-            reason = f"not found with {' '.join(named)}"
-        # The system's package is what was found, so it does not help.
-        advice = (tool.advice or "install a newer one") if old else _advice(tool, family)
-        missing.append(MissingTool(name, tool.title, reason, advice, tool.optional, old=old))
+        missing.append(MissingTool(name, tool.title, reason, advice, tool.optional, unusable))
     names = {tool.name for tool in found}
     # Either builds; Ninja is the faster one.
     missing = [tool for tool in missing if tool.name != "make" or "ninja" not in names]
-    lacking = [tool.name for tool in missing if not (tool.optional or tool.old)]
+    lacking = [tool.name for tool in missing if not (tool.optional or tool.unusable)]
     packages = [matrix.tools[name].packages.get(family) for name in lacking]
     command = install_command(packages, family)
     return Toolchain(tuple(found), tuple(missing), family, command, platform, place)
 
 
-def _found(tool: BuildTool, environ: Mapping[str, str], place: ToolPlace) -> Path | None:
-    """Return the first path that has a tool: its variables, the PATH, then the usual folders."""
-    told = [environ[name] for name in tool.variables if environ.get(name)]
+def _found(tool: BuildTool, environ: Mapping[str, str], place: ToolPlace) -> Words:
+    """Return the first path that has a tool: its variables, the PATH, then the usual folders.
+
+    The options with which a variable names a program come after its path.
+    """
+    told = [environ[name] for name in tool.variables if name in environ]
     if tool.files:
         bases = [*map(Path, told), *map(place.path, tool.roots)]
-        return next(_matches(bases, tool.files, place), None)
+        return tuple(map(str, islice(_matches(bases, tool.files, place), 1)))
     path = environ.get("PATH", "")
+    if each := _program_named(tool, environ, place):
+        # CMake would use it, too: another compiler must not stand in for it here.
+        name, *options = each.split()
+        if program := place.which(each, path):
+            return (str(program),)
+        program = place.which(name, path)
+        return (str(program), *options) if program else ()
     for each in told:
-        # CC and the like name a program with options, CUDA_PATH and the like a folder above bin.
-        if not place.outside(Path(each)).is_dir():
-            # CMake would use it, too: another compiler must not stand in for it here.
-            return place.which(each, path) or place.which(next(iter(each.split()), ""), path)
         for command in tool.commands:
             if program := place.which(command, str(Path(each, "bin"))):
-                return program
+                return (str(program),)
     searched = [path, *(str(place.path(each)) for each in tool.folders)]
     for command in tool.commands:
         for folder in searched:
             if program := place.which(command, folder):
-                return program
-    return None
+                return (str(program),)
+    return ()
+
+
+def _program_named(tool: BuildTool, environ: Mapping[str, str], place: ToolPlace) -> str:
+    """Return the program that the first variable names, with its options; "" for a folder.
+
+    CC and the like name a program, CUDA_PATH and the like a folder above bin.
+    """
+    told = next((environ[name] for name in tool.variables if name in environ), "")
+    return "" if tool.files or place.outside(Path(told)).is_dir() else told
 
 
 def _matches(bases: list[Path], patterns: Words, place: ToolPlace) -> Iterator[Path]:
@@ -154,14 +179,16 @@ def _matches(bases: list[Path], patterns: Words, place: ToolPlace) -> Iterator[P
 
 
 def _described(
-    name: str, tool: BuildTool, path: Path, environ: Mapping[str, str], place: ToolPlace
+    name: str, tool: BuildTool, words: Words, environ: Mapping[str, str], place: ToolPlace
 ) -> FoundTool:
+    path = Path(words[0])
     if tool.files:
         # Both names begin at the same folder.
         base = path.parents[len(Path(tool.files[0]).parts) - 1]
         text = place.text(base / tool.version_file) if tool.version_file else ""
     else:
-        text = place.answer([str(path), "--version"], environ)
+        # With its options: ccache answers for itself, and for the compiler that follows it.
+        text = place.answer([*words, "--version"], environ)
     shown = re.search(tool.version, text)
     version = ".".join(shown.groups()) if shown else ""
     # A header's text is its source: only a program's answer says which one it is.

@@ -60,7 +60,9 @@ if TYPE_CHECKING:
     metavar="BASE",
     help="Compile for an older system: debian-11, glibc-2.17, musl, or a folder with its files.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Files at a time; all cores.")
+@click.option(
+    "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Files at a time; all cores."
+)
 @click.pass_obj
 def build(  # noqa: PLR0913 - each is an option
     console: Console,
@@ -93,7 +95,7 @@ def build(  # noqa: PLR0913 - each is an option
     def told(line: str) -> None:
         tell(console, line)
 
-    with orders(wishes, work, environ, told, only_show=only_show) as planned:
+    with orders(wishes, work, into, environ, told, only_show=only_show) as planned:
         if only_show or planned.source is None:
             answer = _answer(planned, None)
             return CommandResult(answer, _shown(planned))
@@ -128,8 +130,8 @@ def _shown(planned: Orders) -> tuple[str, ...]:
             lines.append(f"  in {base['system']}{libc}, {base['root']}")
         rows = [(tool.title, tool.version or "-", str(tool.path)) for tool in tools.found]
         rows += [
-            (tool.title, "too old", f"{tool.reason}; {tool.advice}")
-            if tool.old
+            (tool.title, "unusable", f"{tool.reason}; {tool.advice}")
+            if tool.unusable
             else (tool.title, "not there", tool.optional or tool.reason or tool.advice)
             for tool in tools.missing
         ]
