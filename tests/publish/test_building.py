@@ -257,18 +257,20 @@ NVCC = r"""
 case $1 in --version) echo "Cuda compilation tools, release VERSION, VVERSION.131"; exit;; esac
 file=tmpxft_$$.c
 name=hidden_$$
+place=$(pwd | cksum | cut -d " " -f 1)
 host=
 for word; do
     case $word in
         --objdir-as-tempdir) file=k.o.c ;;
         --frandom-seed=*) name=seeded ;;
+        -Xcudafe=--orig_src_path_name=*) place=${word#*=*=} ;;
         -Xcompiler=*) host="$host ${word#-Xcompiler=}" ;;
     esac
 done
-echo "int $name(void) { return 1; }" >$file
+echo "int ${name}_$place(void) { return 1; }" >$file
 exec sh -c "cc $host -fPIC -c $file -o k.o"
 """
-"""Like nvcc, it names files and functions after its process, unless told otherwise."""
+"""Like nvcc, it names functions after its process and its folder, unless told otherwise."""
 
 KERNELS = """
 separate_arguments(words UNIX_COMMAND "${CMAKE_CUDA_FLAGS}")
@@ -281,8 +283,10 @@ target_sources(ggml-cuda PRIVATE k.o)
 """
 
 
-@pytest.mark.parametrize(("version", "name"), [("12.4", b"hidden_1"), ("12.9", b"seeded")])
-def test_no_process_id_of_nvcc_gets_into_a_build(
+@pytest.mark.parametrize(
+    ("version", "name"), [("12.4", b"hidden_1_source"), ("12.9", b"seeded_source")]
+)
+def test_no_process_id_and_no_folder_of_nvcc_gets_into_a_build(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch, version: str, name: bytes
 ) -> None:
     if not ToolPlace().own_processes(os.environ):

@@ -129,14 +129,16 @@ def compile_variant(
 
 
 def _cuda_told(order: Order, host: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return what CMake is told so that no process id of nvcc gets into a file.
+    """Return what CMake is told so that no process id of nvcc and no folder gets into a file.
 
     nvcc names its temporary files after its process, and writes these names into objects; its
     option puts them beside the object, under its name. Names of functions that only one file has
-    get a seed, or else the process id: then each nvcc runs in a namespace of its own, where the
-    ids are the same each time. ccache must not be in it: what it starts depends on its cache.
+    get the file's name and a hash of its path, which cudafe++ is told to be the same everywhere.
+    They also get a seed, or else the process id: then each nvcc runs in a namespace of its own,
+    where the ids are the same each time. ccache must not be in it: what it starts depends on its
+    cache.
     """
-    flags = ["--objdir-as-tempdir"]
+    flags = ["--objdir-as-tempdir", "-Xcudafe=--orig_src_path_name=source"]
     nvcc, place = order.toolchain.get("nvcc"), order.toolchain.place
     launcher: Sequence[str] = ()
     if nvcc and numbers(nvcc.version) >= _SEEDED:
