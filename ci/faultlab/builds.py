@@ -28,6 +28,7 @@ from support.waiting import Standstill, family
 from ci.faultlab.bench import Bench, Home, copy_tree
 from ci.faultlab.devices import mounted
 from ci.faultlab.verdict import Tally
+from tsuku_publish.building.orders import MARK
 
 _KILLS = (signal.SIGKILL,)
 _ENDS = (signal.SIGTERM, signal.SIGINT)
@@ -246,7 +247,7 @@ def _at_last(build: _Build) -> list[str]:
     """Return what is wrong with a last run, which must end well and leave nothing behind."""
     ended = build.start().end(_LIMIT)
     found = [*_wrong_end(ended, 0), *_as_before(build, {_OWN}), *build.home.leftovers()]
-    kept = {"work", "work/.lock", "work/sources", "work/sources/pip.log", "builds"}
+    kept = {"builds", "work", f"work/{MARK}", "work/.lock", "work/sources", "work/sources/pip.log"}
     names = [str(path.relative_to(build.folder)) for path in build.folder.rglob("*")]
     return found + [
         f"left behind: {name}" for name in names if name not in kept and ".tar.gz" not in name
