@@ -243,12 +243,12 @@ def test_code_for_amd_cards_has_no_folder_in_it_either(
     shown = 'message(STATUS "for HIP: ${CMAKE_HIP_FLAGS}; ${CMAKE_HIP_COMPILE_OBJECT}")\n'
     text = FILES["CMakeLists.txt"] + shown
     source = small_source(tmp_path / "source", CMakeLists_txt=text)
-    done = build(program, tmp_path, "rocm", source=source)
+    done = build(program, tmp_path / "a place", "rocm", source=source)
     assert done.code == 0, done.stderr
-    work = tmp_path / "work/rocm-6.4"
+    work = tmp_path / "a place/work/rocm-6.4"
     log = (work / "build.log").read_text()
-    maps = f"-ffile-prefix-map={work}/source=source -ffile-prefix-map={work}/build=build"
-    assert f"-- for HIP: {maps}; <CMAKE_HIP_COMPILER> " in log
+    maps = f"'-ffile-prefix-map={work}/source=source' '-ffile-prefix-map={work}/build=build'"
+    assert f"-- for HIP:  {maps}; <CMAKE_HIP_COMPILER> " in log
     # Clang writes an id of each file into it, which is made of the file's path otherwise.
     assert " -cuid=<OBJECT> " in log
 

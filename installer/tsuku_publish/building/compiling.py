@@ -86,16 +86,14 @@ def compile_variant(
     place = order.toolchain.place
     here = place.inside(folder)
     places = {"SOURCE": str(here / "source"), "BUILD": str(here / "build")}
-    # CMake hands these texts to a shell as they are, and a folder's name may have spaces.
-    placed = shlex.join(_placed(flag, places) for flag in flags)
-    told = [f"-DCMAKE_{language}_FLAGS={placed}" for language in _LANGUAGES]
+    told = [f"-DCMAKE_{language}_FLAGS={_told(flags, places)}" for language in _LANGUAGES]
     if "cuda" in recipe.backends:
         # nvcc hands them to a shell of its own.
         host = [f"-Xcompiler={shlex.quote(_placed(flag, places))}" for flag in flags]
         told += _cuda_told(order, host, environ)
     if "rocm" in recipe.backends:
         # Not the processor's flags: most of this code is for the card.
-        told.append(f"-DCMAKE_HIP_FLAGS={shlex.join(_placed(each, places) for each in maps)}")
+        told.append(f"-DCMAKE_HIP_FLAGS={_told(maps, places)}")
         told.append(f"-DCMAKE_HIP_COMPILE_OBJECT={_HIP_COMMAND}")
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
@@ -177,6 +175,15 @@ def _key(order: Order, source: Source, deciding: Mapping[str, str]) -> str:
         "place": order.toolchain.place.described(),
     }
     return json.dumps(content, indent=1, sort_keys=True, default=dict) + "\n"
+
+
+def _told(flags: Sequence[str], places: Mapping[str, str]) -> str:
+    """Return flags as the value of a variable of CMake.
+
+    CMake hands it to a shell as it is, and a folder's name may have spaces. But it takes away
+    quotes around a whole value, so the value begins with a space.
+    """
+    return f" {shlex.join(_placed(flag, places) for flag in flags)}"
 
 
 def _placed(flag: str, places: Mapping[str, str]) -> str:
