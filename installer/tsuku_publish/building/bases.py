@@ -117,8 +117,8 @@ def make_base(
     if os.geteuid() != 0:
         raise PublishError(
             f"only root can make the base {wanted.name}: debootstrap changes owners and mounts",
-            hint="make it once as root, with the same --work; or name a folder with a root file "
-            "system, such as an exported container image: --base FOLDER",
+            hint="build as root, or name a folder with a root file system, such as an exported "
+            "container image: --base FOLDER",
         )
     folder = wanted.root.parent
     kept = folder / "packages"
