@@ -42,6 +42,13 @@ BY_SYSTEM = frozenset(
 )
 """The slugs of reasons that no driver removes, but another system, machine or build does."""
 
+BY_COMPILING = (
+    (BY_SYSTEM - {"vcruntime", "memory"})
+    | BY_DRIVER
+    | {"cuda-capability", "jetson", "rocm-gfx", "rocm-runtime"}
+)
+"""The slugs of reasons that a build removes which the machine itself compiles."""
+
 _NAMED = 5
 """Unknown requirements that a reason names."""
 

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from support.stored import install as put
 
 from tsuku_llm.catalog.repositories import OFFICIAL_PACKAGE, OFFICIAL_URL
 from tsuku_llm.errors import DownloadError, NotInstalled, ProxyError, SelectionError, UnknownRequest
+from tsuku_llm.operations.choice import choose, required
 from tsuku_llm.operations.install import install
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.which import requested_version
+from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.store import Store
 
@@ -143,6 +146,49 @@ def test_a_platform_without_builds_is_told_that_nothing_helps(
     assert caught.value.hint == (
         f"nothing here changes that: no release of {NAME} is for linux-riscv64"
     )
+
+
+GLIBC = {"glibc": "9.9"}
+AMPERE = {"cuda": {"toolkit": "13.4", "sass": ["8.0"], "ptx": []}}
+
+
+@pytest.mark.parametrize(
+    ("machine", "backend", "requires", "command"),
+    [
+        ("debian-12-vm-no-gpu", "cpu", GLIBC, "install --from-source"),
+        ("rtx-3090-ubuntu-22.04", "cuda", GLIBC, "install --from-source --backend cuda"),
+        ("gtx-1080-ti-driver-550", "cuda", AMPERE, "install --from-source --backend cuda"),
+        # No driver shows a GPU, and Windows: a compiled build would not help either.
+        ("debian-12-vm-no-gpu", "cuda", GLIBC, None),
+        ("windows-without-vcruntime", "cpu", {"vcruntime": "14.0"}, None),
+    ],
+)
+def test_a_build_is_compiled_where_that_helps_and_no_signed_one_fits(  # noqa: PLR0913, PLR0917
+    folder_shop: FolderShop,
+    tmp_path: Path,
+    machine: str,
+    backend: str,
+    requires: dict[str, object],
+    command: str | None,
+) -> None:
+    host = ReplayHost.load(SNAPSHOTS / f"{machine}.json")
+    # A recorded machine is not this one, and nothing is compiled for it.
+    hardware = replace(probe(host), simulated=None)
+    build = folder_shop.variant(folder_shop.packed("b1"), backend=backend) | {"requires": requires}
+    platform = {"default": backend, "preference": {}, "variants": {backend: build}}
+    document = release_document("b1", platforms={hardware.platform: platform})
+    folder_shop.simulator.publish(document, channels=("stable",))
+    folder_shop.write()
+    word = "auto" if backend == "cpu" else backend
+    session = changed(folder_shop.session(tmp_path / "home"), backend=word)
+    refresh(session, patience=5)
+    for asked in (hardware, probe(host)):
+        with pytest.raises(SelectionError) as caught:
+            required(session, choose(session, hardware=asked))
+        offers = command is not None and asked is hardware
+        assert ("--from-source" in caught.value.hint) == offers
+        if offers:
+            assert caught.value.hint.endswith(f"tsuku-llm {command}")
 
 
 # --- what is installed -----------------------------------------------------------------------

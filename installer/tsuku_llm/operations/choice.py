@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from packaging.version import Version
+
 from tsuku_llm.archive import kept_artifacts
 from tsuku_llm.backends import facts_of
 from tsuku_llm.catalog import loading
@@ -22,7 +24,7 @@ from tsuku_llm.errors import (
     TrustError,
     UnknownRequest,
 )
-from tsuku_llm.fitting import Reason
+from tsuku_llm.fitting import BY_COMPILING, Reason
 from tsuku_llm.hardware import Hardware, Problem
 from tsuku_llm.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.operations.acceptance import without_rolled_back
@@ -194,7 +196,30 @@ def what_helps(session: Session, choice: Choice, active: str = "") -> str:
     hardware, request = choice.hardware, Request(prefer=session.settings.prefer)
     everything = select(choice.release, hardware, request)
     elsewhere = _elsewhere(session, choice)
-    return remedy(choice.selection.requested, everything, hardware, elsewhere, active)
+    helps = remedy(choice.selection.requested, everything, hardware, elsewhere, active)
+    # A signed build of what was asked for is better. Without one, this machine may compile it.
+    if not elsewhere and (command := _compiling(choice)):
+        return f"{helps}; or compile a build here: {command}" if helps else command
+    return helps
+
+
+def _compiling(choice: Choice) -> str:
+    """Return the command that compiles a build here, where that helps; "" where it does not.
+
+    It needs the GPU's driver, as a signed build does; and nothing is compiled on Windows.
+    """
+    hardware, requested = choice.hardware, choice.selection.requested
+    if hardware.simulated or hardware.os == "windows":
+        return ""
+    for each in choice.selection.rejected:
+        backend = facts_of(each.variant.backend)
+        gpus = hardware.api(backend.api).hardware_gpus
+        # llama.cpp has no code for NVIDIA's cards before Maxwell.
+        able = [gpu for gpu in gpus if Version(gpu.compute_capability or "5.0") >= Version("5.0")]
+        if each.reason.slug in BY_COMPILING and (able or backend.name == "cpu"):
+            named = "" if requested in ("auto", "gpu") else f" --backend {backend.name}"
+            return f"tsuku-llm install --from-source{named}"
+    return ""
 
 
 def _elsewhere(session: Session, choice: Choice) -> str:

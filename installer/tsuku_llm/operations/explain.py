@@ -94,12 +94,7 @@ def explain(
     choice = choose(session, release=release, hardware=hardware)
     if choice.selection.compatible:
         return choice
-    helps = what_helps(session, choice)
-    # A signed build is better. Without one, this machine may compile the source itself.
-    if "tsuku-llm install" not in helps and not choice.hardware.simulated:
-        compiled = "tsuku-llm install --from-source"
-        helps = f"{helps}; or compile a build here: {compiled}" if helps else compiled
-    return replace(choice, helps=helps)
+    return replace(choice, helps=what_helps(session, choice))
 
 
 def backends(
