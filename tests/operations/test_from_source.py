@@ -85,6 +85,7 @@ def test_a_source_becomes_an_unsigned_build_of_this_machine(
     assert notes[0] == "preparing the source"
     (check,) = verify(session)
     assert not check.differences
+    assert not session.reader.foreign(), "all that it left in the data folder is known"
     # What compiling left is gone; the store has the build.
     assert session.paths.cache
     assert not list((session.paths.cache / "building").glob("*/cpu"))

