@@ -196,6 +196,22 @@ def test_the_compiler_is_told_the_cards(session: Session, tmp_path: Path) -> Non
     assert "-DCMAKE_CUDA_ARCHITECTURES=90-real" in json.loads(receipt.read_bytes())["cmake"]
 
 
+def test_the_backend_of_the_settings_counts_before_the_machines_gpu(
+    session: Session, tmp_path: Path
+) -> None:
+    host = ReplayHost.load(WITHOUT_GPU.with_name("two-h200.json"))
+    asks = changed(session, host=host, agreed=False)
+    source = str(small_source(tmp_path / "source"))
+    with pytest.raises(UsageError, match="compiling needs a yes") as question:
+        install_from_source(changed(asks, backend="cpu"), source, force=True)
+    words = f"install --force --from-source {source} --backend cpu --yes"
+    assert question.value.hint.endswith(words)
+    (tmp_path / "bin").mkdir()
+    bare = {**session.machine.environ, "PATH": str(tmp_path / "bin")}
+    with pytest.raises(CompileFailed, match="lacks what compiles the Vulkan build"):
+        install_from_source(changed(asks, backend="vulkan", environ=bare), source)
+
+
 def test_missing_tools_are_named_before_the_question(session: Session, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     bare = {**session.machine.environ, "PATH": str(tmp_path / "bin")}

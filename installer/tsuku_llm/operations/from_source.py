@@ -22,7 +22,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tsuku_llm.backends import JOIN, facts_of
+from tsuku_llm.backends import JOIN, facts_of, meaning
 from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
 from tsuku_llm.files import drop_tree, make_folder
@@ -33,6 +33,7 @@ from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.own_build import (
     OwnBuildReport,
     install_own,
+    is_backend,
     requested_backend,
     size_of,
 )
@@ -91,9 +92,9 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     """Compile llama.cpp for the requested backend, install the build, and make it active.
 
     ``source`` is what ``tsuku-publish build --source`` takes: a tree, an archive, or a source
-    distribution that pip fetches. Without a requested backend it is that of the best GPU that a
-    driver shows. A GPU's code is compiled for the cards of this machine only. An interrupted run is
-    continued by the next one.
+    distribution that pip fetches. Without a requested backend it is that of the settings, or of the
+    best GPU that a driver shows. A GPU's code is compiled for the cards of this machine only. An
+    interrupted run is continued by the next one.
 
     Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
     no, ``UnsafeLocation`` for a source that other users could change, ``CompileFailed`` with what
@@ -119,13 +120,13 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         if path.is_dir():
             check_below(path)
     hardware = probe(session.machine.host, session.settings.probe_timeout)
-    backend = requested_backend(session) or _best(hardware)
+    backend = requested_backend(session) or _best(session, hardware)
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
     cards = cards_here(build, hardware)
     needed = sum(_SPACE.get(part, _MUCH_SPACE) for part in backend.split(JOIN))
     cost = f"{_time(build, cards)}, and up to {needed / 1e9:.0f} GB in {root}"
-    _require_consent(session, backend, source, cost)
+    _require_consent(session, backend, source, cost, force=force)
     make_folder(root, private=True)
     check_path(root)
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
@@ -167,8 +168,10 @@ def _exact(source: str, release: str | None) -> str:
     return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 
 
-def _best(hardware: Hardware) -> str:
-    """Return the first backend of a GPU that a driver of this machine shows, else the CPU's."""
+def _best(session: Session, hardware: Hardware) -> str:
+    """Return the backend of the settings, else of the first GPU that a driver shows, else cpu."""
+    if is_backend(word := meaning(session.settings.backend)):
+        return word
     return next((name for name in detected(hardware) if name != "cpu"), "cpu")
 
 
@@ -240,7 +243,9 @@ def _require_tools(backend: str, build: Mapping[str, Any]) -> None:
         )
 
 
-def _require_consent(session: Session, backend: str, source: str, cost: str) -> None:
+def _require_consent(
+    session: Session, backend: str, source: str, cost: str, *, force: bool
+) -> None:
     """Ask before minutes or hours of work. Raises ``UsageError`` and ``Declined``."""
     if session.agreed:
         return
@@ -248,7 +253,8 @@ def _require_consent(session: Session, backend: str, source: str, cost: str) -> 
         raise UsageError(
             "compiling needs a yes",
             facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
-            hint=f"tsuku-llm install --from-source {quote(source)} --backend {backend} --yes",
+            hint=f"tsuku-llm install{' --force' * force} --from-source {quote(source)} "
+            f"--backend {backend} --yes",
         )
     title = facts_of(backend).title
     if not session.user.ask(

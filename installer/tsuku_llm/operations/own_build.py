@@ -258,14 +258,19 @@ def requested_backend(session: Session) -> str:
     word = meaning(session.settings.backend)
     if "backend" not in session.settings.flags or word == "auto":
         return ""
-    first, *others = word.split(JOIN)
-    known = first in (row.name for row in TABLE)
-    if known and len(others) == len(set(others).intersection(facts_of(first).joins)):
+    if is_backend(word):
         return word
     raise UnknownRequest(
         f"{word} is not what a build computes with",
         hint=f"name one of these with --backend: {', '.join(row.name for row in TABLE)}",
     )
+
+
+def is_backend(word: str) -> bool:
+    """Tell whether a word names what a build computes with, such as ``cuda`` or ``cuda+vulkan``."""
+    first, *others = word.split(JOIN)
+    known = first in (row.name for row in TABLE)
+    return known and len(others) == len(set(others).intersection(facts_of(first).joins))
 
 
 def _backend(session: Session, build: Build, entries: Iterable[TreeEntry], *, run: bool) -> str:
