@@ -24,6 +24,7 @@ from tsuku_llm.errors import (
     TsukuError,
 )
 from tsuku_llm.fetch import Limits, fetch, get
+from tsuku_llm.fetch.partial import finish
 
 HALF = len(BODY) // 2
 GOOD = good(BODY)
@@ -50,6 +51,17 @@ def test_one_get_request_for_each_artifact(tmp_path: Path) -> None:
         assert server.requests[0].headers["accept-encoding"] == "identity"
         assert server.requests[0].headers["user-agent"].startswith("tsuku-llm/")
         assert "range" not in server.requests[0].headers
+
+
+def test_L06_another_process_may_have_renamed_or_installed_a_download(tmp_path: Path) -> None:
+    artifact = artifact_at("https://host.invalid/x")
+    done = tmp_path / artifact.sha256
+    assert finish(tmp_path, artifact) == done, "it is installed: our reader has it open"
+    done.write_bytes(BODY)
+    assert finish(tmp_path, artifact) == done
+    done.write_bytes(BODY[:-1] + b"x")
+    with pytest.raises(StoreError):
+        finish(tmp_path, artifact)
 
 
 def test_a_complete_file_that_was_changed_is_fetched_again(tmp_path: Path) -> None:

@@ -218,16 +218,18 @@ def verified(path: Path, artifact: Artifact) -> bool:
 def finish(folder: Path, artifact: Artifact) -> Path:
     """Rename a verified partial file to its final name. It must be closed (Windows).
 
-    On file systems without working locks, another process may have renamed it already. While
-    another thread reads it, Windows does not rename it: then it keeps its name.
+    On file systems without working locks, another process may have renamed it already, and even
+    have installed and removed it. While another thread reads it, Windows does not rename it: then
+    it keeps its name.
     """
     done, part = folder / artifact.sha256, folder / f"{artifact.sha256}.part"
     with disk_errors("renaming a download", folder):
         try:
             part.replace(done)
         except FileNotFoundError:
-            # The other process may have renamed its own file: hash before we trust it.
-            if not verified(done, artifact):
+            # The other process may have renamed its own file: hash before we trust it. Without one,
+            # our reader has the verified bytes: it opened the file before.
+            if done.exists() and not verified(done, artifact):
                 raise
         except PermissionError:
             if sys.platform != "win32":
