@@ -30,13 +30,15 @@ MAY_NAME = {
     "chain.judging": {"vulkan"},
     "launch.gpu_use": {"cuda", "rocm"},
     "launch.nvml": {"cuda"},
+    "operations.from_source": {"cuda", "rocm", "vulkan"},
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
 ``fitting`` has a rule for each requirement that only one backend has, and ``chain.judging``
 the fix for one. ``chain.driver`` says that nouveau has no CUDA. ``launch.gpu_use`` knows that
 ggml's code for ROCm complains in the words of CUDA. ``launch.nvml`` starts a child with the
-environment of a CUDA build.
+environment of a CUDA build. ``operations.from_source`` knows how long each compiles, and how its
+compiler names cards.
 """
 
 

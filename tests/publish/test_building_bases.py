@@ -31,7 +31,7 @@ message(STATUS "touch gave ${touched}")
 """
 HANGS = """
 add_custom_target(hang ALL VERBATIM
-    COMMAND sh -c "cd ${CMAKE_SOURCE_DIR}/.. && echo up > began; sleep 99; echo late > late")
+    COMMAND sh -c "cd ${CMAKE_SOURCE_DIR}/.. && echo up > began; sleep 99 && echo late > late")
 """
 
 
