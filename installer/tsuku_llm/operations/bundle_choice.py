@@ -161,7 +161,7 @@ def _for_platform(
     raise UnknownRequest(
         f"no release has such a build for the platform {platform!r}",
         facts=(f"platforms: {', '.join(sorted(offered))}",),
-        # If the platform exists, its builds are others: its own name is no suggestion.
+        # A platform that exists is not suggested again: it has builds, but other ones.
         hint="name another platform, backend or release"
         if platform in offered
         else did_you_mean(platform, offered, "name another platform"),

@@ -80,10 +80,10 @@ def install_own(
     Its backend is the one that a flag names, else the one whose plugin and devices it has. The
     version that was active stays installed. ``source`` is what it was compiled from here.
 
-    Raises ``UsageError`` for what is no build and without a yes, ``UnknownRequest`` for a backend
-    that no build has, ``Declined`` after a no, ``UnsafeLocation`` if other users could change the
-    build, ``UnsafeArchive`` for what the readers refuse, ``GateFailed`` if its server does not run
-    here, and the errors of the store.
+    Raises ``UsageError`` if the path is no build or the user gave no yes, ``UnknownRequest`` for a
+    word that is no backend, ``Declined`` after a no, ``UnsafeLocation`` if other users could change
+    the build, ``UnsafeArchive`` for what the readers refuse, ``GateFailed`` if its server does not
+    run here, and the errors of the store.
     """
     path = Path(os.path.abspath(working_folder() / path))  # noqa: PTH100  # links stay
     requested = requested_backend(session)

@@ -118,7 +118,7 @@ class UpdateReport:
             return told_over(name, self.over)
         missing = f"{self.choice.release.release} has no such variant"
         if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
-            missing = "llm.combine is off, or there is no card of another maker now"
+            missing = "llm.combine is off, or this machine has no card of another maker any more"
         return passed_over(self.choice, candidate, {}).get(name, missing)
 
     @property

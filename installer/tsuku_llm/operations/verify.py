@@ -82,7 +82,7 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
 
 
 def _is_lost(receipt: Receipt) -> bool:
-    """Tell whether an unsigned build, or what it was compiled from, is no longer where it was."""
+    """Tell whether the files are gone from which an unsigned build was installed or compiled."""
     path = receipt.unsigned or ""
     # A source that pip fetches is not a path.
     return os.path.isabs(path) and not os.path.exists(path)  # noqa: PTH110, PTH117

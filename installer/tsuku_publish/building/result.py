@@ -85,7 +85,7 @@ def finish(
 
 
 def require_replaceable(target: Path) -> None:
-    """Raise ``UsageError`` if the name of a build belongs to something that this did not make."""
+    """Raise ``UsageError`` if a path is taken by something that this program did not make."""
     if target.is_symlink() or (target.exists() and not (target / RECEIPT).is_file()):
         raise UsageError(
             f"{target} is no build of this program, and it would be replaced",
