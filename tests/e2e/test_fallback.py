@@ -127,6 +127,23 @@ def test_failures_are_listed_and_a_forgotten_one_is_tried_again(lost: User) -> N
     assert "ErrorDeviceLost" in served_by(lost, "--fallback")[1]
 
 
+def test_N04_a_dry_run_follows_a_fallback_to_what_is_installed(lost: User) -> None:
+    lists_nothing = without(lost, GPU)
+    planned = lists_nothing.run("serve", "--fallback", "--dry-run")
+    assert planned.code == 0
+    assert "cuda would be installed first: what follows is not known" in planned.stderr
+    assert len(lost.versions()) == 1
+    served_by(lost, "--fallback")
+    cuda = next(each for each in lost.versions() if "cuda" in each)
+    # The failure was noted, and a device that is not listed leads to the same build.
+    for user in (lost, lists_nothing):
+        planned = user.run("serve", "--fallback", "--dry-run", "--json")
+        assert planned.code == 0, planned.stderr
+        assert planned.document["data"]["id"] == cuda
+    gone = lists_nothing.run("serve", "--no-fallback", "--require-gpu", "--dry-run")
+    assert gone.code == 8
+
+
 NOT_THE_BACKENDS = {
     "model": ("err gguf_init_from_file: invalid magic characters: 'PK', expected 'GGUF'", "exit 1"),
     "memory": (

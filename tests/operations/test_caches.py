@@ -18,6 +18,7 @@ from tsuku_llm.operations.device_check import check_devices
 from tsuku_llm.operations.session import Machine, Session
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.tools import planned
+from tsuku_llm.operations.version_start import Serving
 from tsuku_llm.operations.which import build_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no such modes and locks")
@@ -220,7 +221,7 @@ def test_a_cache_without_a_limit_of_its_own_is_emptied_beyond_ours(user: User) -
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 def test_a_dry_run_shows_the_variables_and_makes_no_folder(user: User) -> None:
     install_stand_in(user.folder / "llm")
-    shown = planned(user.session, ("-m", "x.gguf")).env
+    shown = planned(user.session, ("-m", "x.gguf"), Serving()).env
     assert shown["MESA_SHADER_CACHE_DIR"] == str(user.root / "mesa")
     assert not user.root.exists()
     assert dict(would_give(user.session, "cpu")) == dict(user.environ)
@@ -231,7 +232,7 @@ def test_the_build_is_asked_for_its_devices_with_the_same_folders(user: User) ->
     """PoCL lists no device where it finds no folder, as in a service without a home."""
     steps = ("out Available devices:", "need POCL_CACHE_DIR", "out   GPUOpenCL: card (1 MiB)")
     installed = install_stand_in(user.folder / "llm", backend="opencl", devices=steps)
-    assert planned(user.session, ("-m", "x.gguf")).placement is not None
+    assert planned(user.session, ("-m", "x.gguf"), Serving()).placement is not None
     with build_caches(user.session, "opencl") as caches:
         notes = StateNotes(user.folder / "state", None)
         check = check_devices(build_of(installed), installed.id, notes, caches.environ)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.builds import VERSION_STEPS, Packed, pack_tar, stand_in
-from support.folder_shop import FolderShop
+from support.folder_shop import NOW, FolderShop
 from support.sessions import changed
 
 from tsuku_llm.errors import CannotCombine, SelectionError, UnknownRequest
@@ -366,9 +366,9 @@ def test_a_revocation_of_one_of_the_builds_is_one_of_the_tree(
     receipt = installed(session, backend="cuda+vulkan").receipt
     for digest in receipt.digests:
         why = Revocation("other", "b9", "it leaks", "2026-11-22", builds=((digest,),))
-        assert SignedStatus((why,), {}, ()).revocation(receipt) == why
+        assert SignedStatus((why,), {}, (), NOW).revocation(receipt) == why
     both = Revocation("other", "b9", "", "", builds=(("0" * 64,),))
-    assert SignedStatus((both,), {}, ()).revocation(receipt) is None
+    assert SignedStatus((both,), {}, (), NOW).revocation(receipt) is None
 
 
 def test_explain_offers_it_and_a_mirror_has_both_archives(

@@ -165,9 +165,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
     | {"revocation"}
     | {"session", "state_notes", "swapping", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "device_check", "downloads", "placing"})
-    | {"revocation"}
-    | {"session", "state_notes", "which"},
+    "tools": frozenset({"caches", "credentials", "fallback", "revocation"})
+    | {"session", "state_notes", "version_start", "which"},
     "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
 }
@@ -194,9 +193,9 @@ EFFECTS = frozenset(
         "repository",
         "self_update",
         "serve",
-        "tools",
         "server_trials",
         "short_start",
+        "tools",
         "unattended",
         "update",
         "version_start",
@@ -223,6 +222,7 @@ BUILT_ON_EFFECTS = {
     "bundle_install": "is an install from one file",
     "mirror": "fetches the newest metadata of the repository that it copies",
     "registry_mirror": "is a mirror in another place",
+    "tools": "plans in a dry run what serve would start",
 }
 """The only operations that may import another operation with effects, and why."""
 

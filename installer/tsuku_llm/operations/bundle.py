@@ -118,7 +118,7 @@ def create_bundle(  # noqa: PLR0913
     hosts = [ReplayHost.load(machine) for machine in wish.machines]
     _require_platforms(wish, [platform_key(host) for host in hosts])
     own = None
-    if wish.program and not dry_run:
+    if wish.program:
         own = _given_wheel(wish.wheel) if wish.wheel else own_wheel()
     if dry_run:
         catalog = load_catalog(session)

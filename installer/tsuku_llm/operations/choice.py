@@ -54,7 +54,8 @@ class Choice:
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
     taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
     ``llm.min_age`` left out, newest first. ``rolled_back`` are those that were not taken because
-    they failed on this machine. ``helps`` is ``what_helps``, where it was asked for.
+    they failed on this machine. ``helps`` is ``what_helps``, where it was asked for. ``stale`` says
+    that the metadata has expired, or that this machine's clock must be wrong.
     """
 
     catalog: Catalog
@@ -69,6 +70,7 @@ class Choice:
     young: tuple[str, ...] = ()
     rolled_back: tuple[RolledBack, ...] = ()
     helps: str = ""
+    stale: str | None = None
 
     def line(self, candidate: Candidate | None) -> str:
         """Return the line of the decision, which every start prints and the receipt keeps."""
@@ -404,8 +406,10 @@ def _compared(
         raise
     if session.held is not None:
         selection = held_only(selection, session.held)
-    why = catalog.revocation(entry)
-    return Choice(catalog, channel, entry.sequence, release, hardware, selection, why)
+    why, stale = catalog.revocation(entry), catalog.freshness.warning(session.machine.now)
+    return Choice(
+        *(catalog, channel, entry.sequence, release, hardware, selection, why), stale=stale
+    )
 
 
 def conflict_in(variant: Variant) -> Reason | None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from tsuku_llm import fetch
 from tsuku_llm.backends import build_name
+from tsuku_llm.disk import require_space
 from tsuku_llm.errors import Declined, StoreError, TooLarge
 from tsuku_llm.operations.choice import Choice, version_of
 from tsuku_llm.operations.reuse import Space, to_download
@@ -22,9 +23,23 @@ def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> 
     with suppress(StoreError):
         if session.reader.find(version_of(choice.release.release, candidate.variant)):
             return 0
+    return _space(session, candidate).left
+
+
+def _space(session: Session, candidate: Candidate) -> Space:
     missing = to_download(session.store, candidate.variant)
-    present = [fetch.present(artifact, session.store.partials) for artifact in missing]
-    return Space(missing, present).left
+    return Space(missing, [fetch.present(each, session.store.partials) for each in missing])
+
+
+def require_possible(session: Session, choice: Choice, candidate: Candidate) -> None:
+    """Refuse in a dry run what the install would refuse before its download.
+
+    Raises ``TooLarge``, ``NoSpace`` and ``StoreError``; a question is left to the install.
+    """
+    space = _space(session, candidate)
+    unasked = session._replace(agreed=True)
+    require_consent(unasked, choice, candidate, space.left)
+    require_space(session.paths.data, space.needed, space.facts)
 
 
 def cost(size: int | None) -> str:

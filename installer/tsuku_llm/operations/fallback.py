@@ -180,17 +180,23 @@ def note_served(
 
 
 def next_version(
-    session: Session, preferred: Installed, failures: FailedStarts, *, gpu_only: bool
+    session: Session,
+    preferred: Installed,
+    failures: FailedStarts,
+    *,
+    gpu_only: bool,
+    installs: bool = True,
 ) -> Installed | None:
     """Return the version of the next variant, with the user's consent, or None.
 
     ``preferred`` is the version that should have run. If the next variant cannot be installed (no
-    network, no space), print a note and return None: the caller reports the first failure.
+    network, no space), print a note and return None: the caller reports the first failure. A dry
+    run ``installs`` nothing: None as well if the next variant is not installed.
     """
     if session.settings.fallback == "off":
         return None
     try:
-        return _next(session, preferred, failures, gpu_only=gpu_only)
+        return _next(session, preferred, failures, gpu_only=gpu_only, installs=installs)
     except TsukuError as error:
         session.user.note(f"no other variant can be installed: {error.message}")
         return None
@@ -205,7 +211,12 @@ def must_ask(setting: str, download: int | None) -> bool:
 
 
 def _next(
-    session: Session, preferred: Installed, failures: FailedStarts, *, gpu_only: bool
+    session: Session,
+    preferred: Installed,
+    failures: FailedStarts,
+    *,
+    gpu_only: bool,
+    installs: bool,
 ) -> Installed | None:
     # Only a start that fails needs these: they load the manifest.
     from tsuku_llm.operations.choice import choose_like  # noqa: PLC0415
@@ -236,6 +247,9 @@ def _next(
             continue
         if found:
             return found
+        if not installs:
+            session.user.note(f"{name} would be installed first: what follows is not known")
+            return None
         from tsuku_llm.operations.install import install_beside  # noqa: PLC0415 - network
 
         with suppress(GateFailed):  # this one does not run here either: try the one after it

@@ -33,7 +33,7 @@ from tsuku_llm.operations.choice import (
     told_conflict,
     version_of,
 )
-from tsuku_llm.operations.consent import require_consent_to_index
+from tsuku_llm.operations.consent import require_consent_to_index, require_possible
 from tsuku_llm.operations.refresh import asked_catalog
 from tsuku_llm.operations.revocation import note_metadata_status
 from tsuku_llm.operations.session import INDEX_CHANNEL, Session
@@ -120,13 +120,17 @@ def install(
 
 
 def _plan(session: Session, choice: Choice, *, force: bool) -> InstallReport:
-    """Return what an install would do now: nothing is written, and no lock is taken."""
+    """Return what an install would do now: nothing is written, and no lock is taken.
+
+    It ends as the install would, as far as the disk tells.
+    """
     best = required(session, choice)
     failed = {} if force else known_failures(session.reader, choice, session.machine.environ)
     if not force and (report := _unchanged(session.reader, choice, failed)):
         return report
     untried = (each for each in choice.selection.compatible if each.variant.name not in failed)
     candidate = next(untried, best)
+    require_possible(session, choice, candidate)
     reasons = passed_over(choice, candidate, failed)
     return InstallReport("planned", choice, candidate, reasons, None)
 

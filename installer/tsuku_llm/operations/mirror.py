@@ -110,19 +110,21 @@ def mirror(
     the error.
     """
     folder = MirrorFolder(path.absolute())
+    # Before any network is used: this may be the wrong folder.
+    _require_other_source(session, folder)
+    root = hashlib.sha256(repository_of(session).root).hexdigest()
+    folder.require_own(root)
     if dry_run:
         catalog = load_catalog(session)
-        folder.require_own(hashlib.sha256(catalog.repository.root).hexdigest())
         contents = contents_of(session, catalog, narrow)
         lacking = [each for each in contents.artifacts if not folder.has(each)]
         return report_of("planned", str(folder.path), catalog, contents, lacking)
     # One process at a time works on a folder, as far as this user's processes go. Two users would
     # write the same names with the same content.
     with session.store.lock(hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()):
-        _require_other_source(session, folder)
         catalog = refresh(session)
         contents = contents_of(session, catalog, narrow)
-        known = folder.adopt(hashlib.sha256(catalog.repository.root).hexdigest())
+        known = folder.adopt(root)
         require_not_ahead(session, FolderCopy(folder.path), catalog)
         lacking = [each for each in contents.artifacts if not folder.has(each)]
         _fetch_into(session, folder, lacking)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
 
@@ -25,16 +26,18 @@ class ReleaseStatus(NamedTuple):
 
     ``gone`` says that no channel offers it any more, or that its repository was removed. It is
     None if the release is still offered, or if nothing is known. ``unsigned`` is the path from
-    which an unsigned build was installed.
+    which an unsigned build was installed. ``stale`` says that the metadata of its repository has
+    expired, or that this machine's clock must be wrong; None if the metadata is fresh or unknown.
     """
 
     revocation: Revocation | None = None
     gone: str | None = None
     unsigned: str | None = None
+    stale: str | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The same in words for people."""
+        """The same in words for people, without ``stale``: several releases share it."""
         revoked = (self.revocation.summary,) if self.revocation else ()
         unsigned = (f"unsigned: installed from {self.unsigned}",) if self.unsigned else ()
         return (*revoked, *((self.gone,) if self.gone else ()), *unsigned)
@@ -50,10 +53,13 @@ class SignedStatus(NamedTuple):
     revoked: tuple[Revocation, ...]
     statuses: Mapping[str, MetadataStatus]
     configured: tuple[str, ...]
+    now: datetime
 
     def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
-        return ReleaseStatus(self.revocation(receipt), self._gone(receipt), receipt.unsigned)
+        return ReleaseStatus(
+            self.revocation(receipt), self._gone(receipt), receipt.unsigned, self._stale(receipt)
+        )
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
         """Return why a release must not be used, or None.
@@ -66,6 +72,10 @@ class SignedStatus(NamedTuple):
             if each.is_of(names, receipt.release, receipt.builds):
                 return each
         return None
+
+    def _stale(self, receipt: Receipt) -> str | None:
+        own = None if receipt.unsigned is not None else self.statuses.get(receipt.repository)
+        return own.freshness.warning(self.now) if own else None
 
     def _gone(self, receipt: Receipt) -> str | None:
         if receipt.unsigned is not None:
@@ -97,7 +107,8 @@ def signed_status(
             statuses[name] = found
     for name, each in statuses.items():
         held[name] = revocations.merged(held.get(name, ()), each.revoked)
-    return SignedStatus(tuple(chain.from_iterable(held.values())), statuses, names)
+    revoked_anywhere = tuple(chain.from_iterable(held.values()))
+    return SignedStatus(revoked_anywhere, statuses, names, session.machine.now)
 
 
 def note_others(session: Session, *, but: str) -> None:

@@ -1,7 +1,7 @@
 """The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``.
 
-Also the dry runs of ``serve`` and ``run``: what would be started. They start nothing; that of
-``serve`` asks the build for its devices, after the same checks.
+Also the dry runs of ``serve`` and ``run``: what would be started. They start nothing, make the
+same checks and end with the same errors; that of ``serve`` asks the build for its devices.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
+from tsuku_llm.errors import BackendFailed, SilentCpu
+from tsuku_llm.launch.planning import LaunchPlan, plan_tool, require_no_plugins
 from tsuku_llm.operations.caches import build_caches, would_give
-from tsuku_llm.operations.revocation import ReleaseStatus, require_not_revoked, signed_status
+from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
 from tsuku_llm.ownership import check_path
@@ -24,6 +23,7 @@ from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import Placement
+    from tsuku_llm.operations.version_start import Serving
 
 _TOLD = ("LLAMA_", "GGML_", "MTMD_", "LD_LIBRARY_PATH")
 """Beginnings of the names of variables that change what a build does, besides its arguments."""
@@ -45,22 +45,27 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         reader.hold(installed) as held,
         build_caches(session, installed.receipt.backend) as caches,
     ):
-        plan = plan_of(installed, tool, arguments, caches.environ)
-        reader.check(installed)
-        require_not_revoked(session, installed.receipt)
-        # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
-        check_path(plan.cwd)
-        require_no_plugins(plan.cwd)
+        plan = _checked_plan(session, installed, tool, arguments, caches.environ)
         session.user.note(installed.receipt.line)
         return become(plan, tuple(each for each in (held, caches.held) if each is not None))
 
 
-def plan_of(
-    installed: Installed, tool: str, arguments: Sequence[str], environ: Mapping[str, str]
+def _checked_plan(
+    session: Session,
+    installed: Installed,
+    tool: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
 ) -> LaunchPlan:
-    """Return the plan to become ``tool``. Raises ``NotInstalled``."""
+    """Return the plan to become ``tool`` after every check. The caller holds the version."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
-    return plan_tool(build, arguments, cwd=working_folder(), environ=environ)
+    plan = plan_tool(build, arguments, cwd=working_folder(), environ=environ)
+    session.reader.check(installed)
+    require_not_revoked(session, installed.receipt)
+    # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
+    check_path(plan.cwd)
+    require_no_plugins(plan.cwd)
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,60 +85,46 @@ class Planned:
     placement: Placement | None = None
 
 
-def planned(session: Session, arguments: Sequence[str]) -> Planned:
-    """Return what ``serve`` would start. Raises ``NotInstalled``."""
+def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned:
+    """Return what ``serve`` would start, after the same checks and with the same errors.
+
+    A failed backend leads to the next variant, as in ``serve``, if that is installed.
+    """
     from tsuku_llm.launch.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
-    from tsuku_llm.launch.wishes import downloads_in  # noqa: PLC0415
-    from tsuku_llm.operations.device_check import check_devices, wanted_maker  # noqa: PLC0415
-    from tsuku_llm.operations.placing import place_start  # noqa: PLC0415
+    from tsuku_llm.operations.fallback import next_version, remembered  # noqa: PLC0415
     from tsuku_llm.operations.state_notes import StateNotes  # noqa: PLC0415
+    from tsuku_llm.operations.version_start import VersionStart  # noqa: PLC0415
 
-    installed = requested_version(session.reader, session)
-    build = build_of(installed)
-    environ = would_give(session, build.backend)
-    plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
+    # A dry run asks nothing, and takes no consent for granted.
+    session = session._replace(user=session.user._replace(ask=lambda _: False, can_ask=False))
+    cwd, gpu_only = working_folder(), how.require_gpu
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    ask = partial(check_devices, build, installed.id, notes, environ)
-    placement: Placement | None = None
-    status = _tell_status(session, installed)
-    if downloads_in(arguments, environ):
-        from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
-
-        require_https(session, installed, arguments, environ)
-    try:
-        with session.reader.hold(installed):
-            session.reader.check(installed)
-            # Asking for devices runs the build: only one that ``serve`` would run, too.
-            if status.revocation and not session.allow_revoked:
-                return _shown(session, installed, plan)
-            placed = place_start(
-                plan,
-                ask(),
-                installed.receipt.hardware,
-                session.settings.placement,
-                partial(ask, ask_again=True),
-                maker=wanted_maker(installed.receipt, session.settings.backend),
-            )
-            plan, placement = placed.plan, placed.placement
-    except TsukuError as error:
-        session.user.note(f"the devices are not known: {error.message}")
-    return _shown(session, installed, plan, placement)
+    preferred = requested_version(session.reader, session)
+    installed, failures = remembered(session, notes, preferred, gpu_only=gpu_only)
+    # As in ``serve``: ``next_version`` goes down the ranking, so this ends.
+    while True:
+        start = VersionStart(session, arguments, how, installed, notes, cwd, failures.failed)
+        try:
+            placed = start.planned()
+        except (BackendFailed, SilentCpu) as error:
+            failures = failures.longer(installed, error)
+            other = next_version(session, preferred, failures, gpu_only=gpu_only, installs=False)
+            if other:
+                installed = other
+                continue
+            if gpu_only or not isinstance(error, SilentCpu):
+                raise
+            placed = start._replace(insist=True).planned()
+        return _shown(session, installed, placed.plan, placed.placement)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
-    """Return what ``run`` would start. Raises ``NotInstalled``."""
+    """Return what ``run`` would start, after the same checks and with the same errors."""
     installed = requested_version(session.reader, session)
-    plan = plan_of(installed, tool, arguments, would_give(session, installed.receipt.backend))
-    _tell_status(session, installed)
+    environ = would_give(session, installed.receipt.backend)
+    with session.reader.hold(installed):
+        plan = _checked_plan(session, installed, tool, arguments, environ)
     return _shown(session, installed, plan)
-
-
-def _tell_status(session: Session, installed: Installed) -> ReleaseStatus:
-    """Print what is known of the release; return it."""
-    status = signed_status(session, verify=False).of(installed.receipt)
-    for line in status.lines:
-        session.user.note(f"{installed.receipt.release}: {line}")
-    return status
 
 
 def _shown(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from tsuku_llm.errors import (
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.wishes import answers_and_ends, downloads_in, wishes_in
-from tsuku_llm.operations.caches import BuildCaches, build_caches
+from tsuku_llm.operations.caches import BuildCaches, build_caches, would_give
 from tsuku_llm.operations.device_check import (
     Check,
     check_devices,
@@ -100,27 +100,16 @@ class VersionStart(NamedTuple):
 
     def make(self) -> int:
         """Check, start, and stay until the server ends; return its exit code."""
-        installed, reader = self.installed, self.session.reader
-        # A CPU build cannot do what --require-gpu asks for.
-        if self.how.require_gpu and installed.receipt.backend == "cpu":
-            raise SilentCpu(
-                f"a GPU is required, but {installed.id} is a build for the CPU",
-                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
-            )
+        installed = self.installed
+        self._require_gpu_build()
         # From here on other processes cannot remove this version; the server inherits the
         # descriptor and keeps the hold.
         with (
-            reader.hold(installed) as held,
+            self.session.reader.hold(installed) as held,
             build_caches(self.session, installed.receipt.backend) as caches,
         ):
-            # Check under the hold, so that what was checked is what starts.
-            reader.check(installed, full=self.how.verify)
-            require_not_revoked(self.session, installed.receipt)
+            self._check(caches.environ)
             self.session.user.note(installed.receipt.line)
-            if downloads_in(self.arguments, caches.environ):
-                from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
-
-                require_https(self.session, installed, self.arguments, caches.environ)
             keep = tuple(each for each in (held, caches.held) if each is not None)
             recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
             check = self._devices(caches)
@@ -138,6 +127,37 @@ class VersionStart(NamedTuple):
                 if now.devices is None or _names(now) == _names(check):
                     raise
                 return self._run(self._plan(now, caches), caches, keep)
+
+    def planned(self) -> Placed:
+        """Check and plan as ``make`` does, with the same errors; start no server.
+
+        This asks the build for its devices, and makes no folder for the drivers.
+        """
+        self._require_gpu_build()
+        with self.session.reader.hold(self.installed):
+            caches = BuildCaches(would_give(self.session, self.installed.receipt.backend))
+            self._check(caches.environ)
+            return self._plan(self._devices(caches), caches)
+
+    def _require_gpu_build(self) -> None:
+        """Refuse a build for the CPU, which cannot do what ``--require-gpu`` asks for."""
+        if self.how.require_gpu and self.installed.receipt.backend == "cpu":
+            raise SilentCpu(
+                f"a GPU is required, but {self.installed.id} is a build for the CPU",
+                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
+            )
+
+    def _check(self, environ: Mapping[str, str]) -> None:
+        """Check the files, the metadata and the downloads of the start.
+
+        The caller holds the version, so that what was checked is what starts.
+        """
+        self.session.reader.check(self.installed, full=self.how.verify)
+        require_not_revoked(self.session, self.installed.receipt)
+        if downloads_in(self.arguments, environ):
+            from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
+
+            require_https(self.session, self.installed, self.arguments, environ)
 
     def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
         installed = self.installed

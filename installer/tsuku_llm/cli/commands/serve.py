@@ -209,12 +209,22 @@ def serve_command(  # noqa: PLR0913 - each is an option
         elif console.can_ask and not (supervised or notify or unit or at_login):
             # A script that starts llama-server as a router needs no advice.
             _hint_at_models(session, arguments)
+        from tsuku_llm.operations.version_start import Serving
+
+        how = Serving(
+            name=name,
+            replace=replace,
+            require_gpu=require_gpu,
+            min_gpu_share=min_gpu_share,
+            require_fit=require_fit,
+            verify=verify,
+        )
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render import servers as render
             from tsuku_llm.operations.tools import planned
 
-            plan = planned(session, arguments)
+            plan = planned(session, arguments, how)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
         if detach:
             from tsuku_llm.cli import background
@@ -239,16 +249,6 @@ def serve_command(  # noqa: PLR0913 - each is an option
                 on_demand=on_demand,
                 output=output,
             )
-        from tsuku_llm.operations.version_start import Serving
-
-        how = Serving(
-            name=name,
-            replace=replace,
-            require_gpu=require_gpu,
-            min_gpu_share=min_gpu_share,
-            require_fit=require_fit,
-            verify=verify,
-        )
         if supervised or notify:
             from tsuku_llm.cli import background
 

@@ -45,12 +45,16 @@ class RevocationDocument(TypedDict):
 
 
 class Standing(TypedDict):
-    """What is known of a release; ``gone`` says that it is not offered any more, else null."""
+    """What is known of a release; ``gone`` says that it is not offered any more, else null.
+
+    ``stale`` says that the metadata of its repository has expired, else null.
+    """
 
     revoked: bool
     revocation: RevocationDocument | None
     gone: str | None
     unsigned: Unsigned | None
+    stale: str | None
 
 
 class RolledBackRelease(TypedDict):
@@ -78,6 +82,7 @@ class DecisionDocument(TypedDict):
     repository: RepositoryName
     unattested: Unattested | None
     unmeasured: Unmeasured | None
+    stale: str | None
     revoked: bool
     revocation: RevocationDocument | None
     avoided: list[RevocationDocument]
@@ -368,6 +373,7 @@ class ListedBuild(BuildDocument):
     revoked: bool
     revocation: RevocationDocument | None
     gone: str | None
+    stale: str | None
     active: bool
     previous: bool
     withheld: list[str]

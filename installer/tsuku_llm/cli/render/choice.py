@@ -34,6 +34,7 @@ def head(choice: Choice) -> documents.DecisionDocument:
         "repository": choice.catalog.repository.name,
         "unattested": choice.release.unattested,
         "unmeasured": choice.release.unmeasured,
+        "stale": choice.stale,
         "revoked": choice.revocation is not None,
         "revocation": choice.revocation and revocation_data(choice.revocation),
         "avoided": [revocation_data(each) for each in choice.avoided],
@@ -123,6 +124,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
     return (
         sentence(_best(choice)),
         *title(choice),
+        *_stale(choice),
         *avoided,
         *table(rows),
         *(idle if names else ()),
@@ -130,6 +132,10 @@ def lines(choice: Choice) -> tuple[str, ...]:
         *problems(choice.hardware),
         *_helps(choice),
     )
+
+
+def _stale(choice: Choice) -> tuple[str, ...]:
+    return (choice.stale,) if choice.stale else ()
 
 
 def _combined(offer: CombinedOffer | None) -> tuple[str, ...]:
@@ -245,6 +251,7 @@ def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
     return (
         sentence(f"{_best(matrix.choice)}{state}"),
         *title(matrix.choice),
+        *_stale(matrix.choice),
         *table([head, *rows]),
         *_combined(selection.offer),
         *_helps(matrix.choice),

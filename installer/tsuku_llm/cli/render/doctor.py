@@ -69,6 +69,8 @@ def lines(examination: Examination) -> tuple[str, ...]:
     """Return the chain for people."""
     chain = examination.chain
     rows = [row for link in chain.links for row in _rows(link)]
+    told = told_lines(examination.told)
+    stale = examination.choice.stale
     return (
         _sentence(examination),
         f"from the GPU to the server, for {_subject(examination)}:",
@@ -76,7 +78,8 @@ def lines(examination: Examination) -> tuple[str, ...]:
         f"this is {PROGRAM} {__version__}, {examination.updater.summary}",
         *_verdict(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
-        *told_lines(examination.told),
+        *told,
+        *((stale,) if stale and stale not in told else ()),
         *rolled_back_lines(examination.rolled_back),
     )
 

@@ -189,12 +189,15 @@ def told_data(told: ReleaseStatus | None) -> documents.Standing:
         "revocation": why and revocation_data(why),
         "gone": told.gone if told else None,
         "unsigned": told.unsigned if told else None,
+        "stale": told.stale if told else None,
     }
 
 
 def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
+    # Once for a repository, however many of its releases are installed.
+    lines += tuple(dict.fromkeys(each.stale for each in told.values() if each.stale))
     if any(each.revocation for each in told.values()):
         return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
     return lines
