@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import calendar
 from support.stub_drivers import StubDrivers
 from support.tools import REQUIRED
 
@@ -28,6 +30,11 @@ def pytest_configure() -> None:
     """Forget the developer's settings, before the widest fixture runs."""
     for name in [name for name in os.environ if name.startswith("TSUKU_") and name not in KEPT]:
         del os.environ[name]
+    # No test has a today: each has the day of the embedded metadata, unless it asks for another.
+    # So a test that nobody thought of has it, too; one that fails without a fixture would still
+    # have to be met on the day that breaks it. tests/project/test_the_day.py keeps the program to
+    # its one clock.
+    calendar.fix()
     # pytest imports readline, which sets both for child processes, behind the back of Python. A
     # worker of xdist is such a child.
     for name in ("COLUMNS", "LINES"):
@@ -66,6 +73,17 @@ def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "tsuku-state"))
     monkeypatch.setenv("TSUKU_LLM_REFRESH", "never")  # the built-in address is a real host's
     return home
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
+    """What gives the program another day, here and in children that are started afterwards."""
+
+    def move(day: datetime) -> None:
+        for name, value in calendar.on(day).items():
+            monkeypatch.setenv(name, value)
+
+    return move
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from tsuku_llm import clock
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Network
 from tsuku_publish.errors import PublishError, in_one_line
@@ -126,7 +127,7 @@ class HostingService:
         return urlunsplit(parts._replace(netloc=login + parts.netloc))
 
     def _now(self) -> datetime:
-        return datetime.now(timezone.utc)
+        return clock.now()
 
 
 _JSON = "application/vnd.github+json"

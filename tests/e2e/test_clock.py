@@ -5,6 +5,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from support import calendar
 from support.program import COMMAND, Result
 from support.release_server import User
 from support.tools import require_tool
@@ -15,7 +16,7 @@ AGO = "2020-01-01 12:00:00"
 def then(user: User, *arguments: str) -> Result:
     """Run it in 2020; what counts seconds goes on as it does."""
     line = [require_tool("faketime"), AGO, *COMMAND, *arguments]
-    env = {**user.env, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    env = {**user.env, **calendar.on(None), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=600)
     return Result(done.returncode, done.stdout, done.stderr)
 

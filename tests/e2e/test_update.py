@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from support.folder_shop import FolderShop
 from support.release_server import NAME, User
 from support.serving import serving
 
+from tsuku_llm import clock
 from tsuku_llm.operations.opening import FAKE_HARDWARE
 
 H200 = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
@@ -266,7 +267,7 @@ def start(user: User, *words: str, **extra: str) -> str:
 
 def a_day_passes(user: User) -> None:
     mark = user.data / "state" / "update-look"
-    before = datetime.now(timezone.utc) - timedelta(hours=25)
+    before = clock.now() - timedelta(hours=25)
     os.utime(mark, (before.timestamp(),) * 2)
 
 
@@ -292,7 +293,7 @@ def test_a_clock_from_the_future_does_not_silence_the_notice(
     publish(folder_shop, "b2")
     check(owner)
     start(owner)
-    ahead = datetime.now(timezone.utc) + timedelta(days=900)
+    ahead = clock.now() + timedelta(days=900)
     os.utime(owner.data / "state" / "update-look", (ahead.timestamp(),) * 2)
     assert "b2 is there" in start(owner)
 

@@ -5,12 +5,13 @@ import json
 import random
 import shutil
 import zipfile
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from support.folder_shop import FolderShop, Notes
+from support.folder_shop import NOW, FolderShop, Notes
 from support.release_server import NAME
 from support.sessions import changed
 from support.sweeps import stride
@@ -314,7 +315,10 @@ def stranger(shop: FolderShop, tmp_path: Path) -> Session:
     return user
 
 
-def test_expired_metadata_is_accepted_only_aloud(tmp_path: Path) -> None:
+def test_expired_metadata_is_accepted_only_aloud(
+    tmp_path: Path, at: Callable[[datetime], None]
+) -> None:
+    at(NOW)
     shop = FolderShop(tmp_path / "shop")
     shop.simulator.expire("timestamp", datetime(2026, 12, 1, tzinfo=timezone.utc))
     shop.publish("b1", {"cpu": shop.variant(shop.stand_in("b1"))})

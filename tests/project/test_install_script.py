@@ -104,7 +104,13 @@ def printed_command(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_shellcheck_has_nothing_to_say() -> None:
-    scripts = [SCRIPT, ROOT / "ci/environment.sh", ROOT / "ci/test", ROOT / ".ci/run"]
+    scripts = [
+        SCRIPT,
+        ROOT / "ci/environment.sh",
+        ROOT / "ci/test",
+        ROOT / "ci/at",
+        ROOT / ".ci/run",
+    ]
     done = subprocess.run(
         [require_tool("shellcheck"), *scripts], capture_output=True, text=True, check=False
     )

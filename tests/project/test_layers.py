@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_version": frozenset(),
     "errors": frozenset(),
     "backends": frozenset(),
+    "clock": frozenset(),
     "packages": frozenset({"backends"}),
     "own_copy": frozenset(),
     "process": frozenset(),
@@ -45,7 +46,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "requirements": frozenset(),
     "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
     | {"trust"},
-    "catalog": frozenset({"config", "disk", "files", "embedded", "errors", "folders", "manifest"})
+    "catalog": frozenset(
+        {"clock", "config", "disk", "files", "embedded", "errors", "folders", "manifest"}
+    )
     | {"revocations", "metadata_status", "trust"},
     "mirror_folder": frozenset({"catalog", "disk", "errors", "files", "folders", "manifest"})
     | {"records"},
@@ -60,19 +63,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # A program of its own: it runs where this package is not installed yet.
     "bundle_start": frozenset(),
     "program_wheels": frozenset(),
-    "fetch": frozenset({"_version", "config", "disk", "errors", "files", "manifest", "safe_text"})
+    "fetch": frozenset(
+        {"_version", "clock", "config", "disk", "errors", "files", "manifest", "safe_text"}
+    )
     | {"bundle_file"},
     "archive": frozenset({"backends", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
-    "launch": frozenset({"backends", "errors", "packages", "process", "records", "system_limits"}),
+    "launch": frozenset(
+        {"backends", "clock", "errors", "packages", "process", "records", "system_limits"}
+    ),
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "model_caches": frozenset({"launch"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
     | {"combinations"}
-    | {"_version", "config", "disk", "driver_child", "files", "folders", "instances"}
+    | {"_version", "clock", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"bundle_file", "bundle_sbom", "bundle_start", "program_wheels"}
     | {"local_host", "mirror_folder", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
@@ -472,7 +479,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "classify": frozenset({"binaries", "errors", "facts"}),
     "contents": frozenset({"binaries", "errors"})
     | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
-    "hosting": frozenset({"errors", "facts", "tsuku_llm.errors", "tsuku_llm.fetch"}),
+    "hosting": frozenset({"errors", "facts", "tsuku_llm.clock", "tsuku_llm.errors"})
+    | {"tsuku_llm.fetch"},
     "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"}),
     "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
     | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
@@ -528,7 +536,8 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"classify", "documents", "founding", "keys", "packing", "passphrases", "plan", "promoted"}
     | {"published", "refresh"}
     | {"releases", "review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
-    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"}
+    | {"tsuku_llm.cli", "tsuku_llm.clock", "tsuku_llm.errors", "tsuku_llm.revocations"}
+    | {"tsuku_llm.safe_text"}
     # The command that adds this program's own extra.
     | {"tsuku_llm.operations", "tsuku_llm.own_copy"},
 }

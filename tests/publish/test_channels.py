@@ -3,10 +3,13 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.calendar import day
 from support.own_publisher import ROLE, write_plan
 from support.release_data import copied_data, keys_of, release_tool, signers_file
 from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, stolen
@@ -18,8 +21,9 @@ from tsuku_publish.plan import load_plan
 
 
 @pytest.fixture
-def team(tmp_path: Path) -> Team:
-    """A repository that people sign alone, as all were before."""
+def team(tmp_path: Path, at: Callable[[datetime], None]) -> Team:
+    """A repository that people sign alone, as all were before; the nightly channel expires soon."""
+    at(day("2026-11-25"))
     made = Team(tmp_path)
     made.data.mkdir()
     write_plan(made.data, {"stable": [], "nightly": []})

@@ -352,8 +352,25 @@ def test_half_a_file_of_a_signer_is_found(
     assert [*secrets] == ["anna"]
     assert len(secrets["anna"]) == 32
     body = b"".join(line for line in block.splitlines() if b":" not in line and b"-" not in line)
-    for written in (base64.b64decode(body), b"copied " + body, body.replace(b"+", b"-")):
+    for written in (base64.b64decode(body), b"copied " + body, for_urls(body)):
         assert Finding("anna", "here") in search([("here", written)], secrets)[0]
+
+
+def for_urls(text: bytes) -> bytes:
+    """The same base64 in the other alphabet: both letters differ, and no text has a mixture."""
+    return text.translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def test_a_signer_is_found_in_both_alphabets_whichever_letters_it_has() -> None:
+    seeds = [shake_128(b"%d" % number).digest(32) for number in range(400)]
+    # Both halves of some have both letters that the alphabets differ in.
+    seeds += [(b"\xfb\xef\xbe\xff\xff" * 7)[:32], (b"\xff\xff\xff\xfb\xef\xbe" * 6)[:32]]
+    halves = [[base64.b64encode(half) for half in (seed[:15], seed[18:])] for seed in seeds]
+    assert any(all(b"+" in half and b"/" in half for half in both) for both in halves)
+    for seed in seeds:
+        text = base64.b64encode(b"before" + seed + b"after")
+        for written in (text, for_urls(text)):
+            assert search([("here", written)], {"anna": seed})[0] == [Finding("anna", "here")]
 
 
 def test_public_keys_and_examples_are_no_finding(tmp_path: Path) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tsuku_llm import trust
+from tsuku_llm import clock, trust
 from tsuku_llm.catalog.copies import (
     LARGEST_FILE,
     DelegatedOnDemand,
@@ -94,7 +94,7 @@ def refresh(
         # four roles of every repository, but no delegated role.
         fetched = _fetched(repository, copy, download)
         trusted = verified_metadata("updated", fetched, repository, roots)
-        if expired := trusted.expired(datetime.now(timezone.utc)):
+        if expired := trusted.expired(clock.now()):
             fact = f"{expired[0][:60]!a} is expired"
             raise _stale(repository, fact, trusted.roles)
         # The updater compares with its own state, which may have been lost: this compares with
@@ -262,7 +262,7 @@ def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> D
 
 
 def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
-    now = datetime.now(timezone.utc)
+    now = clock.now()
     signed = [role.issued for role in roles.values() if role.issued and role.expires <= now]
     since = f" since {max(signed):%Y-%m-%d}" if signed else ""
     return StaleMetadata(
@@ -276,7 +276,7 @@ def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) ->
 
 def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
     """Describe each served role that has expired, with its age."""
-    now = datetime.now(timezone.utc)  # the updater uses this clock, too
+    now = clock.now()  # the updater reads the same clock
     for role, state in seen.items():
         age = Freshness(role, state.issued, state.expires)
         if age.expired(now):

@@ -9,13 +9,13 @@ import contextlib
 import email.utils
 import math
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import MAXYEAR
 from functools import partial
 
 import httpx
 
+from tsuku_llm import clock
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError, ProxyError
 from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.network import Network
@@ -205,7 +205,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     if until is None:
         return None
     now = _moment(headers.get("date", ""))
-    return max(0.0, until - (time.time() if now is None else now))
+    return max(0.0, until - (clock.now().timestamp() if now is None else now))
 
 
 def _moment(value: str) -> float | None:

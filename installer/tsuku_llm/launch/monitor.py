@@ -8,10 +8,10 @@ into the ``Readiness`` that both share.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm import clock
 from tsuku_llm.errors import GpuLost, NotOnGpu, SilentCpu, TsukuError
 from tsuku_llm.launch import health
 from tsuku_llm.launch.addresses import ServerAddress, urls_of, wants_page
@@ -344,7 +344,7 @@ def _trouble(problem: ServerProblem | None, before: Trouble | None) -> Trouble |
     # Another problem may have been told meanwhile, behind which this one goes on.
     if before and before[:2] == (problem.kind, text):
         return before
-    return Trouble(problem.kind, text, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    return Trouble(problem.kind, text, clock.stamp())
 
 
 def _refused(report: StartReport, broken: str, limit: Wishes) -> TsukuError:

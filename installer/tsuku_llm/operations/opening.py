@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tsuku_llm import clock
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import ALL, load
 from tsuku_llm.errors import UsageError
@@ -82,7 +82,7 @@ def opened_session(  # noqa: PLR0913
         yield Session(
             paths,
             settings,
-            Machine(host, datetime.now(timezone.utc), environ),
+            Machine(host, clock.now(), environ),
             user,
             offline=offline,
             agreed=agreed,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm import clock
 from tsuku_llm.errors import (
     DoesNotFit,
     GpuLost,
@@ -348,7 +347,7 @@ class VersionStart(NamedTuple):
         from tsuku_llm.launch.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
 
         receipt = self.installed.receipt
-        now = datetime.now(timezone.utc) if self.restarts else self.session.machine.now
+        now = clock.now() if self.restarts else self.session.machine.now
         return StartReport(
             name=self.how.name,
             release=receipt.release,
@@ -432,8 +431,7 @@ def _death(death: Diagnosis) -> Trouble:
     """Return why a server ended after it had served, for its record."""
     from tsuku_llm.launch.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
 
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], since)
+    return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
 
 
 def _names(check: Check) -> set[str]:

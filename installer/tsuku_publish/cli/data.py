@@ -15,7 +15,7 @@ from tsuku_llm.cli.console import Console
 from tsuku_publish import revoked
 from tsuku_publish.attestations import Attest
 from tsuku_publish.classify import require_rules
-from tsuku_publish.cli.options import DAY, FILE, FOLDER, TODAY, data_option, root_option, tell
+from tsuku_publish.cli.options import DAY, FILE, FOLDER, data_option, root_option, tell, today
 from tsuku_publish.folder import locked
 from tsuku_publish.plan import load_plan
 from tsuku_publish.refresh import Refresh
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tsuku_publish.cli import documents
 
 day_option = click.option(
-    "--on", "day", type=DAY, metavar="DAY", default=TODAY, help="Since when; today."
+    "--on", "day", type=DAY, metavar="DAY", default=today, help="Since when; today."
 )
 
 
@@ -138,7 +138,7 @@ def revoke(  # noqa: PLR0913 - each is an option
             f"warning: {', '.join(same)} has builds of {tag}; clients refuse the same builds under "
             "every name"
         )
-    if f"{day:%Y-%m-%d}" > TODAY:
+    if f"{day:%Y-%m-%d}" > today():
         console.note(
             f"warning: {day:%Y-%m-%d} has not come yet (UTC); clients refuse {tag} as soon as they "
             "see the list, and it cannot be withdrawn before that day"

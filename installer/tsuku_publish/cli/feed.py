@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tsuku_llm import clock
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
@@ -57,7 +58,7 @@ def feed(  # noqa: PLR0913 - each is an option
     def say(line: str) -> None:
         tell(console, line)
 
-    time = (now or datetime.now(timezone.utc)).replace(tzinfo=timezone.utc)
+    time = (now or clock.now()).replace(tzinfo=timezone.utc)
     require_rules(data)
     channel = load_settings(data).channel
     delegated = channel in load_plan(data).delegated

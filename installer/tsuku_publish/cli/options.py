@@ -3,12 +3,13 @@
 import getpass
 import sys
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from tsuku_llm import clock
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
@@ -24,8 +25,6 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)
 DAY = click.DateTime(["%Y-%m-%d"])
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%SZ"])
-TODAY = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-NOW = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 data_option = click.option(
     "--data",
@@ -58,7 +57,7 @@ issued_option = click.option(
     "--issued",
     type=TIME,
     metavar="DAY",
-    default=NOW,
+    default=clock.stamp,
     help="The day of new versions, or a time in UTC; now.",
 )
 channel_option = click.option(
@@ -82,6 +81,11 @@ published_option = click.option(
 )
 offline_option = click.option("--offline", is_flag=True, help="Do not ask there what is published.")
 yes_option = click.option("--yes", is_flag=True, help="Sign without a question.")
+
+
+def today() -> str:
+    """Return the present day in UTC, as a document has it: ``YYYY-MM-DD``."""
+    return clock.now().strftime("%Y-%m-%d")
 
 
 def asking(console: Console) -> Callable[[str], str | None]:
@@ -123,7 +127,7 @@ def question(console: Console, option: str, text: str) -> str:
 def seen_at(option: str) -> datetime | None:
     """Return the time at which something is seen; None if the option says another than now."""
     given = click.get_current_context().get_parameter_source(option)
-    return datetime.now(timezone.utc) if given is ParameterSource.DEFAULT else None
+    return clock.now() if given is ParameterSource.DEFAULT else None
 
 
 def published_at(

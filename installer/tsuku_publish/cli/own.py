@@ -20,11 +20,11 @@ from tsuku_llm.errors import UsageError
 from tsuku_publish.cli.options import (
     DAY,
     FOLDER,
-    TODAY,
     asking,
     data_option,
     issued_option,
     question,
+    today,
 )
 from tsuku_publish.cli.pack import ANY, archive_document
 from tsuku_publish.folder import locked
@@ -146,7 +146,7 @@ def init(  # noqa: PLR0913 - each is an option
     multiple=True,
     help="A library that all machines have anyway.",
 )
-@click.option("--on", "day", type=DAY, metavar="DAY", default=TODAY, help="Its date; today.")
+@click.option("--on", "day", type=DAY, metavar="DAY", default=today, help="Its date; today.")
 def add(  # noqa: PLR0913 - each is an option
     *,
     data: Path,

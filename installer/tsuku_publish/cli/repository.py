@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tsuku_llm import clock
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
@@ -91,8 +92,8 @@ def check(
     if a client of any root would be stuck, or if a package would refuse what is published. Without
     --on it records what channels with their own signers have now, for promote.
     """
-    plan, clock = load_plan(data), datetime.now(timezone.utc)
-    now = (day or clock.replace(hour=0, minute=0, second=0)).replace(tzinfo=timezone.utc)
+    plan, seen = load_plan(data), clock.now()
+    now = (day or seen.replace(hour=0, minute=0, second=0)).replace(tzinfo=timezone.utc)
     copy = copy_at(place or str(plan.signed))
     repository = verify(copy, first_root(copy))
     roles, left = repository.roles, days_left(repository, now)
@@ -135,7 +136,7 @@ def check(
         found["published"] = {"versions": versions, "root": newest}
     if day is None:
         seen_at = copy_at(published) if published else copy
-        observe(verify(seen_at, root := first_root(seen_at)), root, clock)
+        observe(verify(seen_at, root := first_root(seen_at)), root, seen)
     if found["late"]:
         return _failed(found, f"sign again: {', '.join(found['late'])}")
     return CommandResult(found)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tsuku_llm import clock
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_publish.ceremony import is_begun, next_state
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (
     FOLDER,
-    NOW,
     TIME,
     channel_option,
     data_option,
@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from tsuku_publish.cli import documents
 
 on_option = click.option(
-    "--on", "now", type=TIME, metavar="DAY", default=NOW, help="As if it were that day, or time."
+    "--on",
+    "now",
+    type=TIME,
+    metavar="DAY",
+    default=clock.stamp,
+    help="As if it were that day, or time.",
 )
 
 

@@ -1,0 +1,69 @@
+"""Moves the clocks of the program in a test's children; Python imports it as it starts.
+
+It runs in every child, so it does nothing until a module with a clock is imported. The variable
+has the seconds by which the clock differs from the system's: ``support.calendar`` sets it.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+VARIABLE = "TESTS_CLOCK_SHIFT"
+
+
+def install() -> None:
+    """Move the clocks of the modules that this process has, or imports from now on."""
+    if not any(isinstance(each, _Finder) for each in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    for name, move in _MOVES.items():
+        if name in sys.modules:
+            move(sys.modules[name])
+
+
+def _move_ours(module: Any) -> None:
+    # The day of a process is in its environment. So a fixture can change it, and each program that
+    # is forked from one process has its own.
+    module.time = SimpleNamespace(time=lambda: time.time() + float(os.environ.get(VARIABLE) or 0))
+
+
+def _move_tuf(module: Any) -> None:
+    from tsuku_llm import clock  # noqa: PLC0415
+
+    real = module.datetime
+    moved = SimpleNamespace(now=lambda _zone: clock.now())
+    module.datetime = SimpleNamespace(datetime=moved, timezone=real.timezone)
+
+
+_MOVES: dict[str, Callable[[Any], None]] = {
+    "tsuku_llm.clock": _move_ours,
+    "tuf.ngclient._internal.trusted_metadata_set": _move_tuf,
+}
+
+
+class _Finder:
+    """Finds the modules with a clock as Python does, and moves their clocks once they are run."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        move = _MOVES.get(name)
+        spec = PathFinder.find_spec(name, path) if move else None
+        if move is None or spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            move(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+if __name__ == "sitecustomize":
+    install()
