@@ -113,9 +113,10 @@ def test_modes_do_not_depend_on_the_umask(store: Store, umask: int) -> None:
     modes = {name: mode & 0o7777 for name, (mode, _) in snapshot(installed.path).items()}
     for link in installed.receipt.links:
         del modes[f"tree/{link.path}"]
-    assert modes.pop("tree/llama-server") == 0o755
-    assert {modes.pop(name) for name in ("tree", "tree/share", "tree/share/licenses")} == {0o755}
-    assert set(modes.values()) == {0o644}
+    assert modes.pop("tree/llama-server") == 0o555
+    assert {modes.pop(name) for name in ("tree", "tree/share", "tree/share/licenses")} == {0o555}
+    assert {mode for name, mode in modes.items() if name.startswith("tree/")} == {0o444}
+    assert {mode for name, mode in modes.items() if not name.startswith("tree/")} == {0o644}
     assert store.data.stat().st_mode & 0o777 == 0o755
 
 

@@ -199,5 +199,5 @@ def test_files_of_other_modes_are_not_shared(store: Store) -> None:
     old = install(store, "b100")
     new = install(store, "b200", files={**FILES, "other": content})
     assert (old.tree / "llama-server").samefile(new.tree / "llama-server")
-    assert (new.tree / "other").stat().st_mode & 0o777 == 0o644
-    assert (new.tree / "llama-server").stat().st_mode & 0o777 == 0o755
+    assert (new.tree / "other").stat().st_mode & 0o777 == 0o444
+    assert (new.tree / "llama-server").stat().st_mode & 0o777 == 0o555

@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool, require_no_plugins
+from tsuku_llm.launch.planning import LaunchPlan, plan_server, plan_tool
 from tsuku_llm.operations.caches import build_caches, would_give
 from tsuku_llm.operations.revocation import ReleaseStatus, require_not_revoked, signed_status
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
-from tsuku_llm.ownership import check_path
+from tsuku_llm.operations.which import (
+    become,
+    build_of,
+    requested_version,
+    require_safe_folder,
+    server_folder,
+    tool_of,
+)
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -46,11 +52,9 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
         build_caches(session, installed.receipt.backend) as caches,
     ):
         plan = plan_of(installed, tool, arguments, caches.environ)
-        reader.check(installed)
+        reader.admit(installed)
         require_not_revoked(session, installed.receipt)
-        # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
-        check_path(plan.cwd)
-        require_no_plugins(plan.cwd)
+        require_safe_folder(session, plan.cwd)
         session.user.note(installed.receipt.line)
         return become(plan, tuple(each for each in (held, caches.held) if each is not None))
 
@@ -91,7 +95,9 @@ def planned(session: Session, arguments: Sequence[str]) -> Planned:
     installed = requested_version(session.reader, session)
     build = build_of(installed)
     environ = would_give(session, build.backend)
-    plan = plan_server(build, arguments, cwd=working_folder(), environ=environ)
+    cwd = working_folder()
+    runs_in = server_folder(session, cwd)
+    plan = plan_server(build, arguments, cwd=cwd, environ=environ, runs_in=runs_in)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     ask = partial(check_devices, build, installed.id, notes, environ)
     placement: Placement | None = None
