@@ -68,6 +68,10 @@ def test_X06_a_relative_path_means_the_users_folder(option: str) -> None:
         (("--model=x.gguf",), ("--model=x.gguf",)),
         (("-hff", "x.gguf"), ("-hff", "x.gguf")),
         (("--host", "s.sock"), ("--host", f"{CWD}/s.sock")),
+        (("--host", "a.sock,b.sock"), ("--host", f"{CWD}/a.sock,{CWD}/b.sock")),
+        (("--host", "127.0.0.1, s.sock"), ("--host", f"127.0.0.1,{CWD}/s.sock")),
+        (("--host", '"a,b.sock",/c.sock'), ("--host", f'"{CWD}/a,b.sock",/c.sock')),
+        (("--host", "127.0.0.1,::1"), ("--host", "127.0.0.1,::1")),
         (("--host", "0.0.0.0"), ("--host", "0.0.0.0")),  # noqa: S104
         (("--lora", "a,/b,c"), ("--lora", f"{CWD}/a,/b,{CWD}/c")),
         (("--lora-scaled", "a:0.5,b:2"), ("--lora-scaled", f"{CWD}/a:0.5,{CWD}/b:2")),

@@ -155,6 +155,32 @@ def test_what_cannot_be_shown_does_not_keep_the_promise(
     assert starter.report.verdict is Verdict.UNKNOWN
 
 
+def test_N10_a_socket_that_a_killed_server_left_is_taken_over(
+    data: Path, starter: Starter, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=("serve",))
+    path = tmp_path / "s.sock"
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+        assert starter.start("--host", str(path), require_gpu=True, min_gpu_share=0) == 0
+        assert starter.report.ready
+        path.unlink(missing_ok=True)
+
+
+def test_N10_a_socket_at_which_another_program_listens_is_named(
+    data: Path, starter: Starter, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=("exit 1",))
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(path))
+        living.listen()
+        with pytest.raises(LaunchError, match=r"nothing can listen on .*s\.sock: it is in use"):
+            starter.start("--host", f"{tmp_path}/other.sock,{path}")
+        assert path.exists()
+
+
 def test_a_router_is_not_accused_before_it_has_a_model(data: Path, starter: Starter) -> None:
     """It refuses a request that names no model, and its children compute later."""
     install_stand_in(data, files=PLUGIN, serve=("map llama-server", "refuse 400 400", "listen"))
