@@ -128,6 +128,15 @@ def test_N01_the_root_folder_is_nobodys(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("installed")
+def test_N01_a_server_that_several_programs_share_runs_in_none_of_their_folders(
+    home: Path, folder: Path
+) -> None:
+    done = serve(home, folder, "--own-folder")
+    assert where(done) == home / "llm/state/work"
+    assert "warning" not in done.stderr
+
+
+@pytest.mark.usefixtures("installed")
 def test_N01_a_plugin_in_our_own_folder_is_named(home: Path) -> None:
     assert serve(home, Path("/")).code == 0
     (home / "llm/state/work/libggml-cpu-evil.so").write_bytes(b"evil")
