@@ -3,6 +3,7 @@
 Root ignores modes, so these run as another user.
 """
 
+import functools
 import os
 import tempfile
 import threading
@@ -11,7 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.stored import FILES, install, snapshot
+from support.stored import FILES, snapshot
+from support.stored import install as install_open
 
 from tsuku_llm.errors import TamperedInstall
 from tsuku_llm.store.store import Store
@@ -19,6 +21,7 @@ from tsuku_llm.store.store import Store
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user of the system")
 
 NOBODY = 65534
+install = functools.partial(install_open, sealed=True)
 LIBRARY = "libggml-base.so.0.9.5"
 
 
@@ -28,7 +31,7 @@ def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = Store(tmp_path_factory.mktemp("first") / "llm")
     for release in ("b1", "b2", "b3"):
         installed = install(store, release)
-    (installed.tree / "core").touch()
+    plant(installed.tree, "core")
     store.admit(installed)
     store.prune()
 

@@ -107,7 +107,7 @@ def test_empty_folders_of_an_archive_are_dropped(store: Store) -> None:
 def test_modes_do_not_depend_on_the_umask(store: Store, umask: int) -> None:
     old = os.umask(umask)
     try:
-        installed = install(store)
+        installed = install(store, sealed=True)
     finally:
         os.umask(old)
     modes = {name: mode & 0o7777 for name, (mode, _) in snapshot(installed.path).items()}
@@ -208,6 +208,7 @@ def test_large_files_are_hashed_two_at_once(store: Store) -> None:
         fill(staging.tree, files, {})
         installed = store.commit(staging, make_receipt(files=files, links={}))
     store.check(installed, full=True)
+    (installed.tree / "b.so").chmod(0o644)
     (installed.tree / "b.so").write_bytes(b"c" * (2 << 20))
     with pytest.raises(TamperedInstall) as caught:
         store.check(installed, full=True)
