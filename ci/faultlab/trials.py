@@ -19,6 +19,7 @@ from ci.faultlab import (
     resuming,
     servers,
     system_calls,
+    untouched,
     updating,
 )
 from ci.faultlab.bench import Bench, open_bench
@@ -58,6 +59,7 @@ TRIALS = (
     Trial("a disk that is full", frozenset({"A26", "C03"}), devices.fill_up),
     Trial("a large download cut off", frozenset({"C12"}), resuming.resume),
     Trial("builds from source", frozenset({"B01", "B02", "B03"}), builds.interrupt),
+    Trial("kills around a build with foreign files", frozenset({"N01"}), untouched.sweep),
     Trial("many processes", frozenset(f"L0{number}" for number in range(1, 9)), crowds.crowd),
 )
 

@@ -24,8 +24,12 @@ if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
 
 FOLDER_MODE = 0o755
+SEALED_FOLDER_MODE = 0o555
+"""The mode of the folders of a build: nothing can be written beside its files by mistake."""
 FILE_MODE = 0o644
 _PRIVATE_FOLDER_MODE = 0o700
+_MAY_CHANGE = 0o300
+"""What the owner of a folder needs to add, rename and remove names in it."""
 TEMPORARY_SUFFIX = ".tmp"
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -182,7 +186,24 @@ def drop_tree(path: Path) -> None:
     from shutil import rmtree  # noqa: PLC0415
 
     with suppress(OSError):  # ignore_errors does not cover everything that rmtree does
+        # The folders of a build are sealed, and only root may remove names from such a folder.
+        for folder, _, _ in os.walk(path):
+            open_for_changes(Path(folder))
         rmtree(path, ignore_errors=True)
+
+
+def open_for_changes(folder: Path | int) -> bool:
+    """Let the owner change the names in a folder, by its path or descriptor; tell if it was sealed.
+
+    On Windows modes seal nothing. Raises ``OSError``.
+    """
+    if sys.platform == "win32":
+        return False
+    mode = stat.S_IMODE(os.stat(folder).st_mode)  # noqa: PTH116 - it may be a descriptor
+    if mode & _MAY_CHANGE == _MAY_CHANGE:
+        return False
+    os.chmod(folder, mode | _MAY_CHANGE)  # noqa: PTH101 - as above
+    return True
 
 
 def rename(source: Path, target: Path) -> None:

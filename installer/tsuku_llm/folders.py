@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore
-from tsuku_llm.files import TEMPORARY_SUFFIX
+from tsuku_llm.files import TEMPORARY_SUFFIX, open_for_changes
 from tsuku_llm.ownership import require_trusted_owner
 
 _OPEN = (
@@ -92,6 +92,10 @@ class Folder:
             rmtree(self.path / name)
             return
         with self.inner(name) as folder:
+            # A folder of a build is sealed; another user's cannot be opened up, nor emptied.
+            if folder._descriptor is not None:  # noqa: SLF001
+                with suppress(OSError):
+                    open_for_changes(folder._descriptor)  # noqa: SLF001
             with os.scandir(folder._descriptor) as entries:  # noqa: SLF001
                 # Read all names before the first removal: a changing folder may hide names from a
                 # scan.

@@ -47,6 +47,17 @@ def check_path(path: Path) -> None:
                 _require_unwritable(step, status)
 
 
+def check_own_folder(folder: Path) -> None:
+    """Refuse a folder, as ``check_path``, and one into which another user could put a file.
+
+    So a sticky folder (/tmp) is refused, too. Raises UnsafeLocation and StoreError.
+    """
+    check_path(folder)
+    if sys.platform != "win32":
+        with disk_errors("checking who owns the folder", folder):
+            _require_unwritable(folder, folder.stat(), sticky=False)
+
+
 def check_below(folder: Path) -> None:
     """Refuse a folder whose content is run if another user could change anything in it.
 

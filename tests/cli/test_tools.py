@@ -149,9 +149,28 @@ def test_X08_a_tool_chooses_its_devices_and_gets_no_foreign_code(home: Path, fol
 
 
 def test_X01_a_changed_tree_is_not_run(installed: Installed, home: Path, folder: Path) -> None:
-    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    server = installed.tree / "llama-server"
+    server.write_bytes(server.read_bytes() + b"x")
     done = run(home, folder, "llama-cli")
     assert (done.code, done.stdout) == (5, "")
+
+
+def test_N01_a_foreign_plugin_is_moved_out_of_the_tree(
+    installed: Installed, home: Path, folder: Path
+) -> None:
+    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    done = run(home, folder, "llama-cli")
+    assert done.code == 0, done.stderr
+    (moved,) = (home / "llm/set-aside").rglob("libggml-evil.so")
+    assert f"libggml-evil.so is not part of the build, and was moved to {moved}" in done.stderr
+    assert not (installed.tree / "libggml-evil.so").exists()
+
+
+def test_N01_a_tool_does_not_run_in_a_folder_of_the_store(installed: Installed, home: Path) -> None:
+    for inside in (installed.tree, installed.path, home / "llm"):
+        done = run(home, inside, "llama-cli")
+        assert (done.code, done.stdout) == (6, ""), inside
+        assert "belongs to tsuku-llm" in done.stderr
 
 
 @pytest.mark.usefixtures("installed")

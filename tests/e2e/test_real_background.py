@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builds import REAL_SERVER, real_build
+from support.builds import REAL_SERVER, compile_library, real_build
 from support.processes import gone
 from support.program import Result, environment, run_program
 from support.stored import install
@@ -182,3 +183,35 @@ def test_a_tool_of_the_real_build_runs(home: Home) -> None:
     assert "version: " in done.stdout + done.stderr
     done = home.run("run", "llama-quantize")
     assert "tool: llama-server" in done.stderr
+
+
+WITNESS = """
+#include <stdio.h>
+__attribute__((constructor)) static void loaded(void) {{ fclose(fopen("{witness}", "w")); }}
+"""
+
+
+def test_N01_a_planted_plugin_is_not_loaded(home: Home, tmp_path: Path) -> None:
+    """ggml looks for plugins in the working folder and beside the server."""
+    witness, folder = tmp_path / "loaded", tmp_path / "folder"
+    folder.mkdir(mode=0o755)
+    plugin = compile_library(folder / "libggml-cpu-evil.so", WITNESS.format(witness=witness))
+    (version,) = Store(home.path / "llm").installed()
+    server = version.tree / "llama-server"
+    subprocess.run([server, "--list-devices"], cwd=folder, check=True, capture_output=True)
+    assert witness.exists(), "the attack itself does not work"
+    witness.unlink()
+    for place in (folder, version.tree):
+        if place == version.tree:
+            place.chmod(0o755)
+            plugin.rename(place / plugin.name)
+        for words in (
+            ("serve", "--exec", "--", "--list-devices"),
+            ("serve", "--", "--list-devices"),
+        ):
+            done = run_program(*words, env=environment(home.path), cwd=folder)
+            assert done.code == 0, done.stderr
+            assert "libggml-cpu-evil.so" in done.stderr or place == version.tree
+            assert not witness.exists(), (place, words)
+    (kept,) = (home.path / "llm/set-aside").rglob(plugin.name)
+    assert kept.exists()

@@ -12,7 +12,7 @@ from support.release_server import NAME
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
 
-PRIVATE = {"llm/state/servers", "llm/state/credentials"}
+PRIVATE = {"llm/state/servers", "llm/state/credentials", "llm/state/work"}
 """Folders that only their owner may look into: prompts and keys."""
 
 STEPS = (
@@ -97,10 +97,11 @@ def wrong(home: Path) -> list[str]:
 
 def expected(name: str, *, folder: bool) -> set[int]:
     """The modes that a name may have."""
+    in_a_build = name.startswith("llm/versions/") and "/tree" in name
     if folder:
-        return {0o700} if name in PRIVATE else {0o755}
-    if name.startswith("llm/versions/") and "/tree/" in name:
-        return {0o644, 0o755}
+        return {0o700} if name in PRIVATE else {0o555} if in_a_build else {0o755}
+    if in_a_build:
+        return {0o444, 0o555}
     closed = any(name.startswith(f"{folder}/") for folder in PRIVATE)
     # python-tuf keeps its own files for their owner; settings follow the umask.
     closed = closed or "/client/" in name or name == "config.toml"

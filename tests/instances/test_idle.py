@@ -128,7 +128,7 @@ def test_an_open_request_at_a_unix_socket_is_seen(tmp_path: Path) -> None:
     path = str(tmp_path / "llm.sock")
 
     def seen() -> frozenset[object]:
-        sample = sample_activity(os.getpid(), path)
+        sample = sample_activity(os.getpid(), [path])
         assert sample
         return frozenset(sample.connections)
 
@@ -148,4 +148,4 @@ def test_an_open_request_at_a_unix_socket_is_seen(tmp_path: Path) -> None:
 
 def test_a_process_that_has_ended_has_no_sample() -> None:
     assert sample_activity(2**22 + 1) is None
-    assert sample_activity(2**22 + 1, "/run/llm.sock") is None
+    assert sample_activity(2**22 + 1, ["/run/llm.sock"]) is None

@@ -42,6 +42,14 @@ TLS = "--ssl-key-file k --ssl-cert-file c"
         ("", {"LLAMA_ARG_SSL_KEY_FILE": "k", "LLAMA_ARG_SSL_CERT_FILE": ""}, ServerAddress()),
         ("--ssl-key-file k", {"LLAMA_ARG_SSL_CERT_FILE": "c"}, ServerAddress(tls=True)),
         ("--host /run/a.sock", {}, ServerAddress("/run/a.sock", 8080)),
+        ("--host a.sock,b.sock", {}, ServerAddress("a.sock", others=("b.sock",))),
+        ("--host 127.0.0.1,::1 --port 9", {}, ServerAddress(port=9, others=("::1",))),
+        ("--host ::1,a.sock", {}, ServerAddress("::1", others=("a.sock",))),
+        ("--host ,::1,", {}, ServerAddress("::1")),
+        ('--host "a,b.sock",c.sock', {}, ServerAddress("a,b.sock", others=("c.sock",))),
+        ("", {"LLAMA_ARG_HOST": "::1, h"}, ServerAddress("::1", others=("h",))),
+        # What is open to other machines is told.
+        ("--host 127.0.0.1,0.0.0.0", {}, ServerAddress("0.0.0.0", others=("127.0.0.1",))),  # noqa: S104
     ],
 )
 def test_the_address_comes_from_arguments_and_variables(
@@ -145,6 +153,9 @@ def test_the_page_is_there_unless_it_is_turned_off(
         (["--host", "h:80"], {}, "--host 'h:80' is not an address or a name of this machine"),
         (["--host", ""], {}, "--host '' is not an address or a name of this machine"),
         ([], {"LLAMA_ARG_HOST": "http://h"}, "LLAMA_ARG_HOST 'http://h' is not an address"),
+        (["--host", ","], {}, "--host ',' is not an address or a name of this machine"),
+        (["--host", "::1,h:80"], {}, "--host '::1,h:80' is not an address"),
+        (["--host", "::1,h", "--port", "0"], {}, "cannot choose a port for several addresses"),
         (["--api-prefix", "v"], {}, "--api-prefix 'v' does not begin with /"),
     ],
 )
@@ -161,6 +172,7 @@ def test_an_address_that_the_server_would_misread_is_refused(
 def test_an_address_that_the_server_reads_is_taken(host: str) -> None:
     require_address(["--host", host, "--port", "65535"], {"LLAMA_ARG_PORT": "99999"})
     require_address([], {"LLAMA_ARG_HOST": host, "LLAMA_ARG_PORT": "0", "LLAMA_ARG_API_PREFIX": ""})
+    require_address(["--host", f"{host},b.sock"], {"LLAMA_ARG_PORT": "9"})
 
 
 OPTIONS = "--port --host --api-prefix --api_prefix --ssl-key-file --ssl-cert-file --no-ui --webui"

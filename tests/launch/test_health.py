@@ -1,16 +1,18 @@
 """Whether a server is ready, and whether it has a web page."""
 
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.certificates import Authority
 
+from tsuku_llm.launch import health
 from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.health import Readiness, is_healthy
+from tsuku_llm.launch.health import Readiness, is_healthy, remove_dead_sockets
 from tsuku_llm.launch.planning import LaunchPlan
 
 
@@ -221,3 +223,88 @@ def test_a_server_that_ended_at_its_first_request_has_not_served(tmp_path: Path)
     assert readiness.served
     readiness.deny()
     assert not readiness.served
+
+
+def bound(path: Path, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, kind)
+    made.bind(str(path))
+    return made
+
+
+def dead(path: Path) -> None:
+    bound(path).close()
+
+
+def living(path: Path) -> socket.socket:
+    made = bound(path)
+    made.listen()
+    return made
+
+
+def busy(path: Path) -> list[socket.socket]:
+    """A server that is so busy that nobody can connect."""
+    made = bound(path)
+    made.listen(0)
+    clients = [made]
+    while True:
+        client = socket.socket(socket.AF_UNIX)
+        clients.append(client)
+        client.setblocking(False)
+        try:
+            client.connect(str(path))
+        except BlockingIOError:
+            return clients
+
+
+def of_another_user(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root, to give a socket away")
+    dead(path)
+    os.chown(path, 65534, 65534)
+
+
+def linked(path: Path) -> None:
+    dead(path.with_name("real"))
+    path.symlink_to("real")
+
+
+STAYING: dict[str, Callable[[Path], object]] = {
+    "a-living-server": living,
+    "a-busy-server": busy,
+    "datagrams": lambda path: bound(path, socket.SOCK_DGRAM),
+    "a-file": lambda path: path.write_bytes(b"mine"),
+    "an-empty-file": Path.touch,
+    "a-folder": Path.mkdir,
+    "a-fifo": os.mkfifo,
+    "a-link-to-a-dead-socket": linked,
+    "another-users": of_another_user,
+}
+
+
+@pytest.mark.parametrize("make", STAYING.values(), ids=STAYING)
+def test_N10_only_a_dead_socket_is_removed(
+    make: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "LIMIT", 0.2)
+    path = tmp_path / "s.sock"
+    kept = make(path)
+    before = path.lstat()
+    remove_dead_sockets(ServerAddress(str(path)))
+    assert os.path.samestat(before, path.lstat())
+    for each in kept if isinstance(kept, list) else [kept]:
+        if isinstance(each, socket.socket):
+            each.close()
+
+
+def test_N10_each_dead_socket_of_a_server_is_removed(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("a.sock", "b.sock", "c.sock"))
+    dead(first)
+    dead(third)
+    with living(second):
+        hosts = (str(second), str(third), str(tmp_path / "missing.sock"), "::1")
+        remove_dead_sockets(ServerAddress(str(first), others=hosts))
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["b.sock"]
+
+
+def test_N10_a_path_that_is_too_long_is_left_alone(tmp_path: Path) -> None:
+    remove_dead_sockets(ServerAddress(str(tmp_path / ("x" * 120 + ".sock"))))

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.errors import UsageError
-from tsuku_llm.launch.planning import SOCKET_PATH_BYTES, Build, environment, plan_server
+from tsuku_llm.launch.planning import (
+    SOCKET_PATH_BYTES,
+    Build,
+    environment,
+    plan_question,
+    plan_server,
+)
 from tsuku_llm.launch.report import Placement
 
 TREE = Path("/opt/llm/versions/b11429-vulkan")
@@ -17,10 +23,17 @@ def arguments_for(*arguments: str, build: Build = BUILD, **environ: str) -> tupl
     return plan_server(build, arguments, cwd=CWD, environ=environ).argv[1:]
 
 
-def test_X15_the_server_starts_in_its_own_folder() -> None:
-    made = plan_server(BUILD, (), cwd=CWD, environ={})
-    assert made.cwd == TREE / "bin"
-    assert made.argv == (str(TREE / "bin/llama-server"),)
+def test_N01_the_server_runs_in_the_given_folder_and_never_in_its_build() -> None:
+    made = plan_server(BUILD, ("-m", "a.gguf"), cwd=CWD, environ={})
+    assert made.cwd == CWD
+    own = plan_server(BUILD, ("-m", "a.gguf"), cwd=CWD, environ={}, runs_in=Path("/state/work"))
+    assert own.cwd == Path("/state/work")
+    assert made.argv == own.argv == (str(TREE / "bin/llama-server"), "-m", f"{CWD}/a.gguf")
+
+
+def test_N01_a_question_to_a_build_runs_outside_of_it() -> None:
+    made = plan_question(BUILD, ("--version",), {"LLAMA_ARG_LOG_FILE": "x.log", "HOME": "/h"})
+    assert (made.cwd, dict(made.env)) == (Path("/"), {"HOME": "/h"})
 
 
 def test_X16_arguments_are_passed_unchanged() -> None:
@@ -55,6 +68,10 @@ def test_X06_a_relative_path_means_the_users_folder(option: str) -> None:
         (("--model=x.gguf",), ("--model=x.gguf",)),
         (("-hff", "x.gguf"), ("-hff", "x.gguf")),
         (("--host", "s.sock"), ("--host", f"{CWD}/s.sock")),
+        (("--host", "a.sock,b.sock"), ("--host", f"{CWD}/a.sock,{CWD}/b.sock")),
+        (("--host", "127.0.0.1, s.sock"), ("--host", f"127.0.0.1,{CWD}/s.sock")),
+        (("--host", '"a,b.sock",/c.sock'), ("--host", f'"{CWD}/a,b.sock",/c.sock')),
+        (("--host", "127.0.0.1,::1"), ("--host", "127.0.0.1,::1")),
         (("--host", "0.0.0.0"), ("--host", "0.0.0.0")),  # noqa: S104
         (("--lora", "a,/b,c"), ("--lora", f"{CWD}/a,/b,{CWD}/c")),
         (("--lora-scaled", "a:0.5,b:2"), ("--lora-scaled", f"{CWD}/a:0.5,{CWD}/b:2")),

@@ -116,7 +116,7 @@ def test_X16_the_server_gets_arguments_folder_and_environment(
     said = run(build, *words, action=action).stdout.decode().splitlines()
     given = [line.removeprefix("arg ") for line in said if line.startswith("arg ")]
     assert given == [str(build.executable), *words[:-1], str(tmp_path / "x.gguf")]
-    assert f"cwd {build.tree}" in said
+    assert f"cwd {tmp_path}" in said
     assert f"env PATH={os.environ['PATH']}" in said
     assert not [line for line in said if "evil" in line]
 

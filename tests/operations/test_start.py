@@ -11,7 +11,9 @@ import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
 from support.gguf_files import layered_model
 from support.last_words import ROWS, Row, one_of_each
+from support.program import environment, run_program
 from support.servers import Starter, install_stand_in
+from support.stored import FILES, install
 
 from tsuku_llm.errors import (
     BackendFailed,
@@ -26,6 +28,7 @@ from tsuku_llm.launch.report import Verdict
 from tsuku_llm.operations.device_check import check_devices
 from tsuku_llm.operations.state_notes import StateNotes
 from tsuku_llm.operations.which import build_of
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -153,6 +156,66 @@ def test_what_cannot_be_shown_does_not_keep_the_promise(
     # The way out that the hint names.
     assert starter.start("-m", "/none.gguf", require_gpu=True, min_gpu_share=0) == 0
     assert starter.report.verdict is Verdict.UNKNOWN
+
+
+def test_N10_a_socket_that_a_killed_server_left_is_taken_over(
+    data: Path, starter: Starter, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=("serve",))
+    path = tmp_path / "s.sock"
+    for _ in range(2):
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+        assert starter.start("--host", str(path), require_gpu=True, min_gpu_share=0) == 0
+        assert starter.report.ready
+        path.unlink(missing_ok=True)
+
+
+LEFT = b'#!/bin/sh\nfor each in *.sock; do echo "left $each"; done\n'
+
+
+@pytest.mark.parametrize(
+    ("host", "variable"),
+    [
+        ("s.sock", False),
+        ("./s.sock", False),
+        ("FOLDER/s.sock", False),
+        ("s.sock,t.sock", False),
+        ("127.0.0.1,s.sock,t.sock", False),
+        ("t.sock, s.sock", False),
+        ("s.sock", True),
+        ("s.sock,t.sock", True),
+    ],
+)
+def test_N10_a_first_start_takes_over_dead_sockets(
+    host: str, variable: bool, data: Path, tmp_path: Path
+) -> None:
+    install(Store(data), files={**FILES, "llama-server": LEFT})
+    folder = tmp_path / "folder"
+    folder.mkdir(mode=0o755)
+    for name in ("s.sock", "t.sock", "other.sock"):
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(folder / name))
+    host = host.replace("FOLDER", str(folder))
+    env = environment(data.parent, **({"LLAMA_ARG_HOST": host} if variable else {}))
+    words = () if variable else ("--host", host)
+    done = run_program("serve", "--exec", "--", *words, env=env, cwd=folder)
+    assert done.code == 0, done.stderr
+    stays = {"other.sock", *(() if "t.sock" in host else ("t.sock",))}
+    assert {line.removeprefix("left ") for line in done.stdout.split("\n") if line} == stays
+
+
+def test_N10_a_socket_at_which_another_program_listens_is_named(
+    data: Path, starter: Starter, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=("exit 1",))
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX) as living:
+        living.bind(str(path))
+        living.listen()
+        with pytest.raises(LaunchError, match=r"nothing can listen on .*s\.sock: it is in use"):
+            starter.start("--host", f"{tmp_path}/other.sock,{path}")
+        assert path.exists()
 
 
 def test_a_router_is_not_accused_before_it_has_a_model(data: Path, starter: Starter) -> None:

@@ -167,7 +167,8 @@ def test_C10_a_lost_or_damaged_fingerprint_is_made_again(
 
 def test_identical_files_are_stored_once_and_stay_fresh(store: Store) -> None:
     new_files = {**FILES, "llama-server": b"newer"}
-    old, new = install(store, "b100"), install(store, "b200", files=new_files)
+    old = install(store, "b100", sealed=True)
+    new = install(store, "b200", files=new_files, sealed=True)
     for path in FILES:
         same = (old.tree / path).samefile(new.tree / path)
         assert same == (path != "llama-server"), path
@@ -196,8 +197,8 @@ def test_a_damaged_source_is_not_linked(store: Store) -> None:
 
 def test_files_of_other_modes_are_not_shared(store: Store) -> None:
     content = FILES["llama-server"]
-    old = install(store, "b100")
-    new = install(store, "b200", files={**FILES, "other": content})
+    old = install(store, "b100", sealed=True)
+    new = install(store, "b200", files={**FILES, "other": content}, sealed=True)
     assert (old.tree / "llama-server").samefile(new.tree / "llama-server")
-    assert (new.tree / "other").stat().st_mode & 0o777 == 0o644
-    assert (new.tree / "llama-server").stat().st_mode & 0o777 == 0o755
+    assert (new.tree / "other").stat().st_mode & 0o777 == 0o444
+    assert (new.tree / "llama-server").stat().st_mode & 0o777 == 0o555

@@ -148,6 +148,11 @@ class Program:
                 stdout=subprocess.DEVNULL,
             )
 
+    @property
+    def pid(self) -> int:
+        """The process of the fork server; its runs inherit its limits."""
+        return self._server.pid
+
     def close(self) -> None:
         """End the fork server, and the runs that are left because something went wrong."""
         for each in [*self._unended]:

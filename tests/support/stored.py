@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from pathlib import Path
 
@@ -76,14 +77,24 @@ def install(  # noqa: PLR0913
     links: dict[str, str] = LINKS,
     *,
     activate: bool = True,
+    sealed: bool = False,
     **changes: object,
 ) -> Installed:
-    """Put a build into a store, as an install does."""
+    """Put a build into a store, as an install does.
+
+    Many tests damage it then, which a build refuses to all but root. So it is opened for another
+    user, unless it shall stay ``sealed``.
+    """
     with store.staging() as staging:
         with disk_errors("unpacking", staging.tree):
             fill(staging.tree, files, links)
         receipt = make_receipt(release, variant, files, links, **changes)
         installed = store.commit(staging, receipt)
+    if not sealed and not os.access(installed.tree, os.W_OK):
+        for path in (installed.tree, *installed.tree.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode | 0o200)
+        store.check(installed)  # the files have new change times
     if activate:
         store.activate(installed)
     return installed

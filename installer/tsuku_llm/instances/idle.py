@@ -8,7 +8,7 @@ that are opened and closed again (a monitor that asks ``/health``) do not keep a
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 BUSY_SECONDS = 0.03
@@ -61,32 +61,35 @@ class IdleWatch:
         return not sample.connections and now - self._last_work >= self._timeout
 
 
-def sample_activity(pid: int, socket: str | None = None) -> ActivitySample | None:
+def sample_activity(pid: int, sockets: Sequence[str] = ()) -> ActivitySample | None:
     """Take a sample of a process; None if it has ended or does not permit it.
 
-    ``socket`` is the path of the Unix socket at which it listens, None for a TCP port.
+    ``sockets`` are the paths of the Unix sockets at which it listens, beside TCP ports.
     """
     import psutil  # noqa: PLC0415
 
     try:
         process = psutil.Process(pid)
         times = process.cpu_times()
-        connections: frozenset[Hashable]
-        if socket is None:
-            found = process.net_connections("inet")
-            open_now = (each for each in found if each.status == psutil.CONN_ESTABLISHED)
-            connections = frozenset((each.laddr, each.raddr) for each in open_now)
-        elif sys.platform == "linux":
-            # The network namespace of the server is asked, which may be another one than ours.
-            with open(f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123
-                connections = connections_at(socket, file)
-        else:
-            # There nothing tells the listening socket from a connection. It was opened first.
-            found = process.net_connections("unix")
-            connections = frozenset(sorted(each.fd for each in found if each.laddr == socket)[1:])
+        connections: set[Hashable] = {
+            (each.laddr, each.raddr)
+            for each in process.net_connections("inet")
+            if each.status == psutil.CONN_ESTABLISHED
+        }
+        for socket in sockets:
+            if sys.platform == "linux":
+                # The network namespace of the server is asked, which may be another one than ours.
+                with open(  # noqa: PTH123
+                    f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape"
+                ) as file:
+                    connections |= connections_at(socket, file)
+            else:
+                # There nothing tells the listening socket from a connection. It was opened first.
+                found = process.net_connections("unix")
+                connections |= set(sorted(each.fd for each in found if each.laddr == socket)[1:])
     except (psutil.Error, OSError):
         return None
-    return ActivitySample(times.user + times.system, connections)
+    return ActivitySample(times.user + times.system, frozenset(connections))
 
 
 def connections_at(socket: str, table: Iterable[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from tsuku_llm.errors import UsageError
@@ -30,6 +30,9 @@ _PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
 _PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
 _FALSE = ("off", "disabled", "false", "0")
 
+# One field of a list of CSV: quoted, or plain.
+_FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
+
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 """A host's name or IPv4 address; also the zone of an IPv6 address."""
 
@@ -45,13 +48,20 @@ class ServerAddress(NamedTuple):
     """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
 
     ``port`` 0 is not known yet: the server chooses one. ``prefix`` comes before every path, as it
-    stands in a URL. ``tls``: it is asked through TLS.
+    stands in a URL. ``tls``: it is asked through TLS. ``others`` are further hosts at which it
+    listens, with the same port.
     """
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
     prefix: str = ""
     tls: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """The paths of its Unix sockets."""
+        return tuple(host for host in (self.host, *self.others) if host.endswith(".sock"))
 
     @property
     def is_unix(self) -> bool:
@@ -85,14 +95,39 @@ def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddres
     def chosen(option: str) -> str | None:
         return _given(option, arguments, env)[1]
 
+    # One that is open to other machines first: it decides what the user is told.
+    first, *others = sorted(
+        hosts_in(chosen(_HOST) or "") or ["127.0.0.1"], key=lambda each: not is_everywhere(each)
+    )
     port = chosen(_PORT) or ""
     prefix = (chosen(_PREFIX) or "").encode("utf-8", "surrogateescape")
     return ServerAddress(
-        host=chosen(_HOST) or "127.0.0.1",
+        host=first,
         port=int(port) if _PORT_NUMBER.fullmatch(port) else DEFAULT_PORT,
         prefix=_NOT_IN_PATHS.sub(lambda found: b"%%%02X" % ord(found[0]), prefix).decode("ascii"),
         # With only one of the two files the server does without TLS.
         tls=bool(chosen(_KEY_FILE) and chosen(_CERT_FILE)),
+        others=tuple(others),
+    )
+
+
+def hosts_in(value: str) -> list[str]:
+    """Return the hosts in a value of ``--host``: separated by commas, quoted as in CSV."""
+    # As in ``common_params_parse`` of upstream's common/arg.cpp, since summer 2026.
+    return [host for field in csv_fields(value) if (host := field.strip())]
+
+
+def csv_fields(value: str) -> Iterator[str]:
+    """Yield the fields of a line of CSV without their quotes, as llama.cpp reads it."""
+    for field in _FIELD.findall(value):
+        yield field[1:-1].replace('""', '"') if field.startswith('"') else field
+
+
+def csv_line(fields: Iterable[str]) -> str:
+    """Write fields as a line of CSV; one is quoted only where it would be read differently."""
+    return ",".join(
+        '"' + field.replace('"', '""') + '"' if re.search('[,"]', field) else field
+        for field in fields
     )
 
 
@@ -116,10 +151,16 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
             f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
         )
     source, host = _given(_HOST, arguments, env)
-    if host is not None and not _is_host(host):
+    hosts = hosts_in(host or "")
+    if host is not None and not (hosts and all(map(_is_host, hosts))):
         _refuse(
             f"{source} {_shown(host)} is not an address or a name of this machine",
             f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
+        )
+    if port is not None and int(port) == 0 and sum(not h.endswith(".sock") for h in hosts) > 1:
+        _refuse(
+            "the server cannot choose a port for several addresses",
+            f"give one {_HOST}, or a {_PORT}",
         )
     source, prefix = _given(_PREFIX, arguments, env)
     if prefix and not prefix.startswith("/"):

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.replace_process import no_core_dumps
 
 _CHUNK = 64 * 1024
 _WINDOW = 64 * 1024
@@ -35,15 +36,16 @@ def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     The child leads a new session, so that we can kill it together with every process that
     it started. It also means that Ctrl-C at the terminal reaches only us.
     """
-    child = subprocess.Popen(
-        plan.argv,
-        cwd=plan.cwd,
-        env=dict(plan.env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    with no_core_dumps():
+        child = subprocess.Popen(
+            plan.argv,
+            cwd=plan.cwd,
+            env=dict(plan.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
     # One thread for each pipe, before the wait: a full pipe that is not read blocks the child.
     readers = [_PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]
     code: int | None = None

@@ -70,9 +70,11 @@ def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
 
 def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
     """Explain a silent end by another program that has the server's address."""
-    address = address_of(plan.argv, plan.env)
+    told = address_of(plan.argv, plan.env)
+    each_host = (told._replace(host=host) for host in (told.host, *told.others))
     # Our server has ended, so it must be another program that accepts connections.
-    if not is_taken(address):
+    address = next(filter(is_taken, each_host), None)
+    if address is None:
         return None
     where, option = f"{address.host} port {address.port}", "--port"
     if address.is_unix:

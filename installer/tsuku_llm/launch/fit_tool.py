@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tsuku_llm.launch.child import ask
 from tsuku_llm.launch.memory_options import ALL, MemoryOptions
 from tsuku_llm.launch.need import MemoryNeed
-from tsuku_llm.launch.planning import Build, LaunchPlan, environment
+from tsuku_llm.launch.planning import Build, plan_question
 
 _LIMIT = 30.0
 """Seconds for an answer: the tool loads the drivers, and the model's header and vocabulary."""
@@ -44,10 +44,8 @@ def ask_fit_tool(
 
     ``devices`` are those that the start uses, none for all.
     """
-    # The user's settings for a server are in the options, and others would fail the tool.
-    env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
-    argv = (str(build.executable), *tool_arguments(options, devices))
-    plan = LaunchPlan(argv, build.executable.parent, environment(env, build), build.backend)
+    # The user's settings for a server are in the options already.
+    plan = plan_question(build, tool_arguments(options, devices), environ)
     try:
         answer = ask(plan, _LIMIT)
     except OSError:

@@ -24,7 +24,7 @@ from tsuku_llm.launch.devices import (
 from tsuku_llm.launch.diagnosis import diagnose, ending
 from tsuku_llm.launch.failure import distribution, why_not_started
 from tsuku_llm.launch.last_words import last_lines
-from tsuku_llm.launch.planning import Build, LaunchPlan, environment
+from tsuku_llm.launch.planning import Build, plan_question
 
 GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
@@ -103,16 +103,9 @@ def gate(
 def _ask(
     build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
 ) -> ProcessResult:
-    """Ask one question, without the user's settings for a server (LLAMA_*).
-
-    A setting could make a good build fail (LLAMA_ARG_DEVICE), or leave files in the build's
-    folder (LLAMA_ARG_LOG_FILE).
-    """
-    argv = (str(build.executable), *arguments)
-    env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
-    plan = LaunchPlan(argv, build.executable.parent, environment(env, build), build.backend)
+    """Ask one question; a build that cannot be started is refused."""
     try:
-        return ask(plan, limit)
+        return ask(plan_question(build, arguments, environ), limit)
     except OSError as exc:
         from tsuku_llm import system_limits  # noqa: PLC0415 - only then
 

@@ -186,13 +186,25 @@ def is_taken(address: ServerAddress) -> bool:
     return False
 
 
-def remove_dead_socket(address: ServerAddress) -> None:
-    """Remove a Unix socket at which nobody listens any more; leave every other file."""
-    if not address.is_unix or is_taken(address):
-        return
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.lstat(address.host).st_mode):
-            os.unlink(address.host)  # noqa: PTH108 - a text
+def remove_dead_sockets(address: ServerAddress) -> None:
+    """Remove each Unix socket of a server at which no process listens any more.
+
+    A killed server leaves its socket's file, and the next one could not bind it. Everything else
+    stays: a file of another kind or of another user, and a socket that may be alive.
+    """
+    for path in address.sockets:
+        with suppress(OSError, UnicodeError):
+            found = os.lstat(path)
+            ours = sys.platform == "win32" or found.st_uid in (0, os.geteuid())
+            if not (ours and stat.S_ISSOCK(found.st_mode)):
+                continue
+            try:
+                # A busy server answers late, or with another error: only a refusal is a proof.
+                connect(address._replace(host=path)).close()
+            except ConnectionRefusedError:
+                # Another start may have removed it and bound the same name since.
+                if os.path.samestat(found, os.lstat(path)):
+                    os.unlink(path)  # noqa: PTH108 - a text
 
 
 def connect(address: ServerAddress) -> socket.socket:

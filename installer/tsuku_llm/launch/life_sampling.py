@@ -253,7 +253,7 @@ def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
     if address.is_unix:
         # Num RefCount Protocol Flags Type St Inode Path: the accepted end has the path, too.
         rows = (line.rstrip("\n").split(maxsplit=7) for line in table)
-        return any(len(row) > 7 and row[7] == address.host and row[5] == "03" for row in rows)  # noqa: PLR2004
+        return any(len(row) > 7 and row[7] in address.sockets and row[5] == "03" for row in rows)  # noqa: PLR2004
     # sl local_address rem_address st: in hexadecimal, and 01 is an open connection.
     port = f":{address.port:04X}"
     rows = (line.split(None, 4) for line in table)

@@ -1,6 +1,6 @@
 """The plan of a start: argument list, working folder and environment.
 
-Pure, except for two questions: whether this is WSL, and what is in a tool's working folder.
+Pure, except for two questions: whether this is WSL, and what is in the working folder.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -49,9 +48,6 @@ _PATH_LISTS = frozenset({"--lora", "--lora-scaled", "--control-vector", "--contr
 ``FNAME:SCALE`` stays valid when a folder is put before it.
 """
 
-# One field of such a list: quoted as in CSV, or plain.
-_FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
-
 _PATH_VARIABLES = frozenset(
     """
     LLAMA_ARG_MODEL LLAMA_ARG_MMPROJ LLAMA_ARG_MODEL_DRAFT LLAMA_ARG_SPEC_DRAFT_MODEL
@@ -62,7 +58,11 @@ _PATH_VARIABLES = frozenset(
     """.split()
 )
 
-_PLUGIN = re.compile(r"(?:lib)?ggml-.*\.(?:so|dll|dylib)", re.IGNORECASE)
+_PLUGIN = re.compile(
+    # Windows also looks there for the libraries that a plugin or a driver needs.
+    r".*\.dll" if sys.platform == "win32" else r"(?:lib)?ggml-.*\.(?:so|dll|dylib)",
+    re.IGNORECASE,
+)
 """The names that ``ggml_backend_load_best`` loads as plugins (ggml-backend-reg.cpp)."""
 
 PROJECTOR_DEVICE = "MTMD_BACKEND_DEVICE"
@@ -143,27 +143,46 @@ def environment(
 
 
 def plan_server(
-    build: Build, arguments: Sequence[str], *, cwd: Path, environ: Mapping[str, str]
+    build: Build,
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+    runs_in: Path | None = None,
 ) -> LaunchPlan:
     """Plan a start; relative paths are relative to ``cwd``, the user's folder.
 
-    ggml also looks for plugins in the working folder. So the server's working folder is the
-    server's own folder. Before that, every path in ``arguments`` and in the server's
-    environment variables is made absolute.
+    The server runs in ``runs_in`` (None: in ``cwd``). It may be another folder, so every path in
+    ``arguments`` and in the server's environment variables is made absolute. A path that only the
+    server reads, in a preset or in the request of a tool, is relative to ``runs_in``.
     """
     env = environment(environ, build)
     for name in _PATH_VARIABLES & env.keys():
         env[name] = _absolute(env[name], cwd)
     if "LLAMA_ARG_HOST" in env:
-        env["LLAMA_ARG_HOST"] = _host(env["LLAMA_ARG_HOST"], cwd)
+        env["LLAMA_ARG_HOST"] = _hosts(env["LLAMA_ARG_HOST"], cwd)
     user = tuple(_absolute_arguments(arguments, cwd))
     return LaunchPlan(
         argv=(str(build.executable), *build.arguments, *user),
-        cwd=build.executable.parent,
+        cwd=runs_in or cwd,
         env=env,
         backend=build.backend,
         reinstall=build.reinstall,
     )
+
+
+def plan_question(build: Build, arguments: Sequence[str], environ: Mapping[str, str]) -> LaunchPlan:
+    """Plan a question to a build or to one of its tools, such as ``--version``.
+
+    It does not get the user's settings for a server (LLAMA_*). One of them could make a good
+    build fail (LLAMA_ARG_DEVICE) or write a file (LLAMA_ARG_LOG_FILE).
+    """
+    env = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
+    # Only root can put a plugin there. On Windows the root of a drive is open to more users, and
+    # the program's own folder is the first that is searched anyway.
+    folder = build.executable.parent if sys.platform == "win32" else Path(os.sep)
+    argv = (str(build.executable), *arguments)
+    return LaunchPlan(argv, folder, environment(env, build), build.backend)
 
 
 def plan_tool(
@@ -179,25 +198,18 @@ def plan_tool(
 
 
 def require_no_plugins(folder: Path) -> None:
-    """Refuse a working folder that contains ggml plugins, or to which every user can write.
+    """Refuse a working folder that contains ggml plugins: ggml would load them.
 
-    ggml looks for plugins in the working folder, and for a tool that is the user's own.
     Raises UnsafeLocation. A folder that cannot be listed is accepted: ggml cannot list it
     either.
     """
-    if sys.platform != "win32" and folder.stat().st_mode & stat.S_IWOTH:
-        raise UnsafeLocation(
-            f"every user can write a plugin for the tool into {folder}",
-            facts=(f"mode: {stat.filemode(folder.stat().st_mode)}",),
-            hint="change to a folder of your own, and give paths of files from there",
-        )
     try:
         found = sorted(filter(_PLUGIN.fullmatch, os.listdir(folder)))  # noqa: PTH208  # names
     except PermissionError:
         return
     if found:
         raise UnsafeLocation(
-            f"the tool would load {found[0]} from the current folder",
+            f"the build would load {found[0]} from the current folder",
             facts=(f"folder: {folder}",),
             hint="change to another folder, and give paths of files from there",
         )
@@ -231,7 +243,7 @@ def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
         elif option in _PATH_LISTS:
             rewrite = _absolute_list
         elif option == "--host":
-            rewrite = _host
+            rewrite = _hosts
 
 
 def _canonical(word: str) -> str:
@@ -246,23 +258,29 @@ def _absolute(value: str, cwd: Path) -> str:
 
 def _absolute_list(value: str, cwd: Path) -> str:
     """Make each field of a comma-separated list absolute; llama.cpp reads quotes as in CSV."""
-    fields = []
-    for field in _FIELD.findall(value):
-        plain = field[1:-1].replace('""', '"') if field.startswith('"') else field
-        path = _absolute(plain, cwd)
-        # Quote again only where the list would be read differently without.
-        fields.append('"' + path.replace('"', '""') + '"' if re.search('[,"]', path) else path)
-    return ",".join(fields)
+    from tsuku_llm.launch.addresses import csv_fields, csv_line  # noqa: PLC0415 - rare
+
+    return csv_line(_absolute(field, cwd) for field in csv_fields(value))
 
 
-def _host(value: str, cwd: Path) -> str:
-    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path.
+def _hosts(value: str, cwd: Path) -> str:
+    """Make the Unix sockets among the hosts of ``--host`` absolute.
 
     Raises UsageError for a path that is too long for a socket.
     """
-    if not value.endswith(".sock"):
+    from tsuku_llm.launch.addresses import csv_line, hosts_in  # noqa: PLC0415 - a tool does without
+
+    hosts = hosts_in(value)
+    if not any(host.endswith(".sock") for host in hosts):
         return value
-    path = _absolute(value, cwd)
+    return csv_line(_host(host, cwd) for host in hosts)
+
+
+def _host(host: str, cwd: Path) -> str:
+    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
+    if not host.endswith(".sock"):
+        return host
+    path = _absolute(host, cwd)
     # llama-server would only say that it could not listen.
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
         raise UsageError(

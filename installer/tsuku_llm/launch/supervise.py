@@ -20,7 +20,7 @@ from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.replace_process import flush_output
+from tsuku_llm.launch.replace_process import flush_output, no_core_dumps
 
 if TYPE_CHECKING:  # a server that ends well needs no diagnosis
     from tsuku_llm.launch.causes import Diagnosis
@@ -234,17 +234,18 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
     # Our own lines come before the server's.
     flush_output()
     try:
-        return subprocess.Popen(
-            plan.argv,
-            cwd=plan.cwd,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if one_stream else None,
-            stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
-            start_new_session=True,
-            pass_fds=tuple(keep),
-            preexec_fn=_tied_to_us(),  # noqa: PLW1509
-        )
+        with no_core_dumps():
+            return subprocess.Popen(
+                plan.argv,
+                cwd=plan.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if one_stream else None,
+                stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=tuple(keep),
+                preexec_fn=_tied_to_us(),  # noqa: PLW1509
+            )
     except OSError as exc:
         from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then
 

@@ -66,7 +66,8 @@ def ensure_server(  # noqa: PLR0913
             wanted_version(session)
         except NotInstalled:
             install(session)
-        options = ("--supervised", "--json", "--name", name)
+        # Callers in other folders find the same server: it runs in none of theirs.
+        options = ("--supervised", "--own-folder", "--json", "--name", name)
         line = _this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
         said, code = background.start(
             [*line, *arguments], on_loading, env=_environment(session, chosen)

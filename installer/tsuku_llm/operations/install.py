@@ -403,6 +403,6 @@ def _intact(store: StoreReader, version: str, choice: Choice) -> Installed | Non
             before = installed.receipt.requested
             if not meets(installed.receipt, requested) or before in {*VENDORS} - {requested}:
                 return None
-            store.check(installed)
+            store.admit(installed)
             return installed
     return None

@@ -53,7 +53,7 @@ def use(session: Session, name: str) -> Installed:
     installed = found(store, resolve(store, [name])[0])
     require_usable(session, installed.receipt)
     if is_active(store, installed.id):
-        store.check(installed)  # writes nothing, so it works in another user's store
+        store.admit(installed)  # without a lock, so it works in another user's store
     else:
         store.sweep()
         store.use(installed)

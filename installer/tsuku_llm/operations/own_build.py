@@ -333,7 +333,7 @@ def _intact(store: Store, version: str) -> Installed | None:
     with suppress(TsukuError):
         found = store.find(version)
         if found:
-            store.check(found)
+            store.admit(found)
             return found
     return None
 

@@ -50,6 +50,10 @@ def proxy_program() -> str:
 
 def listen_stream(address: ServerAddress) -> str:
     """Return an address as ``ListenStream=`` has it. Raises UsageError."""
+    if address.others:
+        raise UsageError(
+            "--on-demand listens at one address", hint="give one address: -- --host ADDRESS"
+        )
     host = "127.0.0.1" if address.host == "localhost" else address.host
     if address.is_unix and os.path.isabs(host):  # noqa: PTH117 - a text
         return host

@@ -71,7 +71,7 @@ class Session(NamedTuple):
         """The installed versions, to be read and used."""
         from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
 
-        return StoreReader(self.paths.data)
+        return StoreReader(self.paths.data, note=self.user.note)
 
     @property
     def store(self) -> Store:
@@ -79,7 +79,8 @@ class Session(NamedTuple):
         from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
 
         timeout = self.settings.lock_timeout
-        return Store(self.paths.data, lock_timeout=timeout, on_wait=self.waiting)
+        note = self.user.note
+        return Store(self.paths.data, lock_timeout=timeout, on_wait=self.waiting, note=note)
 
     def waiting(self, holder: Holder | None) -> None:
         """Say for which process this one waits."""

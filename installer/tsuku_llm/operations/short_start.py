@@ -67,6 +67,7 @@ def short_start(  # noqa: PLR0913
         min_gpu_share=0,
         sink=on_report,
         stop_handle=stop_handle,
+        own_folder=True,
     )
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     # Leave out the settings that would reach one variant and not another.

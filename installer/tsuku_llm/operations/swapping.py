@@ -212,7 +212,7 @@ class Swapper:
             reason = f"{request.version} is not installed"
             return answer._replace(state=SwapState.REFUSED, reason=reason)
         # Now, as there is no way back from a server that has ended to one that does not start.
-        self._session.reader.check(version)
+        self._session.reader.admit(version)
         bench = last_speed(self._session.paths.state, self._model, version.receipt.backend)
         answer = answer._replace(state=SwapState.SERVING, bench=bench)
         report = self._report()

@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.errors import BackendFailed, SilentCpu
-from tsuku_llm.launch.planning import LaunchPlan, plan_tool, require_no_plugins
+from tsuku_llm.launch.planning import LaunchPlan, plan_tool
 from tsuku_llm.operations.caches import build_caches, would_give
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.operations.which import become, build_of, requested_version, tool_of
-from tsuku_llm.ownership import check_path
+from tsuku_llm.operations.which import (
+    become,
+    build_of,
+    requested_version,
+    require_safe_folder,
+    tool_of,
+)
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -60,11 +65,9 @@ def _checked_plan(
     """Return the plan to become ``tool`` after every check. The caller holds the version."""
     build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
     plan = plan_tool(build, arguments, cwd=working_folder(), environ=environ)
-    session.reader.check(installed)
+    session.reader.admit(installed)
     require_not_revoked(session, installed.receipt)
-    # llama.cpp also loads plugins from the current folder: it must be safe, and have none.
-    check_path(plan.cwd)
-    require_no_plugins(plan.cwd)
+    require_safe_folder(session, plan.cwd)
     return plan
 
 

@@ -21,6 +21,7 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
+from tsuku_llm.launch.replace_process import no_core_dumps
 from tsuku_llm.launch.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches, would_give
 from tsuku_llm.operations.device_check import (
@@ -34,7 +35,7 @@ from tsuku_llm.operations.placing import Placed, place_start
 from tsuku_llm.operations.revocation import require_not_revoked
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.state_notes import StateNotes
-from tsuku_llm.operations.which import become, build_of, tools_of
+from tsuku_llm.operations.which import become, build_of, server_folder, tools_of
 from tsuku_llm.store.installed import Installed
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Serving(NamedTuple):
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
     ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
+    ``own_folder``: the server does not run in the user's folder, but in one of our own.
     ``swap`` may ask for another version while the server runs.
     """
 
@@ -74,13 +76,14 @@ class Serving(NamedTuple):
     on_loading: Callable[[int, int], None] | None = None
     on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
+    own_folder: bool = False
     swap: Swap | None = None
 
 
 class VersionStart(NamedTuple):
     """The start of one version; ``failed`` are the variants that were tried before it.
 
-    ``cwd`` is the user's folder.
+    ``cwd`` is the user's folder: relative paths in the arguments mean it.
     ``on_served`` is called once, from a thread, when the server serves, but not if a GPU's build
     computes on the CPU. With ``insist`` the server may also start on the CPU: all other versions
     have failed. ``restarts`` is how often its server was started again after a loss of the GPU.
@@ -151,7 +154,7 @@ class VersionStart(NamedTuple):
 
         The caller holds the version, so that what was checked is what starts.
         """
-        self.session.reader.check(self.installed, full=self.how.verify)
+        self.session.reader.admit(self.installed, full=self.how.verify)
         require_not_revoked(self.session, self.installed.receipt)
         if downloads_in(self.arguments, environ):
             from tsuku_llm.operations.downloads import require_https  # noqa: PLC0415 - only then
@@ -175,7 +178,10 @@ class VersionStart(NamedTuple):
 
         Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
         """
-        plan = plan_server(check.build, self.arguments, cwd=self.cwd, environ=caches.environ)
+        runs_in = server_folder(self.session, None if self.how.own_folder else self.cwd)
+        plan = plan_server(
+            check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
+        )
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
@@ -208,13 +214,19 @@ class VersionStart(NamedTuple):
 
     def _run(self, placed: Placed, caches: BuildCaches, keep: tuple[int, ...]) -> int:
         check, plan = placed.check, placed.plan
+        if ".sock" in plan.env.get("LLAMA_ARG_HOST", "") or any(".sock" in w for w in plan.argv):
+            from tsuku_llm.launch.addresses import address_of  # noqa: PLC0415 - rare
+            from tsuku_llm.launch.health import remove_dead_sockets  # noqa: PLC0415
+
+            remove_dead_sockets(address_of(plan.argv, plan.env))
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
             self._recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft(placed))
             self._tell_expected(plan)
-            return become(plan, keep)
+            with no_core_dumps():
+                return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.monitor import StartContext, StartMonitor  # noqa: PLC0415
         from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415
@@ -239,12 +251,6 @@ class VersionStart(NamedTuple):
             on_problem=self._on_problem,
             ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
-        # A server that was killed leaves its Unix socket, and the next one could not bind it.
-        if self.restarts:
-            from tsuku_llm.launch.addresses import address_of  # noqa: PLC0415 - only then
-            from tsuku_llm.launch.health import remove_dead_socket  # noqa: PLC0415
-
-            remove_dead_socket(address_of(plan.argv, plan.env))
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
         followed = StartMonitor(start, sink, stop_handle)

@@ -179,10 +179,13 @@ class _ServerKeeper:
         self._record = record
         self._listener = listener
         self._address = address
+        # As the server binds them: in the user's folder, which this process leaves.
+        folder = working_folder()
+        self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)  # noqa: PTH118
         self._log = log
         self._start_timeout = session.settings.start_timeout
         # Now: this process leaves the user's folder once the server serves.
-        self._model = working_folder() / wishes.model if wishes.model else None
+        self._model = folder / wishes.model if wishes.model else None
         self._served = ("-m", str(self._model)) if self._model else wishes.hub
         self._swapper = Swapper(
             session,
@@ -334,9 +337,8 @@ class _ServerKeeper:
             if idle is None or now < next_idle - pause / 2:
                 continue
             next_idle = now + idle.pause
-            # Without a port it listens at a Unix socket, whose path is the host.
-            socket = self._record.host if self._record.port is None else None
-            sample = sample_activity(server.pid, socket)  # None if it cannot be looked at
+            # None if it cannot be looked at
+            sample = sample_activity(server.pid, self._sockets)
             if sample is not None and idle.is_over(now, sample):
                 reason = f"no request for {self._record.idle_timeout} seconds"
                 self._listener.on_stopping(reason)

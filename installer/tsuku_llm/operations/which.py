@@ -1,17 +1,30 @@
-"""The installed version that a start uses, its programs, and the replacement of this process."""
+"""The installed version that a start uses, its programs, and the folder in which they run.
+
+Also the replacement of this process by one of these programs.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from tsuku_llm.errors import NotInstalled, UnknownRequest, did_you_mean
-from tsuku_llm.launch.planning import Build, LaunchPlan
+from tsuku_llm.disk import disk_errors
+from tsuku_llm.errors import (
+    NotInstalled,
+    StoreError,
+    UnknownRequest,
+    UnsafeLocation,
+    did_you_mean,
+)
+from tsuku_llm.files import make_folder
+from tsuku_llm.launch.planning import Build, LaunchPlan, require_no_plugins
 from tsuku_llm.launch.replace_process import replace_process
 from tsuku_llm.operations.session import Session, note_place, way_to_undo
+from tsuku_llm.ownership import check_own_folder
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import Receipt
@@ -21,6 +34,9 @@ _WITHOUT_HTTPS = b"HTTPS is not supported"
 
 See ``common_http_client`` in upstream's common/http.h.
 """
+
+WORK = "work"
+"""The folder below the state in which a server runs that no user has called from a folder."""
 
 _LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
 
@@ -138,6 +154,55 @@ def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
     from tsuku_llm.launch.supervise import supervise  # noqa: PLC0415 - only there
 
     return supervise(plan, keep=keep, serves=False)
+
+
+def require_safe_folder(session: Session, folder: Path) -> None:
+    """Refuse a folder in which no program of a build may run.
+
+    ggml loads plugins from the working folder, so it must be one that only this user and root can
+    write, without a plugin. What a program writes there must not get into a build: so it is no
+    folder of the store. Raises ``UnsafeLocation``, and ``StoreError`` if it cannot be looked at.
+    """
+    check_own_folder(folder)
+    with disk_errors("looking at the working folder", folder):
+        real = folder.resolve()
+        for ours in (session.paths.data, session.paths.state):
+            if real.is_relative_to(ours.resolve()):
+                raise UnsafeLocation(
+                    f"{folder} belongs to tsuku-llm, and a program of a build may write there",
+                    hint="change to another folder, and give paths of files from there",
+                )
+        require_no_plugins(folder)
+
+
+def server_folder(session: Session, cwd: Path | None) -> Path:
+    """Return the folder in which a server runs: ``cwd``, or one of our own for it.
+
+    ``cwd`` is the folder of the user who called. None and the root folder mean that no user did.
+    The user is told if it cannot be used. Raises ``UnsafeLocation`` if our own is not safe either.
+    """
+    if cwd is not None and cwd != Path(cwd.anchor):
+        try:
+            require_safe_folder(session, cwd)
+        except StoreError as error:
+            session.user.note(
+                f"warning: {error.message}: the server runs in another folder, and relative paths "
+                "in a preset or in the request of a tool do not mean this one"
+            )
+        else:
+            return cwd
+    own = session.paths.state / WORK
+    try:
+        make_folder(own, private=True)
+    except UnsafeLocation:
+        raise
+    except StoreError:
+        if sys.platform == "win32":
+            raise
+        # A container or a service whose disk is read-only: only root can write to this one.
+        return Path(os.sep)
+    require_no_plugins(own)
+    return own
 
 
 def build_of(installed: Installed) -> Build:

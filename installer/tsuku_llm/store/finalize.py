@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.files import FOLDER_MODE, flush_folder, seal_file, write_new
+from tsuku_llm.files import (
+    FOLDER_MODE,
+    SEALED_FOLDER_MODE,
+    flush_folder,
+    seal_file,
+    write_new,
+)
 from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.integrity import (
     FINGERPRINT,
@@ -22,8 +28,8 @@ from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.tree_entry import FileEntry
 
-_MODES = {True: 0o755, False: 0o644}
-"""The mode of a file, by its executable flag."""
+_MODES = {True: 0o555, False: 0o444}
+"""The mode of a file, by its executable flag: no program changes a build by mistake."""
 
 _FLUSHES = 8
 """The number of files that are flushed in parallel."""
@@ -82,6 +88,9 @@ def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:
 def _seal_folders(staging: Staging, receipt: Receipt) -> None:
     kinds = expected_kinds(receipt)
     folders = [staging.tree / name for name, kind in kinds.items() if kind == "folder"]
-    for folder in (*folders, staging.tree, staging.path):
-        folder.chmod(FOLDER_MODE)
+    # The version's own folder stays open: its receipt and its fingerprint are replaced. It is also
+    # the one that is renamed, which needs the right to write in it.
+    modes = dict.fromkeys((*folders, staging.tree), SEALED_FOLDER_MODE)
+    for folder, mode in (*modes.items(), (staging.path, FOLDER_MODE)):
+        folder.chmod(mode)
         flush_folder(folder)

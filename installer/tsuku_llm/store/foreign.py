@@ -1,6 +1,6 @@
 """Foreign files in a store: they are listed and never removed.
 
-If a version must be removed and foreign files are in it, they are moved to ``set-aside``.
+If a version is removed or started and foreign files are in it, they are moved to ``set-aside``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from tsuku_llm.errors import StoreError
-from tsuku_llm.files import flush_folder, make_folder, unique
+from tsuku_llm.files import (
+    SEALED_FOLDER_MODE,
+    flush_folder,
+    make_folder,
+    open_for_changes,
+    unique,
+)
 from tsuku_llm.folders import Folder, opened, temporaries
 from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.installed import read_version
@@ -28,6 +34,9 @@ from tsuku_llm.store.layout import (
     folder_names,
     is_version,
 )
+
+_MOVES = 5
+"""Tries to move a file while other processes move files out of the same folder."""
 
 _OF_A_VERSION = folder_names(
     rf"receipt\.json|fingerprint\.json|{IN_USE}"
@@ -69,23 +78,56 @@ def _misfits(data: Path, parts: tuple[str, ...], known: FolderNames) -> list[Pat
     return []
 
 
-def set_aside(data: Path, name: str) -> None:
+def set_aside(data: Path, name: str) -> dict[str, Path]:
     """Move foreign files out of a version; move the whole path if it is not a version.
 
-    Raises ``OSError``, StoreError.
+    Returns what was moved, relative to the version's parent, with its new path. Another process
+    may move the same files at this moment. Raises ``OSError``, StoreError.
     """
+    moved: dict[str, Path] = {}
     with opened(data, "versions") as versions:
         strangers = _strangers(versions, name) if versions else []
         if versions is None or not strangers:
-            return
+            return moved
         # A fresh folder each time, so that files set aside earlier keep their names.
         target = data / SET_ASIDE / unique()
         for path in strangers:
             make_folder((target / path).parent)
-            (versions.path / path).rename(target / path)
-            # Flush at once: the caller removes the version next, and a crash must not lose this
+            try:
+                _move(versions.path / path, target / path)
+            except FileNotFoundError:  # the other process was first
+                continue
+            moved[path] = target / path
+            # Flush at once: the caller may remove the version next, and a crash must not lose this
             # file.
             flush_folder((target / path).parent)
+    return moved
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename a foreign path out of a folder that may be sealed; seal that again.
+
+    A kill in between leaves the folder open, which harms nothing. Raises ``OSError``.
+    """
+    sealed = False
+    try:
+        for left in reversed(range(_MOVES)):
+            sealed = open_for_changes(source.parent) or sealed
+            try:
+                # To rename a folder into another one, its own ".." is changed.
+                if stat.S_ISDIR(source.lstat().st_mode):
+                    open_for_changes(source)
+                source.rename(target)
+            except PermissionError:
+                # Another process that moves files may have sealed the folder since.
+                if not left:
+                    raise
+            else:
+                return
+    finally:
+        if sealed:
+            with suppress(OSError):
+                source.parent.chmod(SEALED_FOLDER_MODE)
 
 
 def _strangers(versions: Folder, name: str) -> list[str]:

@@ -31,6 +31,7 @@ _CHUNK = 1 << 18
 _SHOWN = 12
 _LOOKS = 5
 _WORTH_THREADS = 4 << 20
+_EXTRA = "not part of the build: "
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
 
 Stamp = tuple[int, ...]
@@ -149,10 +150,7 @@ def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
     """Describe every name that differs from the receipt, for people; pure."""
     kinds = expected_kinds(receipt)
     found = [f"missing: {name}" for name in sorted(kinds.keys() - listing.kinds.keys())]
-    found += [
-        f"not part of the build: {_shown(name)}"
-        for name in sorted(listing.kinds.keys() - kinds.keys())
-    ]
+    found += [f"{_EXTRA}{_shown(name)}" for name in sorted(listing.kinds.keys() - kinds.keys())]
     for name, kind in kinds.items():
         now = listing.kinds.get(name, kind)
         if now != kind:
@@ -166,6 +164,11 @@ def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
         if target != link.target:
             found.append(f"link changed: {link.path} -> {_shown(target)}")
     return found
+
+
+def only_extra(found: Sequence[str]) -> bool:
+    """Tell whether all of these differences are names that are not part of the build. Pure."""
+    return bool(found) and all(line.startswith(_EXTRA) for line in found)
 
 
 def expected_kinds(receipt: Receipt) -> dict[str, str]:
@@ -248,10 +251,14 @@ def tampered(
     facts = tuple(found[:_SHOWN])
     if len(found) > _SHOWN:
         facts += (f"and {len(found) - _SHOWN} more",)
+    again = f"install it again: {repair}"
     return TamperedInstall(
         f"{name} is not as it was installed",
         facts=facts,
-        hint=f"install it again: {repair}",
+        # ``StoreReader.admit`` does that.
+        hint=f"the next start moves such files out of the build; or {again}"
+        if only_extra(found)
+        else again,
     )
 
 

@@ -6,28 +6,36 @@ the code that changes the versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore
+from tsuku_llm.errors import CorruptStore, StoreError, TamperedInstall
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.store.in_use import holding
 from tsuku_llm.store.installed import Installed, read_pointer, read_version
-from tsuku_llm.store.integrity import check_version, find_differences
+from tsuku_llm.store.integrity import (
+    check_version,
+    differences,
+    find_differences,
+    list_tree,
+    only_extra,
+)
 from tsuku_llm.store.receipt import is_version_id
 
 
 class StoreReader:
     """The versions in the folder ``data``, as ``Store`` left them.
 
-    Every method raises StoreError or a subclass if the file system reports an error.
+    ``note`` is called with each thing that the user should know. Every method raises StoreError
+    or a subclass if the file system reports an error.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, note: Callable[[str], None] = lambda _: None) -> None:
         self.data = data
         self._versions = data / "versions"
+        self._note = note
 
     def find(self, version: str) -> Installed | None:
         """Find a version by its id. Raises CorruptStore if its receipt cannot be read."""
@@ -78,6 +86,34 @@ class StoreReader:
         check_version(installed.path, installed.receipt, full=full)
         # Then the tree: who owns a file, or may write to it, can change it after the check.
         check_below(installed.tree)
+
+    def admit(self, installed: Installed, *, full: bool = False) -> None:
+        """Check a tree before it is used, as ``check``; move files that are not part of it away.
+
+        A file beside the right ones may be what a server, a tool or a person left there, and must
+        not refuse every later start. It may also be a plugin, which a server would load. So it is
+        moved to ``set-aside`` before anything runs, and told. A changed or missing file is refused.
+        The caller holds the version.
+        """
+        try:
+            self.check(installed, full=full)
+        except TamperedInstall:
+            if not self._set_aside(installed):
+                raise
+            # All of it again: another process may have changed the tree meanwhile.
+            self.check(installed, full=full)
+
+    def _set_aside(self, installed: Installed) -> bool:
+        """Move what is not part of a tree that is right otherwise; tell whether it is gone."""
+        from tsuku_llm.store.foreign import set_aside  # noqa: PLC0415  # few trees have such files
+
+        with suppress(OSError, StoreError):  # another user's store, or a read-only disk
+            if not only_extra(differences(list_tree(installed.tree), installed.receipt)):
+                return False
+            for name, path in set_aside(self.data, installed.id).items():
+                self._note(f"warning: {name} is not part of the build, and was moved to {path}")
+            return True
+        return False
 
     def verify(self, installed: Installed) -> tuple[str, ...]:
         """Hash every file and list every name that is not what the receipt says.

@@ -90,8 +90,9 @@ class Store(StoreReader):
         *,
         lock_timeout: float | None = None,
         on_wait: Callable[[Holder | None], None] | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(data)
+        super().__init__(data, note=note)
         self._lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._on_wait = on_wait
         self._staging = data / "staging"
@@ -177,7 +178,7 @@ class Store(StoreReader):
             installed = self.find(receipt.id)
             wanted = {*receipt.files, *receipt.links}
             if installed and wanted == {*installed.receipt.files, *installed.receipt.links}:
-                self.check(installed, full=True)
+                self.admit(installed, full=True)
                 return installed
         return None
 
@@ -233,7 +234,7 @@ class Store(StoreReader):
         Raises NotInstalled if it was removed meanwhile, TamperedInstall.
         """
         with self.lock(installed.id):
-            self.check(installed)
+            self.admit(installed)
             self.activate(installed)
 
     def rollback(self) -> Installed:

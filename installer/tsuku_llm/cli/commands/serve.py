@@ -144,6 +144,7 @@ _STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
     help="Open the server's web page in your browser once the server is ready.",
 )
 @click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
+@click.option("--own-folder", is_flag=True, hidden=True)
 @options.name
 @options.setting("idle_timeout", "TIME")
 @options.setting("start_timeout", "TIME")
@@ -173,6 +174,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
     notify: bool,
     opens_page: bool,
     supervised: bool,
+    own_folder: bool,
     name: str,
     idle_timeout: str | None,
     start_timeout: str | None,
@@ -218,6 +220,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
             min_gpu_share=min_gpu_share,
             require_fit=require_fit,
             verify=verify,
+            own_folder=own_folder,
         )
         # Before the other ways: a dry run starts nothing.
         if dry_run:
