@@ -324,7 +324,7 @@ class BundleWriter:
 def written_bundle(path: Path) -> Iterator[BundleWriter]:
     """Write a bundle in the block: afterwards the file is complete, or not there.
 
-    The caller keeps other processes of this user away from this name. Raises ``StoreError``.
+    The caller keeps other processes away from this name. Raises ``StoreError``.
     """
     beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
     with disk_errors("writing the bundle", path.parent):

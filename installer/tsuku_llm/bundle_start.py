@@ -1,25 +1,36 @@
 """The program that ``sh FILE`` runs from a bundle: it installs tsuku-llm, and then a build.
 
-It runs without this package, on any Python from 3.10 on, and imports only what comes with Python.
+It runs on any Python from 3.10 on, with what comes with Python. The few modules of this package
+that it needs (who may write to a folder) need nothing more, and are read from the bundle's wheel.
 The shell script before it has compared the digest of the whole file. pip compares each wheel with
 its digest, and takes nothing from elsewhere. What follows is ``tsuku-llm install --bundle``, which
 trusts nothing of the file but signed metadata.
+
+Several may run at once. One process at a time works in a folder, from its first file to the end of
+the install: it holds a lock there, and so do its children, which live on if it is killed. Only the
+holder removes anything, and only what such a run makes.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import json
 import os
 import platform
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import sha256
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 USAGE = """\
@@ -36,8 +47,14 @@ To use another Python: PYTHON=/path/to/python3 sh FILE
 COMPLETE = "from-bundle"
 """The file of a complete environment: the digest of what was installed into it."""
 
-UNFINISHED = "unfinished-from-bundle"
-"""The file of an environment that is being made; a killed run leaves it."""
+LOCK = "from-bundle.lock"
+"""The first file in an environment of ours, locked by the process that works there."""
+
+_MARK = b"made by tsuku-llm from a bundle\n"
+"""The content of the lock file: a file that only has its name is not ours."""
+
+_MADE = {"bin", "include", "lib", "lib64", "share", "pyvenv.cfg", "Include", "Lib", "Scripts", LOCK}
+"""What an environment consists of; with it come folders of the name ``wheels-...``."""
 
 _SYSTEMS = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -62,35 +79,144 @@ def main() -> int:
         # Another Python of the same version needs an environment of its own.
         digest = sha256(requirements + sys.executable.encode("utf-8", "replace")).hexdigest()[:16]
         home = Path(wishes.into).absolute() if wishes.into else _usual_folder() / digest
-        try:
-            is_new = _cleared(home, digest)
-            if is_new:
-                with _removed_after_an_error(home):
-                    _install(archive, found["wheels"], requirements, home)
-                    (home / COMPLETE).write_text(f"{digest}\n", "ascii")
-                    (home / UNFINISHED).unlink()
-        except OSError as error:
+        if sys.platform != "win32" and (strange := re.search(r'["$`\\]|[^ -~\w]', str(home))):
+            # The first lines of an installed script are read by a shell, within double quotes.
             _fail(
-                6, "store", f"the program cannot be installed into {home}", str(error),
-                hint="free some space, or name another folder with --into DIR",
+                2, "bad-usage", f"the program cannot be started from {home}",
+                f"its name has {strange[0]!r}, which a shell would not take as it is",
+                hint="name another folder with --into DIR",
             )  # fmt: skip
-    program = home / ("Scripts" if sys.platform == "win32" else "bin") / "tsuku-llm"
-    if not wishes.program_only:
-        command = [str(program), "install", "--yes", "--bundle", str(bundle), *wishes.arguments]
-        # Without its build, the program of this run goes again: all or nothing.
-        with _removed_after_an_error(home) if is_new else nullcontext():
-            if code := subprocess.call(command):
-                print("the program was not kept; to keep it: --program-only", file=sys.stderr)
-                sys.exit(code)
-    _link(program)
+        _find_modules(archive, found["wheels"])
+        program = home / ("Scripts" if sys.platform == "win32" else "bin") / "tsuku-llm"
+        with _errors_told(home), _held(home, digest) as held:
+            if held.is_new:
+                with _removed_after_an_error(held):
+                    _install(archive, found["wheels"], requirements, held)
+                    (home / COMPLETE).write_text(f"{digest}\n", "ascii")
+            if not wishes.program_only:
+                command = [str(program), "install", "--yes", "--bundle", str(bundle)]
+                # Without its build, the program of this run goes again: all or nothing.
+                with _removed_after_an_error(held) if held.is_new else nullcontext():
+                    if code := subprocess.call([*command, *wishes.arguments], **held.inherited):
+                        _say("the program was not kept; to keep it: --program-only")
+                        sys.exit(code)
+            _link(program)
     return 0
 
 
-def _cleared(home: Path, digest: str) -> bool:
-    """Make the folder of the environment ready; return False if it is complete already.
+class _Held(NamedTuple):
+    """A folder that this process may change: ``lock`` is the open lock file, None without one.
 
-    Only what this program began is removed. Raises ``OSError``.
+    ``is_new`` says that its program is yet to be installed, ``is_made`` that this run made the
+    folder itself.
     """
+
+    home: Path
+    lock: int | None
+    is_new: bool
+    is_made: bool
+
+    @property
+    def inherited(self) -> dict[str, Any]:
+        """What a child needs to hold the lock, too, after a kill of this process."""
+        has_lock = self.lock is not None and sys.platform != "win32"
+        return {"pass_fds": (self.lock,)} if has_lock else {}
+
+
+@contextmanager
+def _held(home: Path, digest: str) -> Iterator[_Held]:
+    """Hold the folder of the environment for the block; it is complete or empty there.
+
+    Waits for another process that works in it. Raises ``OSError``, and the errors of ``ownership``.
+    """
+    found = None
+    while found is None:
+        # Who held the lock may have removed the folder, and the lock with it: then once more.
+        with suppress(FileNotFoundError):
+            found = _locked(home)
+    lock, is_made = found
+    try:
+        yield _Held(home, lock, _begun(home, digest), is_made)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _locked(home: Path) -> tuple[int | None, bool] | None:
+    """Make and lock the folder; return the open lock and whether the folder is new.
+
+    The lock is None if nobody here can change the folder. Returns None, or raises
+    ``FileNotFoundError``, if another process has removed it meanwhile.
+    """
+    from tsuku_llm.files import make_folder  # noqa: PLC0415 - from the bundle's wheel
+    from tsuku_llm.ownership import check_path  # noqa: PLC0415 - from the bundle's wheel
+
+    # Before it is made, and after: in a folder like /tmp others may have made it meanwhile.
+    check_path(home)
+    is_made = not home.exists()
+    make_folder(home)
+    check_path(home)
+    is_complete = (home / COMPLETE).exists()
+    if not is_complete and not _is_ours(home):
+        _refuse(home)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+        lock = os.open(home / LOCK, flags, 0o600)
+    except OSError:
+        if is_complete:  # on read-only media, or root's
+            return None, False
+        raise
+    try:
+        _lock(lock, home)
+        status = os.fstat(lock)
+        if os.path.samestat(status, (home / LOCK).lstat()):
+            if status.st_size == 0:
+                os.write(lock, _MARK)
+            return lock, is_made
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def _lock(lock: int, home: Path) -> None:
+    """Lock an open file, and say so if that takes time. The system frees it after a kill."""
+    waits = f"waiting for another run of a bundle, which works in {home}"
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415 - only there
+
+        with suppress(OSError):
+            msvcrt.locking(lock, msvcrt.LK_NBLCK, 1)
+            return
+        _say(waits)
+        while True:
+            with suppress(OSError):  # it gives up after ten seconds
+                msvcrt.locking(lock, msvcrt.LK_LOCK, 1)
+                return
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say(waits)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _is_ours(home: Path) -> bool:
+    """Tell whether a folder is empty, or has only what a run that was killed left."""
+    names = {each.name for each in home.iterdir() if not each.name.startswith("wheels-")}
+    if LOCK not in names:
+        return not any(home.iterdir())
+    status = (home / LOCK).lstat()
+    if names - _MADE or not stat.S_ISREG(status.st_mode):
+        return False
+    # Another process may have made it this moment, and not have written to it yet.
+    return (home / LOCK).read_bytes() == _MARK or (status.st_size == 0 and names == {LOCK})
+
+
+def _begun(home: Path, digest: str) -> bool:
+    """Empty a folder that a killed run left; return False if it is complete. Raises ``OSError``."""
     if (home / COMPLETE).exists():
         if (home / COMPLETE).read_text("ascii").strip() == digest:
             return False
@@ -98,22 +224,94 @@ def _cleared(home: Path, digest: str) -> bool:
             2, "bad-usage", f"{home} has the program of another bundle",
             hint="name a new folder with --into DIR, or remove that one",
         )  # fmt: skip
-    if (home / UNFINISHED).exists():
-        shutil.rmtree(home)
-    home.mkdir(parents=True, exist_ok=True)
-    if any(home.iterdir()):
-        _fail(2, "bad-usage", f"{home} is not empty", hint="name a new folder with --into DIR")
-    (home / UNFINISHED).touch()
+    # Looked at again under the lock: another run may have filled it while this one waited.
+    if not _is_ours(home):
+        _refuse(home)
+    _empty(home)
     return True
 
 
+def _refuse(home: Path) -> NoReturn:
+    _fail(2, "bad-usage", f"{home} is not empty", hint="name a new folder with --into DIR")
+
+
+def _empty(home: Path) -> None:
+    """Remove what a run made in its folder, but for the lock. Raises ``OSError``."""
+    for path in home.iterdir():
+        if path.name in (COMPLETE, *_MADE - {LOCK}) or path.name.startswith("wheels-"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
 @contextmanager
-def _removed_after_an_error(home: Path) -> Iterator[None]:
+def _removed_after_an_error(held: _Held) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        shutil.rmtree(home, ignore_errors=True)
+        with suppress(OSError):
+            _empty(held.home)
+            # Others wait for this lock: they find that its name is gone, and begin again.
+            if [each.name for each in held.home.iterdir()] == [LOCK]:
+                (held.home / LOCK).unlink()
+            if held.is_made:
+                held.home.rmdir()
         raise
+
+
+@contextmanager
+def _errors_told(home: Path) -> Iterator[None]:
+    """End with an error of this program's, or of the system, as ``tsuku-llm`` does."""
+    from tsuku_llm.errors import TsukuError  # noqa: PLC0415 - from the bundle's wheel
+
+    try:
+        yield
+    except TsukuError as error:
+        _fail(error.exit_code, error.slug, error.message, *error.facts, hint=error.hint)
+    except OSError as error:
+        _fail(
+            6, "store", f"the program cannot be installed into {home}", str(error),
+            hint="free some space, or name another folder with --into DIR",
+        )  # fmt: skip
+
+
+def _find_modules(archive: zipfile.ZipFile, wheels: list[str]) -> None:
+    """Let ``import tsuku_llm`` find the modules in the wheel of the bundle, in memory."""
+    name = next((each for each in wheels if Path(each).name.startswith("tsuku_llm-")), None)
+    if name is None:
+        _fail(5, "bad-bundle", "this bundle names no wheel of tsuku-llm")
+    # First: another copy may be installed for this Python.
+    sys.meta_path.insert(0, _Modules(zipfile.ZipFile(io.BytesIO(archive.read(name)))))
+
+
+class _Modules:
+    """Finds and loads modules in an open wheel."""
+
+    def __init__(self, wheel: zipfile.ZipFile) -> None:
+        self._wheel = wheel
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> ModuleSpec | None:
+        """Return where a module is, None if it is not in the wheel."""
+        place = name.replace(".", "/")
+        for file in (f"{place}/__init__.py", f"{place}.py"):
+            if file in self._wheel.namelist():
+                is_package = file != f"{place}.py"
+                return importlib.util.spec_from_loader(
+                    name,
+                    self,  # type: ignore[arg-type]
+                    origin=file,
+                    is_package=is_package,
+                )
+        return None
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Leave that to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the code of a module."""
+        file = str(module.__spec__ and module.__spec__.origin)
+        exec(compile(self._wheel.read(file), file, "exec"), module.__dict__)  # noqa: S102
 
 
 def _wishes(words: list[str]) -> StartWishes:
@@ -181,14 +379,15 @@ def _usual_folder() -> Path:
     return folder / "tsuku-llm-program"
 
 
-def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, home: Path) -> None:
+def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, held: _Held) -> None:
     """Make an environment with the program; pip comes from its own wheel.
 
     Debian's python3 has no ensurepip, so the environment is made without pip.
     """
     import venv  # noqa: PLC0415 - only here
 
-    print(f"installing tsuku-llm into {home}", file=sys.stderr)
+    home = held.home
+    _say(f"installing tsuku-llm into {home}")
     venv.EnvBuilder(with_pip=False, symlinks=sys.platform != "win32").create(home)
     with tempfile.TemporaryDirectory(prefix="wheels-", dir=home) as folder:
         for name in wheels:
@@ -206,7 +405,7 @@ def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, h
         done = subprocess.run(
             [*command, "--requirement", "requirements.txt"],
             cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            check=False,
+            check=False, **held.inherited,
         )  # fmt: skip
     if done.returncode:
         lines = [line for line in done.stdout.splitlines() if line.strip()][-6:]
@@ -219,6 +418,9 @@ def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, h
 
 def _link(program: Path) -> None:
     """Make a link to the program where the shell looks; what another program put there stays."""
+    from tsuku_llm.errors import UnsafeLocation  # noqa: PLC0415 - from the bundle's wheel
+    from tsuku_llm.ownership import check_path  # noqa: PLC0415 - from the bundle's wheel
+
     name = os.environ.get("XDG_BIN_HOME") or "~/.local/bin"
     folder = Path(name).expanduser()
     link = folder / program.name
@@ -232,21 +434,30 @@ def _link(program: Path) -> None:
         if os.path.lexists(link) and not ours:
             raise FileExistsError(f"{link} is not from a bundle, so it stays")
         folder.mkdir(parents=True, exist_ok=True)
+        check_path(folder)
         beside = folder / f".{link.name}.{os.getpid()}"
         beside.symlink_to(program)
         beside.replace(link)
-    except OSError as error:
-        print(f"no link was made: {error}", file=sys.stderr)
-        print(f"tsuku-llm is {program}", file=sys.stderr)
+    except (OSError, UnsafeLocation) as error:
+        _say(f"no link was made: {error}")
+        _say(f"tsuku-llm is {program}")
         return
     found = shutil.which("tsuku-llm")
     if found is None or Path(found).resolve() != program.resolve():
-        print(f"tsuku-llm is {link}; its folder is not first on your PATH", file=sys.stderr)
+        _say(f"tsuku-llm is {link}; its folder is not first on your PATH")
+
+
+def _say(line: str) -> None:
+    """Print a line; names from elsewhere must not command the terminal."""
+    # Not the package's function: a bundle of builds alone has no wheel.
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    print(shown, file=sys.stderr, flush=True)
 
 
 def _fail(code: int, slug: str, message: str, *facts: str, hint: str = "") -> NoReturn:
     lines = [f"error[{slug}]: {message}", *(f"  {fact}" for fact in facts)]
-    print("\n".join([*lines, *([f"  hint: {hint}"] if hint else [])]), file=sys.stderr)
+    for line in [*lines, *([f"  hint: {hint}"] if hint else [])]:
+        _say(line)
     sys.exit(code)
 
 

@@ -8,8 +8,8 @@ that reads the folder meanwhile sees a whole state: the one before or the one af
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,8 @@ from tsuku_llm.records import digest, encode, many, parse, record, text
 MARKER = "mirror.json"
 ARTIFACTS = "sha256"
 PARTIALS = "partials"
+_LOCKS = (f".{MARKER}.lock", f".{MARKER}.pid")
+"""The lock that is here while a process works on the folder, and the note of who that is."""
 
 _DIGEST = r"[0-9a-f]{64}"
 _LAST = rf"{TIMESTAMP}|{re.escape(MARKER)}"
@@ -84,7 +86,7 @@ def _encoded(content: MirrorRecord) -> bytes:
 
 
 class MirrorFolder:
-    """A folder that this program fills. Only one process at a time may change it."""
+    """A folder that this program fills; one process at a time, which locks ``MARKER``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,6 +114,22 @@ class MirrorFolder:
                 hint="if a newer tsuku-llm made this mirror, use that one; else move the folder "
                 "away and make the mirror again",
             ) from error
+
+    @contextmanager
+    def made(self, root: str) -> Iterator[None]:
+        """Make the folder for the block; a new one that nothing came into goes after it.
+
+        Raises the errors of ``require_own``.
+        """
+        self.require_own(root)
+        is_new = not self.path.exists()
+        make_folder(self.path)
+        try:
+            yield
+        finally:
+            if is_new:
+                with suppress(OSError):  # something is in it
+                    self.path.rmdir()
 
     def adopt(self, root: str) -> MirrorRecord:
         """Mark an empty or new folder as a mirror of the repository with this root.
@@ -142,7 +160,8 @@ class MirrorFolder:
         with opened(self.path) as folder:
             # A crash of this very step may have left the file that was to become the marker.
             names = folder.names() if folder else []
-        if others := [name for name in names if not temporaries(re.escape(MARKER)).fullmatch(name)]:
+        passing = temporaries(re.escape(MARKER))
+        if others := [each for each in names if not passing.fullmatch(each) and each not in _LOCKS]:
             raise UsageError(
                 f"{self.path} is not empty, and is no mirror that tsuku-llm made",
                 facts=(f"it has: {', '.join(others[:5])}",),
@@ -227,7 +246,7 @@ def _sweep(
                         folder.rmdir(name)
             else:
                 found.foreign.append(f"{path}/")
-        elif path in keep:
+        elif path in keep or path in _LOCKS:
             continue
         elif folder.is_file(name) and _is_ours(path, name):
             found.unused[path] = folder.status(name).st_size

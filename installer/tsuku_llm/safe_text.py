@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 URL_USER = r"://[^/?#]*@"
 """The pattern of a user and password in a URL; "/", "?" and "#" end the host part."""
@@ -23,6 +24,21 @@ def printable(text: str) -> str:
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def shell_word(text: str) -> str:
+    """Return a word of a command that people paste: their shell takes it as it is."""
+    if sys.platform == "win32":
+        if re.fullmatch(r"[\w.:\\/=+-]+", text):
+            return text
+        # No name of a file has a quotation mark there. Double ones work in both shells, but
+        # PowerShell expands some characters in them; single ones are PowerShell's alone.
+        if re.fullmatch(r"[\x20-\x7e]+", text) and not re.search(r'[$`"%]', text):
+            return f'"{text}"'
+        return "'" + re.sub("['\u2018\u2019\u201a\u201b]", r"\g<0>\g<0>", text) + "'"
+    from shlex import quote  # noqa: PLC0415 - few texts have a command
+
+    return quote(text)
 
 
 def shortened(text: str, most: int) -> str:

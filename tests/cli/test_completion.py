@@ -16,7 +16,7 @@ from support.stored import install
 from support.tools import open_terminal, require_tool
 
 from tsuku_llm.catalog.offered import offered
-from tsuku_llm.cli.main import COMPLETE
+from tsuku_llm.cli.completion import COMPLETE, LINE, REPLACED
 from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.instances.folder import Instances
@@ -49,10 +49,10 @@ def ask(
     words: str, home: Path, shell: str = "bash", *, cwd: str | None = None, **extra: str
 ) -> Result:
     """Complete the last of some words, as the script of a shell asks for it."""
-    at = str(len(words.split(" ")) - 1)
-    env = {COMPLETE: f"{shell}_complete", "COMP_WORDS": f"tsuku-llm {words}", **extra}
-    env = environment(home, **{"COMP_CWORD": str(int(at) + 1), **env})
-    return run_program(env=env, cwd=Path(cwd) if cwd else None)
+    # bash replaces what follows the last of these.
+    replaced = re.split("[ :=]", words)[-1]
+    env = {COMPLETE: shell, LINE: f"tsuku-llm {words}", REPLACED: replaced, **extra}
+    return run_program(env=environment(home, **env), cwd=Path(cwd) if cwd else None)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def complete(home: Path) -> Complete:
     def values(words: str, **extra: str) -> list[str]:
         result = ask(words, home, **extra)
         assert (result.code, result.stderr) == (0, "")
-        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+        return result.stdout.splitlines()[1:]
 
     return values
 
@@ -79,7 +79,7 @@ def complete(home: Path) -> Complete:
         ("install --dry", ["--dry-run"]),
         ("install --backend openv", ["openvino"]),
         ("install --backend cuda-13", ["cuda-13.4"]),
-        ("serve --backend = openv", ["openvino"]),
+        ("serve --backend=openv", ["openvino"]),
         ("install --channel stab", ["stable"]),
         ("install --release b1142", ["b11429"]),
         ("install --release v0.6", ["v0.6.0"]),
@@ -104,7 +104,7 @@ def complete(home: Path) -> Complete:
         ("serve --superv", []),
         ("repository pa", []),
         ("nosuch x", []),
-        ("serve -- -m ", [""]),
+        ("serve -- -m ", []),
     ],
 )
 def test_a_word_is_completed(words: str, values: list[str], complete: Complete) -> None:
@@ -128,11 +128,8 @@ def test_every_command_is_offered_first(complete: Complete, program: Run) -> Non
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
 def test_a_value_after_an_equals_sign_keeps_its_option(shell: str, home: Path) -> None:
-    typed = "install --backend=openv"
-    result = ask(
-        typed, home, shell, **({"COMP_CWORD": "--backend=openv"} if shell == "fish" else {})
-    )
-    assert "--backend=openvino" in re.split(r"[\n,\t]", result.stdout)
+    result = ask("install --backend=openv", home, shell)
+    assert "--backend=openvino" in re.split(r"[\n:\t]", result.stdout)
 
 
 def test_the_names_of_models_are_offered_with_files_and_folders(
@@ -143,15 +140,15 @@ def test_the_names_of_models_are_offered_with_files_and_folders(
     folder = tmp_path / "folder"
     for name in ("Qwen-2", "Qwen 3", ".hidden"):
         (folder / name).mkdir(parents=True)
-    for name in ("Qwen-x.GGUF", "Qwen.txt", "Qwen\nplain.gguf", "other.gguf"):
+    for name in ("Qwen-x.GGUF", "Qwen.txt", "Qwen\nplain.gguf", "other.gguf", "-x.gguf"):
         (folder / name).touch()
     found = complete("serve -m Qwen", cwd=str(folder), TSUKU_LLM_MODEL_PATH=str(own))
-    assert found == ["Qwen", "Qwen-2/", "Qwen-x.GGUF"]
+    assert found == ["Qwen", "'Qwen 3/'", "Qwen-2/", "Qwen-x.GGUF"]
     found = complete("bench -m ", cwd=str(folder), TSUKU_LLM_MODEL_PATH=str(own))
-    assert found == ["Qwen", "Qwen-2/", "Qwen-x.GGUF", "other.gguf"]
+    assert found == ["Qwen", "./-x.gguf", "'Qwen 3/'", "Qwen-2/", "Qwen-x.GGUF", "other.gguf"]
     # No name begins so: the shell itself completes files.
     words = "explain --model oth"
-    assert ask(words, tmp_path, TSUKU_LLM_MODEL_PATH=str(own)).stdout == "file,oth\n"
+    assert ask(words, tmp_path, TSUKU_LLM_MODEL_PATH=str(own)).stdout == "files\n"
 
 
 def test_a_broken_config_file_leaves_the_models_of_other_programs(
@@ -160,8 +157,8 @@ def test_a_broken_config_file_leaves_the_models_of_other_programs(
     (home / "config.toml").write_bytes(b"\xff[")
     ollama_model(tmp_path / ".ollama" / "models", "qwen2.5:7b")
     assert complete("serve -m qw", HOME=str(tmp_path)) == ["qwen2.5:7b"]
-    # bash has three words for a name with a colon, and replaces the last one.
-    assert complete("serve -m qwen2.5 : ", HOME=str(tmp_path)) == ["7b"]
+    # bash replaces what follows the colon.
+    assert complete("serve -m qwen2.5:", HOME=str(tmp_path)) == ["7b"]
 
 
 # --- the shells --------------------------------------------------------------------------
@@ -272,19 +269,18 @@ def test_the_script_is_printed(shell: str, as_json: Callable[..., Any], program:
     printed = program("completion", shell)
     assert (printed.code, printed.stderr) == (0, "")
     assert f"{COMPLETE}" in printed.stdout
-    assert f"{shell}_complete" in printed.stdout
+    assert LINE in printed.stdout
     data = as_json("completion", shell)["data"]
     assert data["shell"] == shell
     assert data["script"].split() == printed.stdout.split()
 
 
-def test_powershell_gets_three_lines_for_each_value(home: Path) -> None:
+def test_powershell_gets_each_value_with_its_meaning(home: Path) -> None:
     # PowerShell itself is not run here: this is what its script reads.
     result = ask("config set llm.ho", home, "powershell")
     assert result.stdout.splitlines() == [
-        "plain",
-        "llm.hold",
-        "whether install and update stay at the installed release",
+        "words",
+        "llm.hold\twhether install and update stay at the installed release",
     ]
 
 
@@ -304,7 +300,7 @@ def test_a_home_that_is_none_leaves_commands_and_backends(tsuku_home: str, home:
         result = ask(words, home, TSUKU_HOME=tsuku_home)
         assert result.code == 0, result
         assert result.stderr == ""
-        assert f"plain,{value}" in result.stdout.splitlines()
+        assert value in result.stdout.splitlines()
 
 
 def test_broken_files_cost_only_their_own_values(home: Path, complete: Complete) -> None:
@@ -323,16 +319,16 @@ def test_broken_files_cost_only_their_own_values(home: Path, complete: Complete)
 @pytest.mark.parametrize(
     "changes",
     [
-        {"COMP_WORDS": ""},
-        {"COMP_CWORD": "x"},
-        {"COMP_CWORD": "-7"},
-        {"COMP_WORDS": "tsuku-llm 'open"},
-        {COMPLETE: "tcsh_complete"},
+        {LINE: ""},
+        {REPLACED: "x"},
+        {REPLACED: "\udcff"},
+        {LINE: "tsuku-llm 'open"},
+        {COMPLETE: "tcsh"},
         {COMPLETE: ""},
-        {"COMP_WORDS": "tsuku-llm \udcff"},
-        {"COMP_WORDS": "tsuku-llm install --hardware /none --release "},
-        {"COMP_WORDS": "tsuku-llm --version "},
-        {"COMP_WORDS": "tsuku-llm repository add x y --root /none "},
+        {LINE: "tsuku-llm \udcff"},
+        {LINE: "tsuku-llm install --hardware /none --release "},
+        {LINE: "tsuku-llm --version "},
+        {LINE: "tsuku-llm repository add x y --root /none "},
     ],
     ids=str,
 )
@@ -357,5 +353,5 @@ def test_damaged_metadata_offers_what_is_left(content: bytes, tmp_path: Path) ->
 def test_a_name_with_a_line_break_is_not_offered(home: Path, complete: Complete) -> None:
     assert sys.platform == "win32" or complete("use ") != []
     for receipt in (home / "llm" / "versions").glob("*/receipt.json"):
-        receipt.write_text(receipt.read_text().replace('"cpu"', '"c\\nplain,x"'))
+        receipt.write_text(receipt.read_text().replace('"cpu"', '"c\\nx"'))
     assert "x" not in complete("uninstall ")

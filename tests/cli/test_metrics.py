@@ -115,7 +115,7 @@ def test_any_text_can_be_a_label() -> None:
         "selected": "vulkan",
         "backend": "vulkan",
         "verdict": "on_gpu",
-        "device": 'Vulkan0: NVIDIA "H200"\\\n',
+        "device": 'Vulkan0: NVIDIA "H200"\\\\n',
         "driver": "NVIDIA 580.159.04",
         "verification": "fingerprint",
         "fallen_back_from": "cuda-13.4",

@@ -60,8 +60,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # A bundle is one file of a mirror's layout, and ``file:`` URLs lead into it.
     "bundle_file": frozenset({"archive", "disk", "errors", "files", "folders", "records"}),
     "bundle_sbom": frozenset(),
-    # A program of its own: it runs where this package is not installed yet.
-    "bundle_start": frozenset(),
+    # A program of its own: it runs where this package is not installed yet, with modules that need
+    # nothing but Python.
+    "bundle_start": frozenset({"errors", "files", "ownership"}),
     "program_wheels": frozenset(),
     "fetch": frozenset(
         {"_version", "clock", "config", "disk", "errors", "files", "manifest", "safe_text"}

@@ -14,8 +14,18 @@ from pathlib import Path
 
 from support.package_index import PackageIndex
 
-from tsuku_llm import __version__
+from tsuku_llm import __version__, bundle_start
+from tsuku_llm.bundle_file import (
+    DESCRIPTION,
+    START,
+    BundleDescription,
+    BundledProgram,
+    describe,
+    written_bundle,
+)
+from tsuku_llm.local_host import LocalHost
 from tsuku_llm.operations.own_wheel import packed, wheel_of
+from tsuku_llm.probe import platform_key
 from tsuku_llm.program_wheels import parse_lock
 
 ROOT = Path(__file__).parents[2]
@@ -71,8 +81,45 @@ def program_files() -> dict[str, bytes]:
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/entry_points.txt": b"[console_scripts]\ntsuku-llm = tsuku_llm.cli.main:main\n",
     }
-    rows = [f"{name},{_recorded(data)},{len(data)}\n" for name, data in files.items()]
-    return files | {f"{info}/RECORD": "".join([*rows, f"{info}/RECORD,,\n"]).encode()}
+    return _recorded_anew(files)
+
+
+def small_bundle(path: Path, main: str = "") -> Path:
+    """Make a bundle with the program and pip alone, whose packages the program lacks.
+
+    So it takes a second to install. ``main`` is what ``tsuku-llm install`` does then.
+    """
+    files = program_files() | {
+        "tsuku_llm/cli/main.py": f"def main():\n    {main or 'pass'}\n".encode()
+    }
+    name = f"tsuku_llm-{__version__}-py3-none-any.whl"
+    pip, pip_wheel = wheel_of(distribution("pip"))
+    wheels = {name: packed(_recorded_anew(files)), pip: pip_wheel}
+    digest = hashlib.sha256(wheels[name]).hexdigest()
+    program = BundledProgram(
+        platform_key(LocalHost()),
+        PYTHON,
+        "programs/x.txt",
+        tuple(f"wheels/{each}" for each in wheels),
+    )
+    about = BundleDescription(
+        __version__, "x", "0" * 64, ("https://x.invalid",), "", (), (program,)
+    )
+    with written_bundle(path) as bundle:
+        bundle.add(DESCRIPTION, describe(about))
+        bundle.add(START, Path(bundle_start.__file__).read_bytes())
+        bundle.add("programs/x.txt", f"tsuku-llm=={__version__} --hash=sha256:{digest}\n".encode())
+        for each, data in wheels.items():
+            bundle.add(f"wheels/{each}", data)
+        bundle.finish()
+    return path
+
+
+def _recorded_anew(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    record = f"tsuku_llm-{__version__}.dist-info/RECORD"
+    kept = {name: data for name, data in files.items() if name != record}
+    rows = [f"{name},{_recorded(data)},{len(data)}\n" for name, data in kept.items()]
+    return {**kept, record: "".join([*rows, f"{record},,\n"]).encode()}
 
 
 def _recorded(data: bytes) -> str:

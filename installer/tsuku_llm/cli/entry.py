@@ -75,6 +75,9 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
         if answer.next_step and not console.quiet:
             lines += (answer.next_step,)
         lines = tuple(style.shaped(printable(streams.as_typed(line))) for line in lines)
+    elif streams.is_terminal(sys.stdout):
+        # A script gets the bytes of a path; a terminal would obey them.
+        lines = tuple(map(printable, lines))
     text = "".join(f"{line}\n" for line in lines)
     _say(sys.stdout, text, answer)
     return answer.exit_code

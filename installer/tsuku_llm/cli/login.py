@@ -14,6 +14,7 @@ from tsuku_llm.launch.addresses import expected_addresses
 from tsuku_llm.operations.credentials import handover
 from tsuku_llm.operations.service import write_units
 from tsuku_llm.operations.session import Session, working_folder
+from tsuku_llm.safe_text import shell_word
 
 _FLAGS = ("--launchd-plist", "--windows-task")
 
@@ -51,10 +52,10 @@ def login_file(
         text = render.launchd_plist(label, line, folder, given.told, log)
     data = {"unit": text, "units": {file: text}, "credentials": None, "written": ()}
     if output is None:
-        return CommandResult(data, tuple(text.splitlines()), exact=True)
+        return CommandResult(data, tuple(text.rstrip("\n").split("\n")), exact=True)
     (path,) = write_units(output, {file: text}, "utf-16" if windows else "utf-8")
     start = (
-        f'schtasks /Create /TN {label} /XML "{path}"'
+        f"schtasks /Create /TN {label} /XML {shell_word(str(path))}"
         if windows
         else f"launchctl bootstrap gui/$(id -u) {render.AGENTS}/{file}"
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMPLETE = "_TSUKU_LLM_COMPLETE"
-"""The variable in which a shell asks for completions, such as "bash_complete"."""
+"""The variable in which a shell asks for completions: its name."""
 
 
 def main() -> None:

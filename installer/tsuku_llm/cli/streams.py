@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -39,9 +40,25 @@ def say(stream: TextIO | None, text: str, *, exact: bool = False) -> None:
 
 
 def pass_on(stream: TextIO | None, data: bytes) -> None:
-    """Write another program's output unchanged. Raises ``StoreError`` as ``say`` does."""
+    """Write another program's output: unchanged but for what would command a terminal.
+
+    Raises ``StoreError`` as ``say`` does.
+    """
     # surrogateescape both ways: bytes that are not UTF-8 come out as they went in.
-    say(stream, data.decode("utf-8", "surrogateescape"), exact=True)
+    text = data.decode("utf-8", "surrogateescape")
+    # A server prints names of models, which come from elsewhere. Colours are harmless.
+    if is_terminal(stream):
+        text = re.sub(rf"(?:{_HARMLESS})|(.)", _shown, text, flags=re.DOTALL)
+    say(stream, text, exact=True)
+
+
+_HARMLESS = r"\r?\n|\t|\x1b\[[0-9;]*m|[ -~]+"
+
+
+def _shown(found: re.Match[str]) -> str:
+    # Bytes that are no text are shown as such by the terminal.
+    is_byte = found[1] is not None and "\udc80" <= found[1] <= "\udcff"
+    return found[0] if found[1] is None or is_byte else printable(found[1])
 
 
 def note(stream: TextIO | None, text: str) -> None:

@@ -65,7 +65,7 @@ def timer(
     if output is None:
         # As ``systemctl cat`` shows several: each below the name of its file.
         shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
-        return CommandResult(data, tuple(shown.splitlines()), exact=True)
+        return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
     written = write_units(output, texts)
     return CommandResult(
         {**data, "written": written},

@@ -112,7 +112,7 @@ def unit(  # noqa: PLR0913
         # As ``systemctl cat`` shows several: each below the name of its file.
         if len(texts) > 1:
             shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
-        return CommandResult(data, tuple(shown.splitlines()), exact=True)
+        return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
     written = write_units(output, texts)
     return CommandResult(
         {**data, "written": written},

@@ -6,7 +6,6 @@ Nothing here writes, asks a network or verifies; what cannot be read gives no va
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -50,11 +49,18 @@ def complete(kind: str, context: click.Context, typed: str) -> list[CompletionIt
     for value, meaning in known:
         found.setdefault(value, meaning)
     return [
-        # A path or a name from elsewhere may hold a line break, which would end the answer's line.
         CompletionItem(value, help=meaning or None)
         for value, meaning in found.items()
-        if value and value.startswith(typed) and value.isprintable()
+        if value.startswith(typed) and _is_word(value)
     ]
+
+
+def _is_word(name: str) -> bool:
+    """Tell whether a shell can be offered a name, which may come from elsewhere.
+
+    A line break would end the answer's line, and a name that begins with a dash be an option.
+    """
+    return name != "" and name.isprintable() and not name.startswith("-")
 
 
 def complete_model(typed: str) -> list[CompletionItem]:
@@ -65,7 +71,7 @@ def complete_model(typed: str) -> list[CompletionItem]:
     named = [
         CompletionItem(model.name, help=f"{size(model.size)}, {model.source}")
         for model in local_models(os.environ, folders).models
-        if model.name.startswith(typed) and model.name.isprintable()
+        if model.name.startswith(typed) and _is_word(model.name)
     ]
     if not named:
         return [CompletionItem(typed, type="file")]
@@ -79,9 +85,10 @@ def _model_files(typed: str) -> Iterator[str]:
     with suppress(OSError):
         for entry in sorted(os.scandir(before + slash or "."), key=lambda each: each.name):
             hidden = entry.name.startswith(".") and not begin
-            # A shell does not quote these words: leave out names that need it.
-            path = before + slash + entry.name
-            if hidden or not entry.name.startswith(begin) or shlex.quote(path) != path:
+            # With a dash first it would be an option.
+            dot = "./" if entry.name.startswith("-") and not typed else ""
+            path = dot + before + slash + entry.name
+            if hidden or not entry.name.startswith(begin) or not path.isprintable():
                 continue
             if entry.is_dir():
                 yield f"{path}/"

@@ -108,8 +108,8 @@ def create_bundle(  # noqa: PLR0913
             f"tsuku-llm does not run on Python {strange[0]}",
             hint=f"name one of these with --python: {', '.join(PYTHONS)}",
         )
-    if not force and path.exists():
-        raise UsageError(f"{path} exists already", hint="name another file, or add --force")
+    if not force:
+        _require_new(path)
     if path.is_dir():
         raise UsageError(f"{path} is a folder", hint="name a file in it")
     if not path.parent.is_dir():
@@ -125,7 +125,10 @@ def create_bundle(  # noqa: PLR0913
         contents = bundle_contents(session, catalog, wish)
         size = sum(each.size or 0 for each in _artifacts(contents))
         return BundleReport("planned", path, _description(catalog, contents, ()), size)
-    with session.store.lock(hashlib.sha256(str(path).encode()).hexdigest()):
+    with session.store.lock_place(path):
+        if not force:
+            # Another process may have made it while this one waited.
+            _require_new(path)
         catalog = refresh(session)
         contents = bundle_contents(session, catalog, wish)
         part = _ProgramPart({}, {}, ())
@@ -143,6 +146,11 @@ def create_bundle(  # noqa: PLR0913
                 bundle.add_chunks(f"{ARTIFACTS}/{artifact.sha256}", file.stat().st_size, chunks)
             sha256 = bundle.finish()
     return BundleReport("created", path, description, path.stat().st_size, sha256)
+
+
+def _require_new(path: Path) -> None:
+    if path.exists():
+        raise UsageError(f"{path} exists already", hint="name another file, or add --force")
 
 
 def _require_platforms(wish: BundleWish, recorded: Sequence[str]) -> None:

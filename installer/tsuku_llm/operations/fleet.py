@@ -5,10 +5,13 @@ The collection does the work; this module starts it and reads the events of ansi
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +19,17 @@ from typing import Any
 
 from tsuku_llm.errors import FleetFailed, UsageError
 from tsuku_llm.operations.copy_facts import copy_facts
+from tsuku_llm.operations.session import Session
 from tsuku_llm.own_copy import extra_command
+from tsuku_llm.safe_text import shell_word, shortened
 
 COLLECTION = Path(__file__).parents[2]
 """The folder with ``ansible_collections``: next to this package, in a clone and in a wheel."""
 
 _PLAYBOOKS = COLLECTION / "ansible_collections/tsuku/llm/playbooks"
 _LAST_LINES = 5
+_LONGEST = 200
+"""The most characters of a text that a host gave; a reason may have five times as many."""
 
 _WELL = ("active", "empty", "unchanged", "would change", "changed")
 
@@ -62,13 +69,14 @@ class FleetRequest:
 
 
 def run_fleet(
-    action: str, request: FleetRequest, on_failure: Callable[[str], None]
+    session: Session, action: str, request: FleetRequest, on_failure: Callable[[str], None]
 ) -> tuple[FleetHost, ...]:
     """Run ``status``, ``plan`` or ``apply`` on all hosts of an inventory; return each host.
 
-    ``on_failure`` gets a line as soon as a host has failed. Raises ``UsageError`` without the extra
-    ``fleet``, without an inventory, and for one without hosts. Raises ``FleetFailed`` if Ansible
-    itself does not run.
+    One ``apply`` of this user at a time works on an inventory; others wait. ``on_failure`` gets a
+    line as soon as a host has failed. Raises ``UsageError`` without the extra ``fleet``, without an
+    inventory, and for one without hosts. Raises ``FleetFailed`` if Ansible itself does not run,
+    and ``LockTimeout``.
     """
     runner = _runner()
     inventory = _inventory(request.inventory)
@@ -79,11 +87,14 @@ def run_fleet(
         about = event.get("event_data") or {}
         events.append({"event": event.get("event"), **about})
         if event.get("event") in ("runner_on_failed", "runner_on_unreachable"):
-            on_failure(f"{about.get('host')}: {_reason(about.get('res') or {})}")
+            on_failure(f"{about.get('host')}: {_reason(about.get('res'))}")
         return True  # ansible-runner keeps the event as well
 
     asked = {"backend": request.backend, "channel": request.channel, "release": request.release}
-    with tempfile.TemporaryDirectory(prefix="tsuku-llm-fleet-") as folder:
+    # Of two updates in batches, one would take back what the other has just judged as good.
+    key = hashlib.sha256("\0".join(inventory).encode("utf-8", "surrogateescape")).hexdigest()
+    alone = session.store.lock(f"fleet-{key}") if action == "apply" else nullcontext()
+    with alone, tempfile.TemporaryDirectory(prefix="tsuku-llm-fleet-") as folder:
         done = runner.run(
             private_data_dir=folder,
             playbook=str(_PLAYBOOKS / f"{name}.yml"),
@@ -108,11 +119,15 @@ def run_fleet(
 
 
 def judged(action: str, events: Iterable[Mapping[str, Any]]) -> tuple[FleetHost, ...]:
-    """Return each host that the events are about, sorted by name. This is pure."""
+    """Return each host that the events are about, sorted by name. This is pure.
+
+    What a host answers is not trusted: an answer that cannot be understood is a failure of that
+    host alone.
+    """
     hosts: dict[str, FleetHost] = {}
     for event in events:
-        kind, name, found = event.get("event"), event.get("host"), event.get("res") or {}
-        if not name or not str(kind).startswith("runner_on_"):
+        kind, name, found = event.get("event"), event.get("host"), event.get("res")
+        if not isinstance(name, str) or not name or not str(kind).startswith("runner_on_"):
             continue
         known = hosts.get(name) or FleetHost(name)
         if kind == "runner_on_unreachable":
@@ -120,34 +135,62 @@ def judged(action: str, events: Iterable[Mapping[str, Any]]) -> tuple[FleetHost,
         elif kind == "runner_on_failed":
             hosts[name] = _failed(known, found)
         elif kind == "runner_on_ok":
-            hosts[name] = _done(action, known, str(event.get("task_action")), found)
+            module = str(event.get("task_action"))
+            try:
+                hosts[name] = _done(action, known, module, found)
+            except _OddAnswer as odd:
+                reason = f"the answer of {module} cannot be understood: {odd}"
+                hosts[name] = _failed(known, {"msg": reason})
         else:
             hosts.setdefault(name, known)
     return tuple(hosts[name] for name in sorted(hosts))
 
 
-def _failed(known: FleetHost, found: Mapping[str, Any]) -> FleetHost:
+class _OddAnswer(Exception):
+    """The answer of a host has another shape than the modules of the collection give."""
+
+
+def _part(found: object, key: str) -> object:
+    """Return a part of an answer. Raises ``_OddAnswer``."""
+    if not isinstance(found, Mapping) or key not in found:
+        raise _OddAnswer(f"it has no {key}")
+    return found[key]
+
+
+def _text(found: object, key: str) -> str | None:
+    """Return a text of an answer, None if it is another thing, or not there."""
+    value = found.get(key) if isinstance(found, Mapping) else None
+    return shortened(value, _LONGEST) if isinstance(value, str) else None
+
+
+def _failed(known: FleetHost, found: object) -> FleetHost:
     """Return a host after a task that failed; the first failure is the one that counts."""
     if known.state in ("failed", "went back"):
         return known
-    error, build = found.get("error") or {}, found.get("build") or {}
-    code = error.get("code")
+    answer = found if isinstance(found, Mapping) else {}
+    code = _text(answer.get("error"), "code")
     # A host whose own update was good goes back, too, if another one of its batch has failed.
     state = "went back" if code == "update-rolled-back" or known.state == "changed" else "failed"
-    named = {key: build[key] for key in ("variant", "release") if key in build}
+    build = answer.get("build")
+    named = {key: text for key in ("variant", "release") if (text := _text(build, key))}
     return replace(known, state=state, reason=_reason(found), code=code, **named)
 
 
-def _done(action: str, known: FleetHost, module: str, found: Mapping[str, Any]) -> FleetHost:
-    """Return a host after a task that was done."""
+def _done(action: str, known: FleetHost, module: str, found: object) -> FleetHost:
+    """Return a host after a task that was done. Raises ``_OddAnswer``."""
     if module == "tsuku.llm.hardware_facts":
-        gpus = found["ansible_facts"]["tsuku_llm_gpus"]
-        return replace(known, device=gpus[0] if gpus else None)
+        gpus = _part(_part(found, "ansible_facts"), "tsuku_llm_gpus")
+        if not isinstance(gpus, list) or not all(isinstance(each, str) for each in gpus):
+            raise _OddAnswer("tsuku_llm_gpus is no list of texts")
+        return replace(known, device=shortened(gpus[0], _LONGEST) if gpus else None)
     if module not in ("tsuku.llm.variant_info", "tsuku.llm.variant"):
         return known
     is_info = module == "tsuku.llm.variant_info"
-    build = found["active" if is_info else "build"] or {}
-    known = replace(known, variant=build.get("variant"), release=build.get("release"))
+    build = _part(found, "active" if is_info else "build")
+    variant, release = _text(build, "variant"), _text(build, "release")
+    if build and not (variant and release):
+        raise _OddAnswer("its build has no variant or no release")
+    known = replace(known, variant=variant, release=release)
     # What a host did after a failure is the way back.
     if known.state in ("failed", "went back"):
         return known
@@ -155,15 +198,19 @@ def _done(action: str, known: FleetHost, module: str, found: Mapping[str, Any]) 
         # Before an update it is only a look: the batch of this host may never come.
         states = ("active" if build else "empty") if action == "status" else "not reached"
         return replace(known, state=states)
+    is_changed = _part(found, "changed")
+    if not isinstance(is_changed, bool):
+        raise _OddAnswer("changed is neither true nor false")
     changed = "would change" if action == "plan" else "changed"
     # The second change of one run is the way back; the task after it says why.
-    return replace(known, state=changed if found["changed"] else "unchanged")
+    return replace(known, state=changed if is_changed else "unchanged")
 
 
-def _reason(found: Mapping[str, Any]) -> str:
+def _reason(found: object) -> str:
     """Return why a task failed, in one line."""
-    text = str(found.get("msg") or found.get("module_stderr") or "no reason was given")
-    return " ".join(text.split())
+    answer = found if isinstance(found, Mapping) else {"msg": found}
+    text = str(answer.get("msg") or answer.get("module_stderr") or "no reason was given")
+    return shortened(" ".join(text.split()), 5 * _LONGEST)
 
 
 def _runner() -> ModuleType:
@@ -180,18 +227,31 @@ def _runner() -> ModuleType:
     return module
 
 
-def _inventory(given: str) -> str:
-    """Return an inventory as Ansible finds it from any folder. Raises ``UsageError``."""
-    # Ansible's own form of a list of hosts.
+def _inventory(given: str) -> list[str]:
+    """Return what Ansible takes as its inventory from any folder. Raises ``UsageError``."""
+    # Ansible's own rule: a comma makes a list of hosts. As a list it comes to Ansible as it is; as
+    # a text, ansible-runner would write it into a file, as one host with that name.
     if "," in given:
-        return given
+        for host in filter(None, map(str.strip, given.split(","))):
+            # ssh would take a dash for an option; a file of Ansible's has room for other names.
+            if not _HOST.fullmatch(host):
+                raise UsageError(
+                    f"{host!r} is not the name of a host",
+                    hint="separate the names by commas: -i host1,host2; what else there is to say "
+                    "of a host belongs into a file",
+                )
+        return [given]
     path = Path(given).absolute()
     if not path.exists():
         raise UsageError(
             f"there is no inventory {given}",
             hint="name a file or folder of Ansible's, or hosts with a comma: -i host1,host2",
         )
-    return str(path)
+    return [str(path)]
+
+
+_HOST = re.compile(r"[\w\[][\w.:\[\]-]*")
+"""A name, an address or one with a port."""
 
 
 def _variables() -> dict[str, str]:
@@ -216,10 +276,10 @@ def _nothing(request: FleetRequest, said: tuple[str, ...], *, started: bool) -> 
         return UsageError(
             f"the inventory {request.inventory} has no hosts{within}",
             facts=said,
-            hint=f"look at it: ansible-inventory -i {request.inventory} --graph",
+            hint=f"look at it: ansible-inventory -i {shell_word(request.inventory)} --graph",
         )
     return FleetFailed(
         "Ansible ended with an error before it came to a host",
         facts=said,
-        hint=f"look at the inventory: ansible-inventory -i {request.inventory} --graph",
+        hint=f"look at the inventory: ansible-inventory -i {shell_word(request.inventory)} --graph",
     )

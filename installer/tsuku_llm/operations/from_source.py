@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from shlex import quote
 from shutil import copy
 from typing import Any
 
@@ -41,6 +40,7 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.own_copy import extra_command
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
+from tsuku_llm.safe_text import shell_word
 from tsuku_llm.selection import detected
 from tsuku_llm.store.layout import BUILDING_LOCK
 
@@ -253,7 +253,7 @@ def _require_consent(
         raise UsageError(
             "compiling needs a yes",
             facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
-            hint=f"tsuku-llm install{' --force' * force} --from-source {quote(source)} "
+            hint=f"tsuku-llm install{' --force' * force} --from-source {shell_word(source)} "
             f"--backend {backend} --yes",
         )
     title = facts_of(backend).title

@@ -29,12 +29,13 @@ from tsuku_llm.fetch.partial import verified
 from tsuku_llm.fetch.small_files import local_path
 from tsuku_llm.fetch.urls import file_name, scheme_of, shown
 from tsuku_llm.manifest import Artifact
-from tsuku_llm.mirror_folder import MirrorFolder, Swept
+from tsuku_llm.mirror_folder import MARKER, MirrorFolder, Swept
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.mirror_choice import MirrorContents, Narrowing, contents_of
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.reuse import Space
 from tsuku_llm.operations.session import Session, network_for, repository_of
+from tsuku_llm.safe_text import shell_word
 from tsuku_llm.trust import Copy
 
 
@@ -113,15 +114,14 @@ def mirror(
     # Before any network is used: this may be the wrong folder.
     _require_other_source(session, folder)
     root = hashlib.sha256(repository_of(session).root).hexdigest()
-    folder.require_own(root)
     if dry_run:
+        folder.require_own(root)
         catalog = load_catalog(session)
         contents = contents_of(session, catalog, narrow)
         lacking = [each for each in contents.artifacts if not folder.has(each)]
         return report_of("planned", str(folder.path), catalog, contents, lacking)
-    # One process at a time works on a folder, as far as this user's processes go. Two users would
-    # write the same names with the same content.
-    with session.store.lock(hashlib.sha256(str(folder.path.resolve()).encode()).hexdigest()):
+    # One process at a time works on a folder, of whatever store: the lock is in the folder.
+    with folder.made(root), session.store.lock_place(folder.path / MARKER):
         catalog = refresh(session)
         contents = contents_of(session, catalog, narrow)
         known = folder.adopt(root)
@@ -167,7 +167,7 @@ def _require_other_source(session: Session, folder: MirrorFolder) -> None:
                 f"{folder.path} is where this machine takes its files from",
                 facts=(f"a setting names it: {shown(place)}",),
                 hint=f"to fetch from the publisher: TSUKU_LLM_MIRROR={ORIGIN} "
-                f"tsuku-llm mirror {folder.path}",
+                f"tsuku-llm mirror {shell_word(str(folder.path))}",
             )
 
 
@@ -251,7 +251,7 @@ def check_mirror(session: Session, path: Path) -> MirrorCheck:
         raise CorruptStore(
             f"{folder.path} is no mirror of {repository.name}",
             facts=(f"its root: sha256 {known.root}",) if known else (),
-            hint=f"make one: tsuku-llm mirror {folder.path}",
+            hint=f"make one: tsuku-llm mirror {shell_word(str(folder.path))}",
         )
     differences: list[str] = []
     signed = _signed_artifacts(session, folder, repository, differences)

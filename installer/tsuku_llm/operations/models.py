@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.model_caches.places import places_of
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import lacks_https
+from tsuku_llm.safe_text import shell_word
 
 _SMALL_FILE = 1 << 20
 _MOST_LISTED = 20
@@ -133,7 +133,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     if "://" in text:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
-            hint=f"let the server download it: tsuku-llm serve -- --model-url {text}"
+            hint=f"let the server download it: tsuku-llm serve -- --model-url {shell_word(text)}"
             if not text.lower().startswith("https:") or _can_download(session)
             else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
         )
@@ -209,7 +209,7 @@ def without_a_model(session: Session) -> str:
         ways = "; or: ".join(ways_to_a_model(session))
         return f"no model is named, and none was found on this machine; {ways}"
     if len(names) == 1:
-        name = shlex.quote(names[0])
+        name = shell_word(names[0])
         return f"no model is named; to serve the one that is here: tsuku-llm serve -m {name}"
     return (
         f"no model is named; {len(names)} are here, such as {names[0]}: see tsuku-llm models, "

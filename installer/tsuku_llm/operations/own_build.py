@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from shlex import quote
 
 from tsuku_llm import __version__, archive
 from tsuku_llm.backends import JOIN, TABLE, facts_of, meaning
@@ -39,6 +38,7 @@ from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.temporary import hiding
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.probe import probe
+from tsuku_llm.safe_text import shell_word
 from tsuku_llm.selection import detected
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import OWN, ArtifactRecord, Receipt, version_id
@@ -131,7 +131,7 @@ def _command(path: Path, backend: str, *, force: bool) -> str:
     """Return the command that installs a build; ``backend`` is "" if no flag names it."""
     again = " --force" if force else ""
     named = f" --backend {backend}" if backend else ""
-    return f"tsuku-llm install{again} --from {quote(str(path))}{named}"
+    return f"tsuku-llm install{again} --from {shell_word(str(path))}{named}"
 
 
 def _require_build(path: Path, data: Path) -> None:

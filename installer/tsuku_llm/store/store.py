@@ -41,7 +41,13 @@ from tsuku_llm.store.layout import (
     require_ours,
 )
 from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
-from tsuku_llm.store.locks import Holder, drop_locks, exclusive, forget_dead_holders
+from tsuku_llm.store.locks import (
+    Holder,
+    drop_locks,
+    exclusive,
+    exclusive_place,
+    forget_dead_holders,
+)
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
 from tsuku_llm.store.reuse import (
@@ -115,6 +121,10 @@ class Store(StoreReader):
         folder = self._made(self.data / "locks")
         timeout = self._lock_timeout if timeout is None else timeout
         return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=self._on_wait)
+
+    def lock_place(self, place: Path) -> AbstractContextManager[None]:
+        """Lock a file that the user named, in whatever folder, as ``lock`` does."""
+        return exclusive_place(place, timeout=self._lock_timeout, on_wait=self._on_wait)
 
     def staging(self) -> AbstractContextManager[Staging]:
         """Make a folder to extract into, removed at the end of the block unless committed."""

@@ -77,6 +77,7 @@ def apply(console: Console, /, **asked: Any) -> CommandResult:
 
 def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
     from tsuku_llm.cli.render import fleet as render
+    from tsuku_llm.cli.session import open_session
     from tsuku_llm.errors import FleetFailed, UsageError
     from tsuku_llm.operations.fleet import FleetRequest, run_fleet
 
@@ -84,7 +85,8 @@ def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
         if asked.get(name) == "":
             hint = f"to give no value: leave --{name} out"
             raise UsageError(f"--{name} must not be empty", hint=hint)
-    hosts = run_fleet(action, FleetRequest(**asked), console.note)
+    with open_session(console, needs={"lock_timeout"}) as session:
+        hosts = run_fleet(session, action, FleetRequest(**asked), console.note)
     failure = render.failure(hosts)
     return CommandResult(
         render.data(action, hosts),

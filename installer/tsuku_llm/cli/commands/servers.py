@@ -47,7 +47,8 @@ def status_command(
     text = metrics.text(found.records)
     if output:
         write_output(output, text)
-    return CommandResult({"metrics": text}, () if output else tuple(text.splitlines()))
+    lines = () if output else tuple(text.removesuffix("\n").split("\n"))
+    return CommandResult({"metrics": text}, lines, exact=True)
 
 
 @click.command("logs", cls=Command)

@@ -7,20 +7,47 @@ test runs them on their systems so far.
 from __future__ import annotations
 
 import plistlib
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
+
+from tsuku_llm.errors import UsageError
 
 AGENTS = "~/Library/LaunchAgents"
 _TASKS = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 
 
+# XML 1.0 has no such characters, and a reader takes a CR for a line end.
+_NOT_IN_XML = re.compile(r"[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# The Task Scheduler replaces both, and knows no way to write them as they are.
+_VARIABLE = re.compile(r"%[^%]+%|\$\(Arg")
+
+
+def _require_sayable(system: str, texts: Iterable[str], *patterns: re.Pattern[str]) -> None:
+    """Refuse a text that the file of a system cannot hold. Raises ``UsageError``."""
+    for text in texts:
+        for pattern in patterns:
+            if found := pattern.search(text):
+                raise UsageError(
+                    f"{system} cannot be told {text!r}",
+                    facts=(f"its file cannot have {found[0]!r}",),
+                    hint="use a file or folder of another name",
+                )
+
+
 def launchd_plist(
     label: str, line: Sequence[str], folder: Path, variables: Mapping[str, str], log: Path
 ) -> str:
-    """Return an agent of this user, which runs ``line`` in ``folder`` from each login on."""
+    """Return an agent of this user, which runs ``line`` in ``folder`` from each login on.
+
+    Raises ``UsageError`` for what a property list cannot hold.
+    """
+    _require_sayable(
+        "launchd", (label, *line, str(folder), str(log), *variables.values()), _NOT_IN_XML
+    )
     agent: dict[str, Any] = {
         "Label": label,
         "ProgramArguments": list(line),
@@ -40,7 +67,11 @@ def launchd_plist(
 
 
 def windows_task(line: Sequence[str], folder: Path) -> str:
-    """Return a task that runs ``line`` in ``folder`` at each logon of the user who registers it."""
+    """Return a task that runs ``line`` in ``folder`` at each logon of the user who registers it.
+
+    Raises ``UsageError`` for what the Task Scheduler would read as something else.
+    """
+    _require_sayable("the Task Scheduler", (*line, str(folder)), _NOT_IN_XML, _VARIABLE)
     task = ET.Element("Task", {"version": "1.2", "xmlns": _TASKS})
     trigger = _below(_below(task, "Triggers"), "LogonTrigger")
     _below(trigger, "Enabled", "true")

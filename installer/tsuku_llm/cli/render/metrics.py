@@ -15,16 +15,39 @@ from prometheus_client.registry import Collector
 
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.report import StartReport, Verdict
+from tsuku_llm.safe_text import printable
 
 _PREFIX = "tsuku_llm_server"
 
 
 def text(records: Sequence[Record]) -> str:
     """Return all metrics of these servers; what is unknown of a server is left out."""
+    return exposition(_Servers(records))
+
+
+def exposition(collector: Collector) -> str:
+    """Return metrics in the text format of Prometheus."""
     # A new registry: the global one would add metrics of this process.
     registry = CollectorRegistry()
-    registry.register(_Servers(records))
+    registry.register(collector)
     return generate_latest(registry).decode("utf-8")
+
+
+def labels(facts: Mapping[str, str]) -> dict[str, str]:
+    """Return texts as labels, without control characters.
+
+    Prometheus takes any text, but not every reader of its format, nor a terminal: some end a line
+    at a CR, a NEL or U+2028 as well.
+    """
+    return {name: printable(text) for name, text in facts.items()}
+
+
+def seconds(time: str) -> float | None:
+    """Return a time of a state file in seconds since 1970, None if it is none."""
+    try:
+        return datetime.strptime(f"{time[:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        return None
 
 
 class _Servers(Collector):
@@ -40,9 +63,14 @@ class _Servers(Collector):
         for name, (described, value) in _GAUGES.items():
             gauge = GaugeMetricFamily(f"{_PREFIX}_{name}", described, labels=["name"])
             for record in self._records:
-                found = value(record)
-                if found is not None:
-                    gauge.add_metric([record.name], found)
+                # A record may be damaged: what has no value is left out, and the rest is told.
+                try:
+                    found = value(record)
+                    number = None if found is None else float(found)
+                except (ValueError, OverflowError, TypeError):
+                    number = None
+                if number is not None:
+                    gauge.add_metric([printable(record.name)], number)
             yield gauge
 
 
@@ -52,14 +80,16 @@ def _labels(record: Record) -> dict[str, str]:
     facts = {name: getattr(report, name, None) or "" for name in _TEXTS}
     passed = ",".join(each.variant for each in report.fallen_back_from) if report else ""
     verdict = report.verdict.value if report else ""
-    return {
-        "name": record.name,
-        "state": record.state.value,
-        "verdict": verdict,
-        "fallen_back_from": passed,
-        "trouble": report.trouble.kind if report and report.trouble else "",
-        **facts,
-    }
+    return labels(
+        {
+            "name": record.name,
+            "state": record.state.value,
+            "verdict": verdict,
+            "fallen_back_from": passed,
+            "trouble": report.trouble.kind if report and report.trouble else "",
+            **facts,
+        }
+    )
 
 
 _TEXTS = (
@@ -77,8 +107,8 @@ def _on_gpu(report: StartReport) -> float | None:
     return None if report.verdict is Verdict.UNKNOWN else report.verdict is not Verdict.ON_CPU
 
 
-def _started(report: StartReport) -> float:
-    return datetime.strptime(f"{report.started_at[:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z").timestamp()
+def _started(report: StartReport) -> float | None:
+    return seconds(report.started_at)
 
 
 _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {

@@ -10,6 +10,7 @@ from tsuku_llm.cli.render.text import listed, size
 from tsuku_llm.errors import TamperedMirror
 from tsuku_llm.mirror_folder import Swept
 from tsuku_llm.operations.mirror import MirrorCheck, MirrorReport
+from tsuku_llm.safe_text import shell_word
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents
@@ -103,5 +104,6 @@ def check_failure(found: MirrorCheck) -> ReportedError | None:
         TamperedMirror.slug,
         f"the mirror {found.place} is not as it was signed",
         found.differences,
-        f"remove the named files, and bring the mirror up to date: tsuku-llm mirror {found.place}",
+        "remove the named files, and bring the mirror up to date: "
+        f"tsuku-llm mirror {shell_word(found.place)}",
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.cli.render.units import RESTRICTED, USER_FOLDER, path_text, quoted
+from tsuku_llm.cli.render.units import RESTRICTED, USER_FOLDER, file_text, quoted
 
 UNIT = "tsuku-llm-update"
 
@@ -93,7 +93,7 @@ def unit_texts(timer: UpdateTimer) -> dict[str, str]:
         f"Environment={quoted(f'{name}={value}')}\n" for name, value in timer.told.items()
     )
     if timer.credentials:
-        variables += f"EnvironmentFile={path_text(timer.credentials)}\n"
+        variables += f"EnvironmentFile={file_text(timer.credentials)}\n"
     begin, length = timer.window or Window(0, _DAY - 1)
     hours, minutes = divmod(begin, 60)
     why = "A machine that was off updates soon after it is on again."

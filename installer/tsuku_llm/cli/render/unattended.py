@@ -7,11 +7,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tsuku_llm.cli.render.installed import build_lines, rolled_back_data, title
+from tsuku_llm.cli.render.metrics import exposition, labels, seconds
 from tsuku_llm.cli.render.text import sentence
 from tsuku_llm.errors import UpdateRolledBack
 from tsuku_llm.operations.server_trials import ServerOutcome, ServerResult
@@ -111,19 +111,12 @@ _PREFIX = "tsuku_llm_update"
 
 def metrics(report: UnattendedReport, code: int, now: datetime) -> str:
     """Return the metrics of an update, in the text format that Prometheus reads."""
-    return _text(_Update(report, code, now))
+    return exposition(_Update(report, code, now))
 
 
 def failed_metrics(code: int, now: datetime) -> str:
     """Return the metrics of an update that ended with an error before it changed anything."""
-    return _text(_Update(None, code, now))
-
-
-def _text(collector: Collector) -> str:
-    # A new registry: the global one would add metrics of this process.
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(registry).decode("utf-8")
+    return exposition(_Update(None, code, now))
 
 
 class _Update(Collector):
@@ -148,14 +141,16 @@ class _Update(Collector):
         info = InfoMetricFamily(f"{_PREFIX}", "The build that is active, and what was done.")
         info.add_metric(
             [],
-            {
-                "outcome": report.outcome.value,
-                "checked": report.checked,
-                "id": receipt.id,
-                "release": receipt.release,
-                "channel": receipt.channel,
-                "repository": receipt.repository,
-            },
+            labels(
+                {
+                    "outcome": report.outcome.value,
+                    "checked": report.checked,
+                    "id": receipt.id,
+                    "release": receipt.release,
+                    "channel": receipt.channel,
+                    "repository": receipt.repository,
+                }
+            ),
         )
         yield info
         marked = GaugeMetricFamily(
@@ -164,8 +159,9 @@ class _Update(Collector):
             labels=["release", "repository"],
         )
         for each in report.rolled_back:
-            at = datetime.strptime(f"{each.at[:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z")
-            marked.add_metric([each.release, each.repository], at.timestamp())
+            if (at := seconds(each.at)) is not None:
+                told = labels({"release": each.release, "repository": each.repository})
+                marked.add_metric([*told.values()], at)
         yield marked
         servers = GaugeMetricFamily(
             f"{_PREFIX}_servers", "Servers by what became of them.", labels=["outcome"]

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.errors import UsageError
+
 if TYPE_CHECKING:
     from tsuku_llm.operations.credentials import Handover
 
@@ -209,7 +211,7 @@ def _server(service: Service) -> str:
         f"Environment={quoted(f'{each}={value}')}\n" for each, value in service.given.told.items()
     )
     if service.credentials:
-        variables += f"EnvironmentFile={path_text(service.credentials)}\n"
+        variables += f"EnvironmentFile={file_text(service.credentials)}\n"
     user = ""
     if service.system:
         # A group that the system lacks would prevent the start.
@@ -228,7 +230,7 @@ def _server(service: Service) -> str:
         if on_demand
         else _LIMIT,
         type="Type=exec\n" if service.replace else _SUPERVISED,
-        folder=path_text(service.folder),
+        folder=line_text(str(service.folder)),
         user=user,
         environment=variables,
         line=_line(service),
@@ -255,7 +257,7 @@ def _socket(service: Service, on_demand: OnDemand, proxy: str) -> str:
     return _SOCKET.format(
         head=_head(service),
         name=service.name,
-        listen=on_demand.listen.replace("%", "%%"),
+        listen=line_text(on_demand.listen),
         proxy=proxy,
     )
 
@@ -287,14 +289,40 @@ def environment_file(variables: Mapping[str, str]) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9_@:/.,=+-]+")
 """Texts that need no quotes."""
 
+_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]|\\$|^\s|\s$")
+"""What a line without quotes cannot hold: it would end there, go on, or lose blanks."""
 
-def path_text(path: Path) -> str:
-    """Return a path for options that take one whole line: only ``%`` is special there."""
-    return str(path).replace("%", "%%")
+
+def line_text(text: str) -> str:
+    """Return a text for options that take one whole line: only ``%`` is special there.
+
+    Raises ``UsageError`` for what systemd cannot be told in such a line.
+    """
+    if found := _UNSAYABLE.search(text):
+        raise _unsayable(text, found[0])
+    return text.replace("%", "%%")
+
+
+def file_text(path: Path) -> str:
+    """Return the path of an ``EnvironmentFile=``, which is a pattern. Raises ``UsageError``."""
+    return re.sub(r"[*?\[\]\\]", r"\\\g<0>", line_text(str(path)))
+
+
+def _unsayable(text: str, char: str) -> UsageError:
+    return UsageError(
+        f"systemd cannot be told {text!r}",
+        facts=(f"a line of a unit cannot have {char!r} there",),
+        hint="use a file or folder of another name",
+    )
 
 
 def quoted(text: str) -> str:
-    """Return a text as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled."""
+    """Return a text as systemd.syntax(7) and systemd.unit(5) want it: quoted, ``%`` doubled.
+
+    Raises ``UsageError`` for bytes that are not UTF-8: systemd ignores such a line.
+    """
+    if found := re.search("[\0\ud800-\udfff]", text):
+        raise _unsayable(text, found[0])
     if _PLAIN.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
