@@ -167,20 +167,20 @@ class BundleFile:
         said = dict(_FIELD.findall(file.read(_LENGTH)))
         size = file.seek(0, io.SEEK_END)
         if said.keys() != {b"size", b"sha256"} or not said[b"size"].isdigit():
-            raise self._bad("it does not begin as a bundle")
+            raise self.refused("it does not begin as a bundle")
         if int(said[b"size"]) != size:
-            raise self._bad(f"it has {size} bytes, and should have {int(said[b'size'])}")
+            raise self.refused(f"it has {size} bytes, and should have {int(said[b'size'])}")
         self._sha256 = said[b"sha256"].decode("ascii", "replace")
         try:
             entries = read_directory(file, Spending(_BUDGET), begins=_LENGTH)
         except UnsafeArchive as error:
-            raise self._bad(error.message, *error.facts) from error
+            raise self.refused(error.message, *error.facts) from error
         self._entries: dict[str, Entry] = {}
         for entry in entries:
             is_file = stat.S_IFMT(entry.mode) == stat.S_IFREG
             usual = is_file and entry.method == STORED and _NAME.fullmatch(entry.name)
             if not usual or entry.name in self._entries:
-                raise self._bad(f"it has a member that no bundle has: {entry.name[:100]!a}")
+                raise self.refused(f"it has a member that no bundle has: {entry.name[:100]!a}")
             self._entries[entry.name] = entry
 
     @property
@@ -192,11 +192,11 @@ class BundleFile:
         """Read ``bundle.json``. Raises ``BadBundle``."""
         data = self.read(DESCRIPTION, _LARGEST_DESCRIPTION)
         if data is None:
-            raise self._bad(f"it has no {DESCRIPTION}")
+            raise self.refused(f"it has no {DESCRIPTION}")
         try:
             return parse(data, _read_description)
         except ValueError as error:
-            raise self._bad(f"{DESCRIPTION} cannot be understood", str(error)) from error
+            raise self.refused(f"{DESCRIPTION} cannot be understood", str(error)) from error
 
     def read(self, name: str, limit: int) -> bytes | None:
         """Return a member's content; None without one. Raises ``BadBundle`` above ``limit``."""
@@ -204,7 +204,7 @@ class BundleFile:
         if entry is None:
             return None
         if entry.size > limit:
-            raise self._bad(f"{name} has more than {limit:,} bytes")
+            raise self.refused(f"{name} has more than {limit:,} bytes")
         return b"".join(self.chunks(name) or ())
 
     def chunks(self, name: str) -> Iterator[bytes] | None:
@@ -219,7 +219,7 @@ class BundleFile:
                 self._file.seek(position)
                 chunk = self._file.read(min(_CHUNK, end - position))
             if not chunk:
-                raise self._bad("it ends early")
+                raise self.refused("it ends early")
             position += len(chunk)
             yield chunk
 
@@ -236,10 +236,11 @@ class BundleFile:
                 whole.update(chunk)
                 rest.update(chunk)
         if rest.hexdigest() != self._sha256:
-            raise self._bad("its content is not what it says: it is damaged, or was changed")
+            raise self.refused("its content is not what it says: it is damaged, or was changed")
         return whole.hexdigest()
 
-    def _bad(self, reason: str, *facts: str) -> BadBundle:
+    def refused(self, reason: str, *facts: str) -> BadBundle:
+        """Make the error for a bundle that cannot be used."""
         return BadBundle(
             f"{self.path} is no bundle that can be used",
             facts=(reason, *facts),

@@ -21,13 +21,10 @@ from tsuku_llm import embedded, records, revocations
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ClockBehind, StaleMetadata, StoreError
 from tsuku_llm.files import make_folder, read_small, write_note
-from tsuku_llm.revocations import Revocation
+from tsuku_llm.revocations import ADDED, Revocation
 
 CURRENT = "current"
 """The file that names the current updated copy."""
-
-ADDED = "repository.json"
-"""The file that a repository has as long as it is one that the user added."""
 
 SKEW = timedelta(days=1)
 """The most that a clock may be behind the date of a signature; beyond that it is wrong."""

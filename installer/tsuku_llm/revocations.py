@@ -1,15 +1,16 @@
 """Revoked releases: the values, and the file that keeps them for ever.
 
 A publisher signs a list of revoked releases. Once this machine has seen an entry, it stays in
-``revoked.json`` in the repository's folder. It still counts if the publisher drops it, if every
-copy of the metadata is lost, and if the repository is removed. Only a signed withdrawal ends it.
+``revoked.json`` in the repository's folder. It still counts if the publisher drops it, and if every
+copy of the metadata is lost. Only a signed withdrawal ends it. For builds of other repositories it
+counts as long as its own repository is one of this machine's: removing that one ends this.
 Every start reads these files, so this module imports no large library.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,9 @@ from tsuku_llm.errors import CorruptStore, StoreError
 from tsuku_llm.files import make_folder, read_small, replace_file
 
 FILE = "revoked.json"
+
+ADDED = "repository.json"
+"""The file that a repository has as long as it is one that the user added."""
 
 LONGEST_REASON = 300
 """The longest reason of a publisher, in characters."""
@@ -36,7 +40,8 @@ class Revocation(NamedTuple):
     ``reason`` and ``date`` (UTC, "2026-11-22") are empty if the publisher does not say.
     ``builds`` has, for each variant, the sorted SHA-256 digests of its archives: the same archives
     are the same build in every repository. ``withdrawn`` is the day on which the publisher
-    withdrew the revocation, empty if it is in force.
+    withdrew the revocation, empty if it is in force. ``foreign`` says that the release it was found
+    for is of another repository.
     """
 
     repository: str
@@ -45,6 +50,22 @@ class Revocation(NamedTuple):
     date: str = ""
     builds: tuple[tuple[str, ...], ...] = ()
     withdrawn: str = ""
+    foreign: bool = False
+
+    @property
+    def by(self) -> str:
+        """Who revoked the release, in words."""
+        return (
+            f"repository {self.repository}, which is another one"
+            if self.foreign
+            else "its publisher"
+        )
+
+    @property
+    def way_out(self) -> str:
+        """What a hint adds for a revocation by another repository, which may not be trusted."""
+        remove = f"tsuku-llm repository remove {self.repository}"
+        return f"; if you do not trust that repository: {remove}" if self.foreign else ""
 
     @property
     def day(self) -> str:
@@ -63,20 +84,22 @@ class Revocation(NamedTuple):
         """The day and reason of the revocation, in one line for a table."""
         day = f" on {self.date}" if self.date else ""
         why = f": {self.reason}" if self.reason else ""
-        return f"revoked by its publisher{day}{why}"
+        return f"revoked by {self.by}{day}{why}"
 
-    def is_of(
-        self, repositories: Iterable[str], release: str, builds: Iterable[tuple[str, ...]]
-    ) -> bool:
-        """Tell whether it is in force for a release of these repositories or for these builds.
+    def of(
+        self, repositories: Sequence[str], release: str, builds: Iterable[tuple[str, ...]]
+    ) -> Revocation | None:
+        """Return it if it is in force for a release of these repositories or for these builds.
 
         A release's name counts only within its repository. A build is the same in every
         repository. ``builds`` are sorted digests.
         """
         if self.withdrawn:
-            return False
-        by_name = self.release == release and self.repository in repositories
-        return by_name or any(build in self.builds for build in builds)
+            return None
+        is_own = self.repository in repositories
+        if (is_own and self.release == release) or any(build in self.builds for build in builds):
+            return self._replace(foreign=not is_own)
+        return None
 
 
 def parse(repository: str, raw: object) -> tuple[Revocation, ...]:
@@ -169,16 +192,29 @@ def read(data: Path, repository: str) -> tuple[Revocation, ...]:
 def read_all(data: Path) -> tuple[dict[str, tuple[Revocation, ...]], list[StoreError]]:
     """Read all stored revocations by repository; also return the errors of unreadable files.
 
-    Removed repositories are included.
+    Those of removed repositories are included, but without their builds: they count for what was
+    installed from there, by the release's name, and for no other repository.
     """
     held: dict[str, tuple[Revocation, ...]] = {}
     damaged: list[StoreError] = []
     for name in repository_names(data):
         try:
             held[name] = read(data, name)
+            if name != embedded.REPOSITORY and not (data / "metadata" / name / ADDED).is_file():
+                held[name] = tuple(each._replace(builds=()) for each in held[name])
         except StoreError as error:  # noqa: PERF203 - a damaged file must not hide the others
             damaged.append(error)
     return held, damaged
+
+
+def forget_builds(data: Path, repository: str) -> None:
+    """Drop the builds of a removed repository's revocations; the names of its releases stay.
+
+    Another repository may be added under its name. Raises ``StoreError``.
+    """
+    kept = [each._replace(builds=()) for each in read(data, repository)]
+    if kept:
+        _write(data, repository, kept)
 
 
 def repository_names(data: Path) -> list[str]:
@@ -196,7 +232,7 @@ def believed_folders(data: Path) -> list[Path]:
         folder = data / "metadata" / name
         with suppress(OSError):
             ours = name == embedded.REPOSITORY or any(
-                (folder / file).exists() for file in (FILE, "repository.json")
+                (folder / file).exists() for file in (FILE, ADDED)
             )
             if ours and folder.is_dir():  # False for a link that leads nowhere
                 found.append(folder)
@@ -209,7 +245,6 @@ def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> 
     Another process may write at the same moment; then the entries of one of the two get lost.
     They are in signed metadata, so the next verification stores them again.
     """
-    folder = data / "metadata" / repository
     try:
         # No lock: a reader sees the old file or the new one, and of two writers the last one wins.
         before = read(data, repository)
@@ -218,7 +253,12 @@ def remember(data: Path, repository: str, revocations: Iterable[Revocation]) -> 
             return
     except CorruptStore:
         after = merged(revocations)
-    document = {"format": _FORMAT, "revoked": plain(after)}
+    _write(data, repository, after)
+
+
+def _write(data: Path, repository: str, revoked: Iterable[Revocation]) -> None:
+    folder = data / "metadata" / repository
+    document = {"format": _FORMAT, "revoked": plain(revoked)}
     with disk_errors("saving the revocations", folder):
         make_folder(folder)
         replace_file(folder / FILE, records.encode(document))

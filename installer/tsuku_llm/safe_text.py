@@ -1,15 +1,28 @@
-"""Texts from elsewhere, made safe to show: no control characters, no passwords of URLs. Pure."""
+"""Texts from elsewhere, made safe to show: no control characters, no secrets of URLs. Pure."""
 
 from __future__ import annotations
 
 import re
 import sys
 
+from tsuku_llm.secret import MASK
+
 URL_USER = r"://[^/?#]*@"
 """The pattern of a user and password in a URL; "/", "?" and "#" end the host part."""
 
-_USER = re.compile(URL_USER)
-_USER_WITHOUT_SCHEME = re.compile(r"(?<![^\s'\",])[^/?#@\s'\",:]+:[^/?#@\s'\",]+@")
+_SECRETS = tuple(
+    (re.compile(pattern), shown)
+    for pattern, shown in (
+        (URL_USER, f"://{MASK}@"),
+        # A password in which "/", "?" or "#" is not escaped: what follows the colon is no port.
+        (r"://[^/?#@\s'\",:]*:(?![0-9]*(?:[/?#\s'\",]|$))[^\s'\"]*@", f"://{MASK}@"),
+        # Without a scheme, as the setting of a proxy may be.
+        (r"(?<![^\s'\",=])[^/?#@\s'\",:=]+:[^/?#@\s'\",]+@", f"{MASK}@"),
+        # A query or a fragment is often a token. The next URL of a list begins after a comma.
+        (r"(://[^\s'\"?#]*[?#])(?!…)(?:(?!,(?:[a-z]+:|\s|$))[^\s'\"])+", rf"\g<1>{MASK}"),
+    )
+)
+"""The secrets of URLs in a text, each with what is shown instead."""
 
 
 def printable(text: str) -> str:
@@ -50,11 +63,16 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
 
 
-def has_password(text: str) -> bool:
-    """Tell whether a URL in a text has a user, and so perhaps a password."""
-    return _USER.search(text) is not None
+def has_secret(text: str) -> bool:
+    """Tell whether a URL in a text has a user, a query or a fragment, and so perhaps a secret."""
+    return redacted(text) != text
 
 
 def redacted(text: str) -> str:
-    """Replace users and passwords of URLs in a text, also of URLs without a scheme."""
-    return _USER_WITHOUT_SCHEME.sub("***@", _USER.sub("://***@", text))
+    """Replace users, passwords, queries and fragments of URLs in a text.
+
+    Also those of addresses without a scheme, as a proxy's may be.
+    """
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text

@@ -13,7 +13,15 @@ from support.repository import RepositorySimulator, release_document
 from tsuku_llm import revocations
 from tsuku_llm.catalog import loading
 from tsuku_llm.errors import CorruptStore, ManifestError
-from tsuku_llm.revocations import Revocation, merged, parse, plain
+from tsuku_llm.revocations import (
+    Revocation,
+    forget_builds,
+    merged,
+    parse,
+    plain,
+    read_all,
+    remember,
+)
 
 NAME = "test"
 BUILD, OTHER = ("a" * 64,), ("b" * 64, "c" * 64)
@@ -27,6 +35,7 @@ entries = st.builds(
     date=st.sampled_from(DAYS),
     builds=st.sampled_from([(), (BUILD,), (BUILD, OTHER)]),
     withdrawn=st.sampled_from(DAYS),
+    foreign=st.just(False),
 ).filter(lambda each: not each.withdrawn or each.withdrawn >= each.date)
 lists = st.lists(entries, max_size=2, unique_by=lambda each: each.release)
 
@@ -37,7 +46,7 @@ lists = st.lists(entries, max_size=2, unique_by=lambda each: each.release)
 def test_T29_a_withdrawal_before_the_revocation_does_not_end_it() -> None:
     entry = {"release": "b1", "date": "2026-11-22", "withdrawn": "2026-11-21"}
     (found,) = parse(NAME, [entry])
-    assert found.is_of([NAME], "b1", [])
+    assert found.of([NAME], "b1", [])
 
 
 @given(lists)
@@ -67,17 +76,47 @@ def test_the_same_list_again_changes_nothing(found: list[Revocation]) -> None:
 
 def test_T22_a_build_is_revoked_everywhere_and_a_name_only_in_its_repository() -> None:
     why = Revocation(NAME, "b1", builds=(BUILD,))
-    assert why.is_of([NAME], "b1", [OTHER])
-    assert why.is_of(["another"], "b7", [OTHER, BUILD])
-    assert not why.is_of(["another"], "b1", [OTHER])
-    assert not why._replace(withdrawn="2026-11-22").is_of([NAME], "b1", [BUILD])
+    assert why.of([NAME], "b1", [OTHER])
+    assert why.of(["another"], "b7", [OTHER, BUILD])
+    assert not why.of(["another"], "b1", [OTHER])
+    assert not why._replace(withdrawn="2026-11-22").of([NAME], "b1", [BUILD])
+
+
+def test_N05_a_revocation_says_whether_its_own_publisher_made_it() -> None:
+    why = Revocation(NAME, "b1", builds=(BUILD,))
+    own, foreign = why.of([NAME], "b1", [OTHER]), why.of(["another"], "b1", [BUILD])
+    assert own is not None
+    assert foreign is not None
+    assert (own.summary, own.way_out) == ("revoked by its publisher", "")
+    assert NAME in foreign.summary
+    assert "its publisher" not in foreign.summary
+    assert f"tsuku-llm repository remove {NAME}" in foreign.way_out
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("name", ["company", "official"])
+def test_N05_builds_count_while_their_repository_is_there(
+    name: str, there: bool, tmp_path: Path
+) -> None:
+    remember(tmp_path, name, [Revocation(name, "b1", builds=(BUILD,))])
+    added = tmp_path / "metadata" / name / "repository.json"
+    if there and name != "official":
+        added.write_text("{}")
+    held, damaged = read_all(tmp_path)
+    counts = there or name == "official"
+    assert not damaged
+    assert held == {name: (Revocation(name, "b1", builds=(BUILD,) if counts else ()),)}
+    # The names of what was installed from there stay for ever.
+    forget_builds(tmp_path, name)
+    added.write_text("{}")
+    assert read_all(tmp_path)[0] == {name: (Revocation(name, "b1"),)}
 
 
 def test_T22_a_shared_archive_alone_does_not_revoke_a_build() -> None:
     """One CUDA runtime belongs to the builds of many releases."""
     shared = "d" * 64
     why = Revocation(NAME, "b1", builds=(("a" * 64, shared),))
-    assert not why.is_of(["another"], "b2", [("b" * 64, shared)])
+    assert not why.of(["another"], "b2", [("b" * 64, shared)])
 
 
 BAD = [

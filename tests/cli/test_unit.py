@@ -12,7 +12,8 @@ from support.program import Result, environment, run_program
 from support.user_systemd import verify_all
 
 from tsuku_llm.cli.render.units import OnDemand, Service, unit_texts
-from tsuku_llm.operations.credentials import Handover, masked
+from tsuku_llm.launch.secret_arguments import masked
+from tsuku_llm.operations.credentials import Handover
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
@@ -106,11 +107,23 @@ SECRETS = {
     "token_variable": ((), {"HF_TOKEN": "K3Y"}, {"HF_TOKEN": "K3Y"}),
     "unknown_token": (("--new-token", "K3Y"), {}, {"TSUKU_UNIT_WORD_3": "K3Y"}),
     "unknown_password": (("--proxy_password", "K3Y"), {}, {"TSUKU_UNIT_WORD_3": "K3Y"}),
-    "url": (("-mu", "https://u:K3Y@h/m"), {}, {"TSUKU_UNIT_WORD_3": "https://u:K3Y@h/m"}),
+    "url": (("-mu", "https://u:K3Y@h/m"), {}, {"LLAMA_ARG_MODEL_URL": "https://u:K3Y@h/m"}),
+    "query": (("-mu", "https://h/m?t=K3Y"), {}, {"LLAMA_ARG_MODEL_URL": "https://h/m?t=K3Y"}),
+    "projector": (("-mmu", "https://h/m?K3Y"), {}, {"LLAMA_ARG_MMPROJ_URL": "https://h/m?K3Y"}),
+    "mcp": (
+        ("--mcp-servers-json", '{"a": {"headers": {"X": "K3Y"}}}'),
+        {},
+        {"LLAMA_ARG_MCP_SERVERS_JSON": '{"a": {"headers": {"X": "K3Y"}}}'},
+    ),
     "mirror": (
         (),
         {"TSUKU_LLM_MIRROR": "https://u:K3Y@h/"},
         {"TSUKU_LLM_MIRROR": "https://u:K3Y@h/"},
+    ),
+    "mirror_token": (
+        (),
+        {"TSUKU_LLM_MIRROR": "https://h/x?token=K3Y"},
+        {"TSUKU_LLM_MIRROR": "https://h/x?token=K3Y"},
     ),
     "odd": (("--api-key", "K3Y \"$HOME`%h\\'#;é"), {}, {"LLAMA_API_KEY": "K3Y \"$HOME`%h\\'#;é"}),
 }
@@ -182,7 +195,7 @@ def test_T16_another_key_replaces_the_file_and_the_json_says_where(tmp_path: Pat
 
 def test_T16_a_dry_run_masks_keys_and_shows_other_arguments() -> None:
     words = ("-m", "x", "", "--api_key", "K3Y", "https://u:K3Y@h/", "--hf-token=K3Y", "--api-key")
-    shown = ("-m", "x", "", "--api-key", "***", "***", "--hf-token", "***", "--api-key")
+    shown = ("-m", "x", "", "--api-key", "***", "https://***@h/", "--hf-token", "***", "--api-key")
     assert masked(words) == shown
 
 

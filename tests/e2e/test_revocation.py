@@ -349,3 +349,54 @@ def test_T28_a_release_that_left_all_channels_is_reported_and_not_refused(
     assert [(each["revoked"], each["gone"]) for each in versions] == [(False, gone)] * 2
     removed(publisher, user)
     assert "its repository company was removed" in user.run("list").stdout
+
+
+# --- a repository that revokes what others offer -------------------------------------------
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, shop: FolderShop) -> tuple[OwnPublisher, User]:
+    """A user of ``ra``'s b1, who added ``rb``, which revoked the same archives as its own b7."""
+    ra = published(tmp_path, shop, "ra", "b1")
+    rb = published(tmp_path, shop, "rb", "b1")
+    user = rb.adopt(ra.adopt(own_user(tmp_path / "home", shop)))
+    assert user.run("install", "--repository", "ra").code == 0
+    rb.revoke("b1")
+    rb.publish()
+    refresh(user, "rb")
+    return rb, user
+
+
+WORKS = [
+    ("serve", "--", "--list-devices"),
+    ("run", "llama-server", "--", "--list-devices"),
+    ("install", "--repository", "ra", "--release", "b1"),
+    ("install", "--repository", "ra", "--force"),
+]
+
+
+@pytest.mark.parametrize("words", WORKS, ids=" ".join)
+def test_N05_removing_a_repository_ends_what_it_revoked_of_others(
+    words: tuple[str, ...], hostile: tuple[OwnPublisher, User]
+) -> None:
+    rb, user = hostile
+    before = user.run(*words)
+    assert before.code == 5, before.stderr
+    assert "revoked by its publisher" not in before.stderr
+    assert "repository rb, which is another one" in before.stderr
+    assert "if you do not trust that repository: tsuku-llm repository remove rb" in before.stderr
+    removed(rb, user)
+    after = user.run(*words)
+    assert after.code == 0, after.stderr
+
+
+def test_N05_a_repository_of_the_same_name_revokes_nothing_again(
+    tmp_path: Path, shop: FolderShop, hostile: tuple[OwnPublisher, User]
+) -> None:
+    rb, user = hostile
+    removed(rb, user)
+    (tmp_path / "honest").mkdir()
+    honest = published(tmp_path / "honest", shop, "rb", "b1")
+    honest.adopt(user)
+    refresh(user, "rb")
+    assert user.run("serve", "--", "--list-devices").code == 0

@@ -14,6 +14,7 @@ from tsuku_llm.fetch import fetch, registry_mirror
 from tsuku_llm.fetch.mirrors import parse_place
 from tsuku_llm.fetch.registry import ARTIFACT, ROOT, TITLE, parse_manifest
 from tsuku_llm.fetch.registry_login import Challenge, Credentials, credentials_of, parse_challenge
+from tsuku_llm.secret import Secret
 
 API = "https://registry.example/v2/team/llm/"
 
@@ -56,13 +57,13 @@ def auth(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("document", "wanted"),
     [
-        ({"auths": {"registry.example": auth("a:b:c")}}, Credentials("a", "b:c")),
-        ({"auths": {"https://registry.example/v1/": auth("a:b")}}, Credentials("a", "b")),
+        ({"auths": {"registry.example": auth("a:b:c")}}, Credentials("a", Secret("b:c"))),
+        ({"auths": {"https://registry.example/v1/": auth("a:b")}}, Credentials("a", Secret("b"))),
         (
             {"auths": {"registry.example": auth("a:b"), "registry.example/team": auth("c:d")}},
-            Credentials("c", "d"),
+            Credentials("c", Secret("d")),
         ),
-        ({"auths": {"registry.example": {"identitytoken": "t"}}}, Credentials("", "t")),
+        ({"auths": {"registry.example": {"identitytoken": "t"}}}, Credentials("", Secret("t"))),
         ({"auths": {"other.example": auth("a:b")}}, None),
         ({"auths": {"registry.example": auth("no colon")}}, None),
         ({"auths": {"registry.example": {"auth": "***"}}}, None),
@@ -142,6 +143,76 @@ def test_a_host_that_a_registry_redirects_to_cannot_ask_for_a_login(tmp_path: Pa
             fetch(artifact, tmp_path / "p", network)
         assert [request.path for request in thief.requests] == ["/blob"]
         assert "authorization" not in thief.requests[0].headers
+
+
+WALKS: dict[str, tuple[str, ...]] = {
+    "nowhere": (),
+    "another_path": ("https://localhost:{home}/other",),
+    "another_port": ("https://localhost:{away}/token",),
+    "another_host": ("https://127.0.0.1:{home}/token",),
+    "with_a_user": ("https://u:p@localhost:{away}/token",),
+    "upper_case": ("https://LOCALHOST:{home}/other",),
+    "without_a_scheme": ("//localhost:{away}/token",),
+    "by_two": ("https://localhost:{away}/one", "https://127.0.0.1:{home}/two"),
+    "there_and_back": ("https://localhost:{away}/one", "https://localhost:{home}/two"),
+}
+
+
+@pytest.mark.parametrize("identity", [False, True], ids=["password", "identity"])
+@pytest.mark.parametrize("walk", WALKS)
+def test_N03_a_login_goes_to_its_own_host_alone(walk: str, identity: bool, tmp_path: Path) -> None:
+    """A token server may send its readers elsewhere; the user's password stays with it."""
+    authority = Authority(tmp_path / "ca")
+    context = authority.issue("localhost").server_context()
+    entry = {"identitytoken": "SECRET"} if identity else auth("a:SECRET")
+    with (
+        FaultServer([], context) as home,
+        FaultServer([], context) as away,
+        FaultServer([], context) as registry,
+    ):
+        steps = [each.format(home=home.port, away=away.port) for each in WALKS[walk]]
+
+        def ask(exchange: Exchange) -> None:
+            if len(home.requests) + len(away.requests) > len(steps):
+                answer("200 OK", b'{"token": "t"}')(exchange)
+            else:
+                moved = steps[len(home.requests) + len(away.requests) - 1]
+                answer("307 Temporary Redirect", Location=moved)(exchange)
+
+        home.behaviours.append(ask)
+        away.behaviours.append(ask)
+        realm = f'Bearer realm="https://localhost:{home.port}/token"'
+        registry.behaviours.append(answer("401 No", WWW_Authenticate=realm))
+        name = f"localhost:{registry.port}"
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {name: entry}}))
+        environ = {"SSL_CERT_FILE": str(authority.path), "DOCKER_CONFIG": str(tmp_path)}
+        with Clock().network(environ) as network, pytest.raises(TsukuError) as caught:
+            registry_mirror(f"oci://{name}/llm", network)
+        assert "SECRET" not in f"{caught.value} {caught.value.facts} {caught.value.__cause__}"
+        own = {f"localhost:{home.port}"}
+        for request in (*home.requests, *away.requests, *registry.requests[:1]):
+            is_own = request.headers["host"] in own and not identity
+            assert ("authorization" in request.headers) == is_own, (request, steps)
+
+
+def test_N03_a_token_goes_to_no_other_port_of_its_registry(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    context = authority.issue("localhost").server_context()
+    with (
+        FaultServer([answer("401 No", WWW_Authenticate='Basic realm="x"')], context) as other,
+        FaultServer([], context) as registry,
+    ):
+        moved = answer("307 Temporary Redirect", Location=f"https://localhost:{other.port}/x")
+        wanted = answer("401 No", WWW_Authenticate='Basic realm="x"')
+        registry.behaviours += [wanted, moved]
+        name = f"localhost:{registry.port}"
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {name: auth("a:SECRET")}}))
+        environ = {"SSL_CERT_FILE": str(authority.path), "DOCKER_CONFIG": str(tmp_path)}
+        with Clock().network(environ) as network, pytest.raises(HttpStatusError):
+            registry_mirror(f"oci://{name}/llm", network)
+        assert "authorization" in registry.requests[1].headers
+        assert all("authorization" not in each.headers for each in other.requests)
+        assert other.requests
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.canary import ask_canary
+from tsuku_llm.launch.canary import api_key, ask_canary
 from tsuku_llm.launch.gpu_use import CanaryResult
 from tsuku_llm.launch.wishes import Wishes
+from tsuku_llm.secret import Secret
 
 ANSWERED = CanaryResult(answered=True)
 
@@ -90,7 +91,7 @@ def test_the_servers_own_key_and_prefix_are_used(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("\nfrom-a-file\nother\n")
     with answering(completion=200) as server:
-        ask_canary(server.address, Wishes(key="one,two", key_file=str(keys)))
+        ask_canary(server.address, Wishes(key=Secret("one,two"), key_file=str(keys)))
         ask_canary(server.address, Wishes(key_file=str(keys)))
         ask_canary(server.address._replace(prefix="/v"), Wishes())
     assert [(path, key) for path, key, _ in server.asked] == [
@@ -99,6 +100,48 @@ def test_the_servers_own_key_and_prefix_are_used(tmp_path: Path) -> None:
         ("/v/completion", None),
         ("/v/embedding", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (b"# keys of the team\n\nsk-one\nsk-two\n", "sk-one"),
+        (b"#sk-zero\nsk-one", "sk-one"),
+        (b"\n\n#\n# x\nsk-one\n", "sk-one"),
+        (b"sk one \n", "sk one "),
+        (b" # sk\nsk-one\n", " # sk"),
+        (b"# keys\r\nsk-one\r\n", "sk-one"),
+        (b"sk#one\n", "sk#one"),
+        ("# Schl\u00fcssel\nsk-\u00fc\n".encode(), "sk-\u00fc"),
+        (b"# \xff\nsk-one\n", "sk-one"),
+        (b"# only a comment\n", None),
+        (b"", None),
+    ],
+)
+def test_N03_a_file_of_keys_is_read_as_the_server_reads_it(
+    content: bytes, key: str | None, tmp_path: Path
+) -> None:
+    """``--api-key-file`` in common/arg.cpp of b11434: no empty lines, none that begin with "#"."""
+    file = tmp_path / "keys"
+    file.write_bytes(content)
+    assert api_key(Wishes(key_file=str(file))) == (None if key is None else Secret(key))
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ("one", "one"),
+        ("one,two", "one"),
+        (",two", "two"),
+        ('"a,b",c', "a,b"),
+        ('"a""b"', 'a"b'),
+        ('"",c', "c"),
+        (",", None),
+        ("a b", "a b"),
+    ],
+)
+def test_N03_several_keys_are_read_as_the_server_reads_them(given: str, key: str | None) -> None:
+    assert api_key(Wishes(key=Secret(given))) == (None if key is None else Secret(key))
 
 
 def test_a_server_that_is_gone_is_lost() -> None:

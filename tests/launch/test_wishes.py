@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tsuku_llm.backends import facts_of
 from tsuku_llm.launch.wishes import Wishes, visible_devices, wishes_in
+from tsuku_llm.secret import Secret
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_arguments_that_disable_the_gpu(words: str, refusal: str | None) -> None
         ),
         ("-mu https://host/a.gguf -hff a.gguf", {}, {"names_model": True}),
         ("--models-dir /x", {}, {}),
-        ("--api-key a,b", {}, {"key": "a,b"}),
+        ("--api-key a,b", {}, {"key": Secret("a,b")}),
         *(
             ("", {name: value}, {"shared": name})
             for name in (

@@ -17,6 +17,7 @@ from support.sessions import changed
 from support.sweeps import stride
 
 from tsuku_llm.bundle_file import BundleDescription, opened_bundle, written_bundle
+from tsuku_llm.catalog.repositories import repository
 from tsuku_llm.errors import (
     BadBundle,
     DigestMismatch,
@@ -35,6 +36,7 @@ from tsuku_llm.operations.bundle_choice import BundleWish
 from tsuku_llm.operations.bundle_install import install_bundle
 from tsuku_llm.operations.mirror import check_mirror, mirror
 from tsuku_llm.operations.mirror_choice import Narrowing
+from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
 from tsuku_llm.store.store import Store
 
@@ -306,6 +308,82 @@ def test_a_missing_part_is_refused(
     assert not versions(user)
     # The repository is not kept either.
     assert not list(user.paths.data.glob("metadata/*/repository.json"))
+
+
+UNSIGNED = {
+    "another_host": ["https://thief.example/llm/"],
+    "another_before_the_right_one": ["https://thief.example/", "https://right.example/"],
+    "a_package": ["pkg:pypi/thief/"],
+    "a_registry": ["oci://thief.example/llm/"],
+    "a_folder": ["file:///tmp/thief/"],
+    "none": [],
+    "very_many": [f"https://thief.example/{number}/" for number in range(5000)],
+}
+NO_PLACE = {
+    "a_password": ["https://u:p@thief.example/"],
+    "a_query": ["https://thief.example/?x"],
+    "a_script": ["javascript:alert(1)"],
+    "no_text": [""],
+    "control_characters": ["https://thief.example/\x1b[2J"],
+}
+
+
+def telling(made: BundleReport, to: Path, places: list[str]) -> Path:
+    """The bundle, but with other places, which no signature covers."""
+    with zipfile.ZipFile(made.path) as archive:
+        about = json.loads(archive.read("bundle.json"))
+    return rewritten(made, to, {"bundle.json": json.dumps({**about, "places": places}).encode()})
+
+
+@pytest.mark.parametrize("agrees", [False, True])
+@pytest.mark.parametrize("kind", UNSIGNED)
+def test_N05_places_of_a_bundle_are_asked_only_after_a_yes(
+    kind: str, agrees: bool, shop: FolderShop, made: BundleReport, tmp_path: Path
+) -> None:
+    bundle = telling(made, tmp_path / "other", UNSIGNED[kind])
+    asked: list[str] = []
+    notes = Notes()
+    # ``--yes`` is about downloads: it says nothing of a host that the user has not seen.
+    user = changed(
+        stranger(shop, tmp_path),
+        note=notes,
+        agreed=True,
+        ask=lambda question: bool(asked.append(question)) or agrees,
+    )
+    report = install_bundle(user, bundle, fingerprint=made.description.root)
+    places = repository(user.paths.data, NAME).places
+    assert report.choice.catalog.repository.places == places
+    assert len(asked) == bool(UNSIGNED[kind])
+    if agrees and UNSIGNED[kind]:
+        assert places == tuple(UNSIGNED[kind][: len(places)])
+        assert all(place in asked[0] for place in places)
+        assert len(places) <= 8
+        return
+    assert places == (f"{bundle.as_uri()}/",)
+    told = next(line for line in notes if "not signed" in line)
+    assert all(place in told for place in UNSIGNED[kind][:1])
+    # What the bundle has can still be verified again; no host is asked for more.
+    assert refresh(changed(user, repository=NAME)).repository.name == NAME
+
+
+@pytest.mark.parametrize("kind", NO_PLACE)
+def test_N05_a_bundle_with_places_that_are_none_is_refused(
+    kind: str, shop: FolderShop, made: BundleReport, tmp_path: Path
+) -> None:
+    bundle = telling(made, tmp_path / "other", NO_PLACE[kind])
+    user = stranger(shop, tmp_path)
+    with pytest.raises(BadBundle) as error:
+        install_bundle(user, bundle, fingerprint=made.description.root)
+    assert "\x1b" not in str(error.value)
+    assert not list(user.paths.data.glob("metadata/*/repository.json"))
+
+
+def test_N05_a_known_repository_keeps_its_places(
+    user: Session, made: BundleReport, tmp_path: Path
+) -> None:
+    before = repository(user.paths.data, NAME).places
+    install_bundle(user, telling(made, tmp_path / "other", ["https://thief.example/"]))
+    assert repository(user.paths.data, NAME).places == before
 
 
 def stranger(shop: FolderShop, tmp_path: Path) -> Session:

@@ -28,6 +28,7 @@ from tsuku_llm.errors import (
     StaleMetadata,
 )
 from tsuku_llm.fetch import pip_index
+from tsuku_llm.operations import refresh as operations_refresh
 from tsuku_llm.operations import repository as operations
 from tsuku_llm.operations.places import download_from
 from tsuku_llm.operations.refresh import refresh
@@ -141,12 +142,90 @@ def test_a_place_with_an_older_state_does_not_stop_the_next(
         releases(session, old)
 
 
-def test_the_first_valid_answer_ends_the_search(
+def test_places_after_a_valid_answer_need_not_answer(
     shop: FolderShop, session: Session, tmp_path: Path
 ) -> None:
     good = folder(shop.simulator, tmp_path / "good")
     assert releases(session, good, NOTHING_LISTENS) == ["b2", "b1"]
     assert not told(session)
+
+
+def as_it_is(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    return folder(shop.simulator, path)
+
+
+def as_a_package(shop: FolderShop, _: Path, index: PackageIndex) -> str:
+    index.upload(shop.simulator.files, 12)
+    return PLACE
+
+
+def rotated(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    """After a rotation of the online keys the versions may be lower than at the frozen place."""
+    shop.simulator.rotate("timestamp", "snapshot")
+    shop.simulator.timestamp.version = 1
+    shop.simulator.sign()
+    return folder(shop.simulator, path)
+
+
+def behind_a_dead_one(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    return f"{NOTHING_LISTENS} {folder(shop.simulator, path)}"
+
+
+def behind_rubbish(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    return f"{rubbish(shop, path / 'rubbish')} {folder(shop.simulator, path / 'newer')}"
+
+
+def behind_a_liar(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    """One says that it has the newest of all, under keys of its own."""
+    stranger = RepositorySimulator(name="stranger")
+    for number in range(20):
+        stranger.publish(release_document(f"b9{number}"))
+    return f"{folder(stranger, path / 'liar')} {folder(shop.simulator, path / 'newer')}"
+
+
+def before_a_frozen_one(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    newer = folder(shop.simulator, path / "newer")
+    return f"{newer} {folder(shop.simulator.freeze(), path / 'same')}"
+
+
+def the_newest_of_three(shop: FolderShop, path: Path, _: PackageIndex) -> str:
+    middle = folder(shop.simulator, path / "middle")
+    shop.simulator.publish(release_document("b4"))
+    return f"{middle} {folder(shop.simulator, path / 'newest')}"
+
+
+NEWER = [
+    *(as_it_is, rotated, behind_a_dead_one, behind_rubbish, behind_a_liar, before_a_frozen_one),
+    *(the_newest_of_three,),
+]
+
+
+@pytest.mark.parametrize("place", [*NEWER, as_a_package])
+def test_N05_a_frozen_place_hides_nothing_of_a_newer_one(  # noqa: PLR0913, PLR0917
+    shop: FolderShop,
+    session: Session,
+    tmp_path: Path,
+    index: PackageIndex,
+    place: Callable[[FolderShop, Path, PackageIndex], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A revocation at any place counts, though the first one is valid and not expired."""
+    frozen = folder(shop.simulator.freeze(), tmp_path / "frozen")
+    shop.simulator.publish(release_document("b3"))
+    shop.simulator.targets.unrecognized_fields["revoked"] = [
+        {"release": "b1", "date": "2026-11-20"}
+    ]
+    shop.simulator.bump()
+    newer = place(shop, tmp_path / "newer", index)
+    session = changed(session, environ=index.environ)
+    # A busy machine may take longer to start pip.
+    monkeypatch.setattr(operations_refresh, "_GLANCE", 120.0)
+    found = refresh(at(session, frozen, *newer.split(" ")))
+    assert "b3" in [entry.release for entry in found.entries]
+    assert [each.release for each in found.revoked] == ["b1"]
+    assert f"warning: {frozen} has older metadata than " in told(session)
+    again = [entry.release for entry in refresh(session).entries]
+    assert again == [entry.release for entry in found.entries]
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "own_copy": frozenset(),
     "process": frozenset(),
     "records": frozenset(),
-    "safe_text": frozenset(),
+    "safe_text": frozenset({"secret"}),
+    "secret": frozenset(),
     "tree_entry": frozenset(),
     "hardware": frozenset(),
     "system_limits": frozenset({"errors"}),
@@ -67,13 +68,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fetch": frozenset(
         {"_version", "clock", "config", "disk", "errors", "files", "manifest", "safe_text"}
     )
-    | {"bundle_file"},
+    | {"bundle_file", "secret"},
     "archive": frozenset({"backends", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
     "launch": frozenset(
         {"backends", "clock", "errors", "packages", "process", "records", "system_limits"}
-    ),
+    )
+    | {"safe_text", "secret"},
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "model_caches": frozenset({"launch"}),
@@ -84,6 +86,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"bundle_file", "bundle_sbom", "bundle_start", "program_wheels"}
     | {"local_host", "mirror_folder", "own_copy"}
     | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
+    | {"secret"}
     | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
     "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
     "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
@@ -92,7 +95,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
     | {"launch", "local_host", "metadata_status", "mirror_folder", "operations", "own_copy"}
     | {"ownership"}
-    | {"revocations", "safe_text", "selection"}
+    | {"revocations", "safe_text", "secret", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
 """Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
@@ -142,8 +145,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "server_trials": frozenset({"acceptance"}),
     "unattended": frozenset({"acceptance", "choice", "server_trials", "session", "short_start"})
     | {"speed_notes", "update"},
-    "watching": frozenset({"credentials", "serve", "session", "speed_notes", "swapping"})
-    | {"version_start"},
+    "watching": frozenset({"serve", "session", "speed_notes", "swapping"}) | {"version_start"},
     "short_start": frozenset({"session", "state_notes", "version_start"}),
     "bench": frozenset({"choice", "consent", "install", "refresh", "session", "short_start"})
     | {"speed_notes", "versions", "which"},
@@ -173,7 +175,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
     | {"revocation"}
     | {"session", "state_notes", "swapping", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "credentials", "fallback", "revocation"})
+    "tools": frozenset({"caches", "fallback", "revocation"})
     | {"session", "state_notes", "version_start", "which"},
     "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
     | {"staying", "temporary", "update_notice"},
@@ -312,7 +314,8 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "main_memory": {"fit"},
         "fit_tool": {"child", "memory_options", "need", "planning"},
         "nvml_worker": set(),
-        "planning": {"addresses", "report"},
+        "secret_arguments": set(),
+        "planning": {"addresses", "report", "secret_arguments"},
         "speed": {"addresses", "health"},
         "child": {"last_words", "planning", "replace_process"},
         "health": {"addresses", "log", "planning"},
@@ -459,7 +462,7 @@ PURE = {
         "log",
         "memory_options",
     }
-    | {"model_header", "need", "placement", "report", "verdict", "wishes"},
+    | {"model_header", "need", "placement", "report", "secret_arguments", "verdict", "wishes"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 

@@ -90,8 +90,8 @@ class Catalog:
         """
         builds = self._builds(entry)
         for each in (*self.revoked, *self._by_files([entry.release])):
-            if each.is_of([self.repository.name], entry.release, builds):
-                return each
+            if found := each.of((self.repository.name,), entry.release, builds):
+                return found
         return None
 
     def _by_files(self, releases: Iterable[str]) -> Iterator[Revocation]:

@@ -23,7 +23,8 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.files import make_folder, replace_file
 from tsuku_llm.folders import opened, temporaries
-from tsuku_llm.metadata_status import ADDED, folder_of
+from tsuku_llm.metadata_status import folder_of
+from tsuku_llm.revocations import ADDED
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
@@ -131,6 +132,9 @@ def add_repository(
     folder = folder_of(data, name)
     with disk_errors("adding a repository", folder):
         _clear(data, name)
+        # Those of another publisher, who had this name before, must not count again.
+        with suppress(CorruptStore):
+            revocations.forget_builds(data, name)
         make_folder(folder)
         # The settings file comes last: without it, the repository does not exist. So a crash leaves
         # no repository without a root.
@@ -141,9 +145,10 @@ def add_repository(
 
 
 def remove_repository(data: Path, name: str) -> None:
-    """Remove an added repository and its metadata; its revocations are kept.
+    """Remove an added repository and its metadata.
 
-    Builds that were installed from it stay. Raises ``UsageError`` for the official repository,
+    Builds that were installed from it stay, and so do its revocations of them; those of other
+    repositories' builds end. Raises ``UsageError`` for the official repository,
     ``UnknownRequest``.
     """
     if name == OFFICIAL:

@@ -13,6 +13,7 @@ from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import servers as render
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.launch.secret_arguments import handed_over
 from tsuku_llm.operations import background
 from tsuku_llm.operations.watching import Listener, watch_over
 
@@ -32,9 +33,14 @@ def detach(
     console: Console, session: Session, name: str, argv: Sequence[str], *, opens_page: bool
 ) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
-    line = serve_again(argv, without=_OF_THIS_CALL, options=("--supervised", "--json"))
+    at = argv.index("--") if "--" in argv else len(argv)
+    # Everybody can read the supervisor's arguments while it lives; only its user its environment.
+    server = handed_over(argv[at:])
+    options = ("--supervised", "--json")
+    line = serve_again((*argv[:at], *server.argv), without=_OF_THIS_CALL, options=options)
+    env = server.added_to(session.machine.environ)
     try:
-        said, code = background.start(line, console.status.show)
+        said, code = background.start(line, console.status.show, env=env)
     finally:
         console.status.close()
     # The supervisor said that its server is ready, and runs on without us.

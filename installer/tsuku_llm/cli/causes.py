@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 from tsuku_llm._version import __version__
 from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.errors import ConfigError, TsukuError, UsageError
-from tsuku_llm.safe_text import redacted, shortened
+from tsuku_llm.launch.secret_arguments import without_secrets
+from tsuku_llm.safe_text import shortened
 
 _LONGEST = 1000
 """The most characters of a line."""
@@ -32,7 +34,10 @@ def background(error: TsukuError) -> tuple[str, ...]:
         places += [f"state and logs: {paths.state}"]
     except TsukuError:  # the folders are what is wrong
         pass
-    return tuple(shortened(redacted(line), _LONGEST) for line in (*dict.fromkeys(lines), *places))
+    return tuple(
+        shortened(without_secrets(line, sys.argv, os.environ), _LONGEST)
+        for line in (*dict.fromkeys(lines), *places)
+    )
 
 
 def _causes(error: TsukuError) -> Iterator[str]:

@@ -5,6 +5,7 @@ Only this module maps errors and prints answers.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +140,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
             refused = SystemLimitReached(limit, hint=system_limits.fix_of(limit) or "")
             return CommandResult(exit_code=refused.exit_code, failure=ReportedError.of(refused))
         # An error that is not ours: a JSON document and a report are better than a traceback alone.
-        return _bug(error)
+        return _bug(error, argv)
 
 
 def _stopped(stop: KeyboardInterrupt) -> CommandResult:
@@ -148,14 +149,19 @@ def _stopped(stop: KeyboardInterrupt) -> CommandResult:
     return CommandResult(exit_code=code, failure=STOPPED)
 
 
-def _bug(error: Exception) -> CommandResult:
+def _bug(error: Exception, argv: Sequence[str]) -> CommandResult:
     import traceback  # noqa: PLC0415
 
-    for line in "".join(traceback.format_exception(error)).splitlines():
+    from tsuku_llm.launch.secret_arguments import without_secrets  # noqa: PLC0415
+
+    # The lines are to be sent to us, and the words of an error may be any.
+    text = "".join(traceback.format_exception(error))
+    for line in without_secrets(text, argv, os.environ).splitlines():
         streams.note(sys.stderr, line)
+    message = without_secrets(f"{type(error).__name__}: {error}", argv, os.environ)
     failure = ReportedError(
         "bug",
-        f"{type(error).__name__}: {error}",
+        message,
         hint=f"this is a bug in tsuku-llm: please report it with the lines above: {REPORTS}",
     )
     return CommandResult(exit_code=BUG, failure=failure)

@@ -32,7 +32,8 @@ def login_file(
         raise UsageError(
             "a file for the login must not hold a secret",
             facts=tuple(given.secret),
-            hint="unset these variables, and let the server read its keys: -- --api-key-file FILE",
+            hint="unset these variables, and let the server read files: -- --api-key-file FILE "
+            "--mcp-servers-config FILE",
         )
     label = unit_name(checked_name(name))
     # launchd watches its own process. A task that detaches shows no window after the start.

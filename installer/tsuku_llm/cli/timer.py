@@ -15,7 +15,8 @@ from tsuku_llm.errors import UsageError
 from tsuku_llm.operations.credentials import handover, keep_credentials
 from tsuku_llm.operations.service import write_units
 from tsuku_llm.operations.session import Session, working_folder
-from tsuku_llm.safe_text import has_password
+from tsuku_llm.safe_text import has_secret
+from tsuku_llm.secret import Secret
 
 _TIME = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _WINDOW = re.compile(f"{_TIME}-{_TIME}", re.ASCII)
@@ -41,10 +42,14 @@ def timer(
         line += [f"--{key}", value] if value is not None else []
     given = handover((), session.machine.environ)
     told: dict[str, str] = dict(given.told)
-    secret: dict[str, str] = {}
+    secret: dict[str, Secret] = {}
     for name in (*_NETWORK, *map(str.lower, _NETWORK)):
         if value := session.machine.environ.get(name):
-            (secret if has_password(value) else told)[name] = value
+            # A proxy needs no scheme; no other of these has an "@".
+            if "@" in value or has_secret(value):
+                secret[name] = Secret(value)
+            else:
+                told[name] = value
     # The servers' own keys are theirs.
     secret |= {name: given.secret[name] for name in given.secret if name.startswith("TSUKU_")}
     credentials = None

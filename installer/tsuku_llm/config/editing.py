@@ -16,6 +16,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ConfigError
 from tsuku_llm.files import flush, flush_folder, make_folder, rename, unique
 from tsuku_llm.ownership import check_path
+from tsuku_llm.safe_text import has_secret
 
 
 def checked_value(key: Key, text: str) -> Value:
@@ -137,7 +138,9 @@ def replace_content(path: Path, data: bytes) -> None:
 
 def _write(path: Path, data: bytes, like: Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    with os.fdopen(os.open(path, flags, 0o644), "wb") as file:
+    # A file that exists keeps its mode: a shared one is read by others, who are told then.
+    mode = 0o600 if has_secret(data.decode("utf-8", "replace")) else 0o644
+    with os.fdopen(os.open(path, flags, mode), "wb") as file:
         file.write(data)
         if os.name == "posix" and like.exists():
             old = like.stat()

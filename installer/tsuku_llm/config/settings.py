@@ -6,14 +6,16 @@ in force. A command stops only for the problems of settings that it uses (``Sett
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tsuku_llm.config.file import TABLE, decoded, line_of, llm_table, parse, read
 from tsuku_llm.config.keys import KEYS, Key, Value, checked, near_key
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.errors import ConfigError, StoreError, TsukuError, did_you_mean
-from tsuku_llm.safe_text import shortened
+from tsuku_llm.safe_text import has_secret, shortened
 
 DEFAULT = "default"
 """The source of a value that the user did not set."""
@@ -239,7 +241,8 @@ def load(
         file = _InFile(paths)
         warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
     entries = tuple(_in_force(key, flags or {}, environ, file) for key in KEYS)
-    return Configuration(entries, (*warnings, *file.warnings(), *_unknown_variables(environ)))
+    warnings += (*_readable_secret(file), *file.warnings(), *_unknown_variables(environ))
+    return Configuration(entries, warnings)
 
 
 def in_file(paths: Paths, data: bytes) -> Configuration:
@@ -295,6 +298,17 @@ class _InFile(NamedTuple):
             f"{place}{shortened(key, 80)} is ignored" + (f"; {hint}" if hint else "")
             for place, key, hint in unknown
         )
+
+
+def _readable_secret(file: _InFile) -> Iterator[str]:
+    """Say that other users can read a password or a token in the config file."""
+    items = [item if isinstance(item, list) else [item] for item in file.table.values()]
+    if not any(isinstance(each, str) and has_secret(each) for item in items for each in item):
+        return
+    path = file.paths.config_file
+    with suppress(OSError):  # it is gone since it was read
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            yield f"{path} has a password or a token, and other users can read it: chmod 600 {path}"
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from tsuku_llm.fetch.failures import Transient
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.urls import host_of, shown
+from tsuku_llm.secret import Secret
 
 MAX_REDIRECTS = 5
 _UNAUTHORIZED = 401
@@ -50,12 +51,14 @@ def answered(  # noqa: PLR0913 - all of it describes one request
     *,
     method: str = "GET",
     body: Callable[[], Iterator[bytes]] | None = None,
+    access: Secret | None = None,
 ) -> Iterator[httpx.Response]:
     """Send a GET request, follow at most five redirects, and yield the unread answer.
 
     A registry that wants a login gets one, and the request is sent once more. Redirects of another
     ``method`` than GET and HEAD are not followed. ``body`` makes the chunks of a request's body;
-    its length is in the headers.
+    its length is in the headers. ``access`` is the value of ``Authorization``, which only its own
+    host gets. ``headers`` go to every host of the redirects, so they must not hold a secret.
 
     ``check`` is called from time to time during waits. It raises when the answer is not
     needed any more. The default is the network's ``check``.
@@ -73,11 +76,12 @@ def answered(  # noqa: PLR0913 - all of it describes one request
         # A registry sends many of its readers elsewhere. Its token is for itself only, and no other
         # host may ask for a login.
         at_registry = registry if _same_origin(current, _parsed(url)) else None
-        access = network.logins.header(at_registry) if at_registry else None
+        used = network.logins.header(at_registry) if at_registry else access
+        sent = used.for_url(str(current)) if used else None
         request = network.client.build_request(
             method,
             current,
-            headers={**headers, **({"Authorization": access} if access else {})},
+            headers={**headers, **({"Authorization": sent} if sent else {})},
             content=body() if body else None,
         )
         request.extensions |= {"deadline": deadline, "check": check or network.check}
@@ -89,7 +93,7 @@ def answered(  # noqa: PLR0913 - all of it describes one request
                 challenge = response.headers.get("www-authenticate", "")
                 response.close()
                 ask = partial(_token_answer, network, deadline)
-                if tried or not network.logins.log_in(at_registry, challenge, access, ask):
+                if tried or not network.logins.log_in(at_registry, challenge, used, ask):
                     raise refused(url, at_registry, network.environ)
                 tried = True
                 continue
@@ -108,13 +112,17 @@ def answered(  # noqa: PLR0913 - all of it describes one request
 
 
 def _token_answer(
-    network: Network, deadline: float, url: str, headers: Mapping[str, str], form: bytes
+    network: Network, deadline: float, url: str, access: Secret | None, form: bytes
 ) -> bytes:
     """Ask a registry's token server: the ``Ask`` of a login."""
-    method, body = ("POST", lambda: iter((form,))) if form else ("GET", None)
+    method, body, headers = "GET", None, dict[str, str]()
     if form:
-        headers = {**headers, "Content-Length": str(len(form))}
-    with answered(network, url, headers, deadline, method=method, body=body) as response:
+        method, body = "POST", lambda: iter((form,))
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        headers["Content-Length"] = str(len(form))
+    with answered(
+        network, url, headers, deadline, method=method, body=body, access=access
+    ) as response:
         check_status(response, url, (200,))
         data = bytearray()
         for chunk in response.iter_raw():

@@ -21,9 +21,13 @@ from urllib.parse import urlencode, urlsplit
 
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError
 from tsuku_llm.fetch.urls import host_of, scheme_of, shown
+from tsuku_llm.secret import Secret
 
-Ask = Callable[[str, Mapping[str, str], bytes], bytes]
-"""``(url, headers, form) -> body``: a GET, or a POST of a form that is not empty."""
+Ask = Callable[[str, "Secret | None", bytes], bytes]
+"""``(url, access, form) -> body``: a GET, or a POST of a form that is not empty.
+
+``access`` is the value of the header ``Authorization``, for the host of ``url`` alone.
+"""
 
 LARGEST_TOKEN = 1 << 18
 _LARGEST_FILE = 1 << 20
@@ -38,13 +42,12 @@ class Credentials(NamedTuple):
     """A user and a password; or, without a user, an identity token."""
 
     user: str
-    secret: str
+    secret: Secret
 
-    @property
-    def basic(self) -> str:
-        """The value of the header ``Authorization``."""
-        pair = f"{self.user}:{self.secret}".encode()
-        return f"Basic {base64.b64encode(pair).decode()}"
+    def basic(self, url: str) -> Secret:
+        """Return the value of the header ``Authorization`` for the host of ``url``."""
+        pair = f"{self.user}:{self.secret.reveal()}".encode()
+        return Secret(f"Basic {base64.b64encode(pair).decode()}", url)
 
 
 class Challenge(NamedTuple):
@@ -74,16 +77,16 @@ class RegistryLogins:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._headers: dict[str, str] = {}
+        self._headers: dict[str, Secret] = {}
         # Held while a token is fetched: of the connections that get a 401 at once, one asks, and
         # the others then find its token.
         self._lock = threading.Lock()
 
-    def header(self, api: str) -> str | None:
+    def header(self, api: str) -> Secret | None:
         """Return the value of ``Authorization`` that a repository accepted or may accept."""
         return self._headers.get(api)
 
-    def log_in(self, api: str, challenge: str, used: str | None, ask: Ask) -> bool:
+    def log_in(self, api: str, challenge: str, used: Secret | None, ask: Ask) -> bool:
         """Get access to a repository that answered 401 with ``challenge``.
 
         ``used`` is the header of the refused request. Returns False if there are no credentials
@@ -98,9 +101,9 @@ class RegistryLogins:
                 return True
             known = credentials_of(api, self._environ)
             if wanted.scheme == "basic":
-                header = known.basic if known and known.user else None
+                header = known.basic(api) if known and known.user else None
             else:
-                header = f"Bearer {_token(wanted, known, ask)}"
+                header = Secret(f"Bearer {_token(wanted, known, ask)}", api)
             if header is None or header == used:
                 return False
             self._headers[api] = header
@@ -118,21 +121,19 @@ def _token(wanted: Challenge, known: Credentials | None, ask: Ask) -> str:
         )
     fields = {"service": wanted.service, "scope": wanted.scope}
     asked = {name: value for name, value in fields.items() if value}
-    headers: dict[str, str] = {}
+    access: Secret | None = None
     form = b""
     if known and not known.user:
         # An identity token (docker's "<token>") is exchanged with a form, as OAuth 2 has it.
-        grant = {"grant_type": "refresh_token", "refresh_token": known.secret}
+        grant = {"grant_type": "refresh_token", "refresh_token": known.secret.reveal()}
         form = urlencode({**grant, **asked, "client_id": "tsuku-llm"}).encode()
-        headers["Content-Type"] = "application/x-www-form-urlencoded"
         url = wanted.realm
     else:
         mark = "&" if urlsplit(wanted.realm).query else "?"
         url = f"{wanted.realm}{mark}{urlencode(asked)}"
-        if known:
-            headers["Authorization"] = known.basic
+        access = known.basic(url) if known else None
     try:
-        data = ask(url, headers, form)
+        data = ask(url, access, form)
     except HttpStatusError as error:
         error.hint = _hint(known)
         raise
@@ -236,13 +237,13 @@ def _keys(api: str) -> Iterator[str]:
 
 def _from_entry(entry: Mapping[str, Any]) -> Credentials | None:
     if isinstance(token := entry.get("identitytoken"), str) and token:
-        return Credentials("", token)
+        return Credentials("", Secret(token))
     try:
         text = base64.b64decode(str(entry.get("auth", "")), validate=True).decode()
     except ValueError:
         return None
     user, colon, secret = text.partition(":")
-    return Credentials(user, secret.rstrip("\0")) if colon and user else None
+    return Credentials(user, Secret(secret.rstrip("\0"))) if colon and user else None
 
 
 def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentials | None:
@@ -267,7 +268,7 @@ def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentia
         user, secret = str(document["Username"]), str(document["Secret"])
     except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as error:
         raise _helper_failed(command, key, str(error)) from error
-    return Credentials("" if user == _BY_TOKEN else user, secret)
+    return Credentials("" if user == _BY_TOKEN else user, Secret(secret))
 
 
 def _helper_failed(command: str, key: str, reason: str) -> DownloadError:

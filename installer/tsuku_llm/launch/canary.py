@@ -6,6 +6,7 @@ A plain socket, as for ``/health``: importing an HTTP client takes longer than m
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,6 +15,7 @@ from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.gpu_use import CanaryResult
 from tsuku_llm.launch.health import connect
 from tsuku_llm.launch.wishes import Wishes
+from tsuku_llm.secret import Secret
 
 LIMIT = 20.0
 """Seconds for the answer: a large model on a slow CPU needs several for one token."""
@@ -31,6 +33,9 @@ _STEP = 1.0
 
 _LARGEST = 1 << 20
 """Bytes of an answer that are read: an embedding has thousands of numbers."""
+
+_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
+"""One field of a row of CSV."""
 
 
 def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
@@ -72,14 +77,21 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     return True if status == 200 else None  # noqa: PLR2004
 
 
-def api_key(wishes: Wishes) -> str | None:
+def api_key(wishes: Wishes) -> Secret | None:
     """Return one of the keys for the server's API. Raises OSError."""
-    if wishes.key:
-        # Several keys are separated by commas.
-        return wishes.key.partition(",")[0]
+    # Upstream reads several keys as a row of CSV, and drops empty ones (common/arg.cpp, b11434).
+    for field in _FIELD.finditer(wishes.key.reveal() if wishes.key else ""):
+        key = field[0] if field[1] is None else field[1].replace('""', '"')
+        if key:
+            return Secret(key)
     if wishes.key_file:
-        with open(wishes.key_file, encoding="utf-8") as file:  # noqa: PTH123
-            return next((line.strip() for line in file if line.strip()), None)
+        # As upstream reads it: lines, without empty ones and those that begin with "#". Blanks
+        # belong to a key. The "\r" of a file of Windows cannot: no header can have it.
+        with open(wishes.key_file, "rb") as file:  # noqa: PTH123
+            for line in file.read(_LARGEST).split(b"\n"):
+                key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
+                if key and not key.startswith("#"):
+                    return Secret(key)
     return None
 
 
@@ -87,7 +99,7 @@ def post(  # noqa: PLR0913 - each is one property of the request
     address: ServerAddress,
     path: str,
     body: object,
-    key: str | None,
+    key: Secret | None,
     *,
     limit: float,
     on_wait: Callable[[], None] = lambda: None,
@@ -103,7 +115,7 @@ def post(  # noqa: PLR0913 - each is one property of the request
 def _ask(  # noqa: PLR0913 - as above
     address: ServerAddress,
     request: str,
-    key: str | None,
+    key: Secret | None,
     *,
     limit: float,
     body: str = "",
@@ -115,7 +127,7 @@ def _ask(  # noqa: PLR0913 - as above
     if body:
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     if key:
-        head += f"Authorization: Bearer {key}\r\n"
+        head += f"Authorization: Bearer {key.reveal()}\r\n"
     deadline = time.monotonic() + limit
     with closing(connect(address)) as connection:
         connection.settimeout(limit)

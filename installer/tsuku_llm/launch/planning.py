@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import UnsafeLocation, UsageError
+from tsuku_llm.launch.secret_arguments import handed_over
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import Placement
@@ -161,11 +162,12 @@ def plan_server(
         env[name] = _absolute(env[name], cwd)
     if "LLAMA_ARG_HOST" in env:
         env["LLAMA_ARG_HOST"] = _hosts(env["LLAMA_ARG_HOST"], cwd)
-    user = tuple(_absolute_arguments(arguments, cwd))
+    # Every program that a plan starts, and a program that becomes one: secrets are no arguments.
+    user = handed_over(tuple(_absolute_arguments(arguments, cwd)))
     return LaunchPlan(
-        argv=(str(build.executable), *build.arguments, *user),
+        argv=(str(build.executable), *build.arguments, *user.argv),
         cwd=runs_in or cwd,
-        env=env,
+        env=user.added_to(env),
         backend=build.backend,
         reinstall=build.reinstall,
     )
@@ -190,11 +192,13 @@ def plan_tool(
 ) -> LaunchPlan:
     """Plan the start of another of the build's tools; ``build.server`` is the tool.
 
-    A tool gets its arguments unchanged and stays in the user's folder: only the tool knows
-    which of them are paths (llama-quantize IN OUT). A tool chooses its devices itself.
+    A tool gets its arguments unchanged, but for secrets, and stays in the user's folder: only the
+    tool knows which of them are paths (llama-quantize IN OUT). A tool chooses its devices itself.
     """
-    env = environment(environ, build)
-    return LaunchPlan((str(build.executable), *arguments), cwd, env, build.backend, build.reinstall)
+    words = handed_over(arguments)
+    env = words.added_to(environment(environ, build))
+    argv = (str(build.executable), *words.argv)
+    return LaunchPlan(argv, cwd, env, build.backend, build.reinstall)
 
 
 def require_no_plugins(folder: Path) -> None:

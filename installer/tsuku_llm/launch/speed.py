@@ -13,6 +13,7 @@ from typing import Any
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.health import connect
+from tsuku_llm.secret import Secret
 
 PROMPT_TOKENS = 512
 GENERATED_TOKENS = 128
@@ -45,7 +46,7 @@ class Speed:
     generated_tokens: int
 
 
-def measure(address: ServerAddress, key: str | None = None) -> Speed:
+def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
     """Ask the server twice and measure the second answer.
 
     During the first one the server loads the rest and compiles shaders (Vulkan: 8 to 11
@@ -71,7 +72,7 @@ def measure(address: ServerAddress, key: str | None = None) -> Speed:
         ) from error
 
 
-def _request(address: ServerAddress, key: str | None) -> dict[str, Any]:
+def _request(address: ServerAddress, key: Secret | None) -> dict[str, Any]:
     """Build a request for the same tokens each time, without sampling at random or caching."""
     context = int(_ask(address, key, "/props")["default_generation_settings"]["n_ctx"])
     generated = min(GENERATED_TOKENS, context // 4)
@@ -107,10 +108,12 @@ def _message(text: bytes) -> str:
         return text[:_LONGEST].decode("utf-8", "replace").strip() or "it gave no reason"
 
 
-def _ask(address: ServerAddress, key: str | None, path: str, body: object = None) -> dict[str, Any]:
+def _ask(
+    address: ServerAddress, key: Secret | None, path: str, body: object = None
+) -> dict[str, Any]:
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - nothing else asks so
 
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     with closing(HTTPConnection(address.reachable_host)) as connection:
         # Ours, as the server may listen at a Unix socket.
         connection.sock = connect(address)

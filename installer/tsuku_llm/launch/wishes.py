@@ -11,6 +11,8 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from tsuku_llm.secret import Secret
+
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
 DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")
 """What names the devices; other options divide the model among those that the build lists."""
@@ -102,7 +104,7 @@ class Wishes(NamedTuple):
     names_model: bool = False
     model: str | None = None
     hub: tuple[str, ...] = ()
-    key: str | None = None
+    key: Secret | None = None
     key_file: str | None = None
     sleeps: bool = False
     shared: str | None = None
@@ -149,7 +151,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
             if chosen(_HUB) and (value := value_of(names))
             for word in (option, value)
         ),
-        key=value_of(_KEY),
+        key=Secret(key) if (key := value_of(_KEY)) else None,
         key_file=value_of(_KEY_FILE),
         # Upstream: a negative number, the default, means never.
         sleeps=(value_of(_SLEEP) or "-").isdecimal(),

@@ -55,6 +55,7 @@ from tsuku_llm.program_wheels import (
     needed_there,
     parse_lock,
 )
+from tsuku_llm.safe_text import has_secret
 from tsuku_llm.snapshot import ReplayHost
 
 _CHUNK = 1 << 20
@@ -205,7 +206,9 @@ def _description(
         __version__,
         repository.name,
         hashlib.sha256(repository.root).hexdigest(),
-        repository.places,
+        # The file goes through many hands. Only a setting of this machine can name such a place,
+        # for the official repository, which every machine knows.
+        tuple(place for place in repository.places if not has_secret(place)),
         f"{catalog.freshness.expires:%Y-%m-%dT%H:%M:%SZ}",
         tuple(
             BundledBuild(

@@ -16,6 +16,7 @@ from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import (
     Repository,
     add_repository,
+    check_url,
     remove_repository,
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
@@ -26,6 +27,9 @@ from tsuku_llm.operations.revocation import note_metadata_status, note_others
 from tsuku_llm.operations.session import DEFAULT_CHANNEL, Session
 
 _ROOT = re.compile(r"metadata/[0-9]+\.root\.json")
+
+_MOST_PLACES = 8
+"""Places of a bundle that are shown and asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +126,41 @@ def _known_repository(
             facts=(f"its root of trust: sha256 {about.root}",),
             hint="if its owner confirms that fingerprint, add: --fingerprint SHA256",
         )
-    place, *others = about.places
+    place, *others = _agreed_places(session, bundle, about)
     added = add_repository(data, about.repository, place, root, others)
     try:
         yield added
     except BaseException:
         remove_repository(data, added.name)
         raise
+
+
+def _agreed_places(
+    session: Session, bundle: BundleFile, about: BundleDescription
+) -> tuple[str, ...]:
+    """Return where an added repository is asked from now on: only where the user agrees.
+
+    Nobody signed the places in a bundle, and its fingerprint says nothing of them. A host there
+    learns of every refresh, and can hold newer metadata back. So without a yes, which ``--yes`` is
+    not, the bundle itself is the repository's only place. Raises ``BadBundle``.
+    """
+    try:
+        places = tuple(check_url(each) for each in about.places[:_MOST_PLACES])
+    except UsageError as error:
+        reason = "it names a place that no repository can have"
+        raise bundle.refused(reason, *error.facts) from error
+    name, shown = about.repository, " and ".join(places)
+    if places and session.user.ask(
+        f"The bundle says that the repository {name} is published at {shown}. No signature covers "
+        "this. Ask there for newer metadata from now on?"
+    ):
+        return places
+    session.user.note(
+        f"the repository {name}, as the bundle calls it, is added without the places that the "
+        f"bundle names, which are not signed ({shown or 'none'}): to ask there for newer metadata, "
+        "remove it and add it with tsuku-llm repository add"
+    )
+    return (bundle.path.as_uri(),)
 
 
 def _adopted(

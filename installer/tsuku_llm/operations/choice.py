@@ -310,7 +310,7 @@ def _named(catalog: Catalog, release: str) -> ReleaseEntry:
         # Revocations are kept when the publisher drops the release from the metadata, and count
         # also if its entry cannot be read.
         for each in catalog.revoked:
-            if each.is_of([catalog.repository.name], release.lower(), ()):
+            if each.of((catalog.repository.name,), release.lower(), ()):
                 hint = way_out(catalog, catalog.channels)
                 raise revoked(each.release, each, hint) from None
         raise
@@ -328,10 +328,11 @@ def _not_revoked(
         session.user.note(f"{release} was {why.summary}; it is skipped")
     if len(bad) == len(entries):
         raise Revoked(
-            f"every release of channel {channel} was revoked by its publisher",
+            f"every release of channel {channel} was revoked",
             facts=tuple(f"{release}: {why.summary}" for release, why in bad.items()),
             hint="wait for the next release "
-            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel",
+            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel"
+            + "".join(dict.fromkeys(why.way_out for why in bad.values())),
         )
     return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
 

@@ -18,6 +18,7 @@ from tsuku_llm.files import make_folder
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.launch.addresses import require_address
+from tsuku_llm.launch.secret_arguments import handed_over
 from tsuku_llm.operations import background
 from tsuku_llm.operations.fallback import wanted_version
 from tsuku_llm.operations.install import install
@@ -69,9 +70,10 @@ def ensure_server(  # noqa: PLR0913
         # Callers in other folders find the same server: it runs in none of theirs.
         options = ("--supervised", "--own-folder", "--json", "--name", name)
         line = _this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
-        said, code = background.start(
-            [*line, *arguments], on_loading, env=_environment(session, chosen)
-        )
+        # As in ``serve --detach``: no secret is an argument of the process that stays.
+        words = handed_over(arguments)
+        env = words.added_to(_environment(session, chosen))
+        said, code = background.start([*line, *words.argv], on_loading, env=env)
         if code is None:
             for warning in said.get("warnings", ()):
                 session.user.note(warning)

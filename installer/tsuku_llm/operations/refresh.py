@@ -7,11 +7,14 @@ the known metadata is, and use it. ``update`` fails without an answer.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
 
-from tsuku_llm import fetch, metadata_status
+from tsuku_llm import fetch, metadata_status, trust
 from tsuku_llm.catalog import loading, refreshing
+from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import (
     OFFICIAL,
@@ -34,7 +37,7 @@ from tsuku_llm.errors import (
     TsukuError,
     UsageError,
 )
-from tsuku_llm.fetch.urls import scheme_of, shown
+from tsuku_llm.fetch.urls import PACKAGE_SCHEME, scheme_of, shown
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.places import download_from
@@ -44,6 +47,9 @@ from tsuku_llm.operations.session import Session, repository_of, way_to_undo
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
 
+_GLANCE = 2.0
+"""Seconds in which places that are not needed may say that they have newer metadata."""
+
 RECENT = timedelta(days=1)
 """With the policy ``auto``, ask only if the signature and the last answer are older than this."""
 
@@ -51,7 +57,7 @@ RECENT = timedelta(days=1)
 def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     """Download and verify the newest metadata of the session's repository, under a lock.
 
-    The places of the repository are asked in their order, and the first valid answer counts.
+    The places of the repository are asked in their order, and the newest valid answer counts.
     Everything has to arrive within ``Limits.metadata`` seconds, from all places together and
     including retries, redirects and other addresses. ``patience`` is a shorter limit in seconds,
     for the lock as well. Raises ``DownloadError`` if the metadata cannot be downloaded,
@@ -71,7 +77,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         began = network.clock()
         with store.lock(f"metadata-{repository.name}") as locked:
             deadline = (network.clock() if patience is None else began) + seconds
-            found = _first_valid(session, repository, network, deadline, alone=locked)
+            found = _newest_valid(session, repository, network, deadline, alone=locked)
         note_metadata_status(session, found.metadata_status())
     found.freshness.require_clock(session.machine.now)
     with suppress(StoreError):  # a missing note only makes the next install ask again
@@ -79,7 +85,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     return found
 
 
-def _first_valid(
+def _newest_valid(
     session: Session,
     repository: Repository,
     network: fetch.Network,
@@ -87,10 +93,11 @@ def _first_valid(
     *,
     alone: bool,
 ) -> Catalog:
-    """Ask the places of a repository in their order, and take the first valid answer.
+    """Ask the places of a repository in their order, and take the newest valid answer.
 
     A place that does not answer, or whose answer is refused, does not stop the others; a note says
-    why it was passed over. Raises the error of the only place, or one error that lists them all.
+    why it was passed over. The places after the first valid answer are only asked whether they have
+    anything newer. Raises the error of the only place, or one error that lists them all.
     """
     failed: list[tuple[str, DownloadError | TrustError]] = []
     for number, place in enumerate(repository.places):
@@ -109,10 +116,64 @@ def _first_valid(
             told = "; ".join((reason.message, *reason.facts))
             warning = "warning: " if isinstance(reason, TrustError) else ""
             session.user.note(f"{warning}{shown(passed_over)} was passed over: {told}")
+        later = repository.places[number + 1 :]
+        for newer in _newer_places(session, repository, later, network, deadline, found):
+            there = repository.at(newer)
+            try:
+                download = download_from(session, there, network, deadline)
+                found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+            except (DownloadError, TrustError) as error:
+                told = "; ".join((error.message, *error.facts))
+                session.user.note(f"warning: {shown(newer)} was passed over: {told}")
+            else:
+                session.user.note(
+                    f"warning: {shown(place)} has older metadata than {shown(newer)}: it may be an "
+                    "outdated mirror, or hold newer metadata back"
+                )
+                place = newer  # noqa: PLW2901 - the next one is compared with this one
         return found
     if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
         _require_clock(session, repository)
     raise _explained(session, repository, failed)
+
+
+def _newer_places(  # noqa: PLR0913, PLR0917
+    session: Session,
+    repository: Repository,
+    places: tuple[str, ...],
+    network: fetch.Network,
+    deadline: float,
+    known: Catalog,
+) -> list[str]:
+    """Return those of the places that say that they have newer metadata than the known one.
+
+    All are asked at once, for a short time: one that does not answer tells nothing. What they say
+    is not verified, so it only decides who is asked for all files.
+    """
+    until = min(deadline, network.clock() + _GLANCE)
+    # pip runs in one folder for a repository: one package at a time.
+    one_package = threading.Lock()
+    root, timestamp = known.trusted.roles["root"].version, known.trusted.versions["timestamp"]
+
+    def has_newer(place: str) -> bool:
+        there = repository.at(place)
+        try:
+            with one_package if scheme_of(place) == PACKAGE_SCHEME else nullcontext():
+                download = download_from(session, there, network, until)
+            # A new root may begin the other versions again, after stolen keys.
+            with suppress(HttpStatusError):
+                download(f"{there.url}metadata/{root + 1}.root.json", LARGEST_FILE)
+                return True
+            data = download(f"{there.url}{TIMESTAMP}", LARGEST_FILE)
+            return trust.check_metadata(data).state.version > timestamp
+        except (DownloadError, TrustError):
+            return False
+
+    if not places:
+        return []
+    with ThreadPoolExecutor(len(places)) as pool:
+        answers = list(pool.map(has_newer, places))
+    return [place for place, newer in zip(places, answers, strict=True) if newer]
 
 
 def _explained(

@@ -68,10 +68,10 @@ class SignedStatus(NamedTuple):
         repository.
         """
         names = (receipt.repository, *receipt.former)
-        for each in self.revoked:
-            if each.is_of(names, receipt.release, receipt.builds):
-                return each
-        return None
+        # Its own publisher's word first: it says more than another repository's.
+        own = sorted(self.revoked, key=lambda each: each.repository not in names)
+        found = (each.of(names, receipt.release, receipt.builds) for each in own)
+        return next(filter(None, found), None)
 
     def _stale(self, receipt: Receipt) -> str | None:
         own = None if receipt.unsigned is not None else self.statuses.get(receipt.repository)
@@ -156,8 +156,8 @@ def require_usable(session: Session, receipt: Receipt) -> None:
 
 
 def revoked(release: str, why: Revocation, hint: str) -> Revoked:
-    """Return the error for a release that its publisher has revoked."""
-    return Revoked(f"{release} was revoked by its publisher", facts=why.facts, hint=hint)
+    """Return the error for a release that its publisher, or another repository, has revoked."""
+    return Revoked(f"{release} was revoked by {why.by}", facts=why.facts, hint=hint + why.way_out)
 
 
 def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> None:

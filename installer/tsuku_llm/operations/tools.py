@@ -6,7 +6,6 @@ same checks and end with the same errors; that of ``serve`` asks the build for i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 _TOLD = ("LLAMA_", "GGML_", "MTMD_", "LD_LIBRARY_PATH")
 """Beginnings of the names of variables that change what a build does, besides its arguments."""
-
-_SECRET = re.compile(r"KEY$|TOKEN|PASSWORD|SECRET")
 
 
 def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
@@ -137,7 +134,10 @@ def _shown(
     placement: Placement | None = None,
 ) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
-    from tsuku_llm.operations.credentials import masked  # noqa: PLC0415 - a run does without
+    from tsuku_llm.launch.secret_arguments import (  # noqa: PLC0415 - a run does without
+        masked,
+        shown_variable,
+    )
 
     # What the start adds for the drivers' caches is shown, too.
     own = session.machine.environ
@@ -146,7 +146,7 @@ def _shown(
         for name, value in sorted(plan.env.items())
         if name.startswith(_TOLD) or name not in own
     }
-    shown = {name: "***" if _SECRET.search(name) else value for name, value in told.items()}
+    shown = {name: shown_variable(name, value) for name, value in told.items()}
     removed = tuple(sorted(own.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     line = installed.receipt.line

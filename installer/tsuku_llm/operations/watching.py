@@ -24,9 +24,9 @@ from tsuku_llm.instances.record import Record, checked_name
 from tsuku_llm.launch.addresses import ServerAddress, address_of
 from tsuku_llm.launch.health import is_healthy
 from tsuku_llm.launch.report import DIED, StartReport
+from tsuku_llm.launch.secret_arguments import masked
 from tsuku_llm.launch.supervise import StopHandle
 from tsuku_llm.launch.wishes import Wishes, wishes_in
-from tsuku_llm.operations.credentials import masked
 from tsuku_llm.operations.serve import serve
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.speed_notes import keep_served

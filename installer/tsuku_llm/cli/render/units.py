@@ -14,6 +14,7 @@ from tsuku_llm.errors import UsageError
 
 if TYPE_CHECKING:
     from tsuku_llm.operations.credentials import Handover
+    from tsuku_llm.secret import Secret
 
 USER_FOLDER = "~/.config/systemd/user"
 SYSTEM_FOLDER = "/etc/systemd/system"
@@ -278,10 +279,10 @@ def _line(service: Service) -> str:
     return " ".join(argv)
 
 
-def environment_file(variables: Mapping[str, str]) -> str:
+def environment_file(variables: Mapping[str, Secret]) -> str:
     """Return the text of a file for ``EnvironmentFile=``, in the syntax of systemd.exec(5)."""
     return "".join(
-        f'{name}="' + re.sub(r'[\\"$`]', r"\\\g<0>", value) + '"\n'
+        f'{name}="' + re.sub(r'[\\"$`]', r"\\\g<0>", value.reveal()) + '"\n'
         for name, value in variables.items()
     )
 
