@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tsuku_llm import children
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
@@ -32,9 +33,9 @@ def detach(
     console: Console, session: Session, name: str, argv: Sequence[str], *, opens_page: bool
 ) -> CommandResult:
     """Start a supervisor; answer when its server is ready, or when it did not start."""
-    line = serve_again(argv, without=_OF_THIS_CALL, options=("--supervised", "--json"))
+    words = serve_again(argv, without=_OF_THIS_CALL, options=("--supervised", "--json"))
     try:
-        said, code = background.start(line, console.status.show)
+        said, code = background.start(children.this_program(*words), console.status.show)
     finally:
         console.status.close()
     # The supervisor said that its server is ready, and runs on without us.
@@ -213,7 +214,7 @@ def serve_again(
     without_values: Sequence[str] = (),
     options: Sequence[str],
 ) -> list[str]:
-    """Return the line of a ``serve`` given ``argv``, with ``options`` in place of some of them.
+    """Return the words of a ``serve`` given ``argv``, with ``options`` in place of some of them.
 
     ``without_values`` are options that go together with their values.
     """
@@ -229,4 +230,4 @@ def serve_again(
                 next(words, None)
         elif word not in (*without, "--json"):
             own.append(word)
-    return [*this_program(), "serve", *own, *options, *argv[at:]]
+    return ["serve", *own, *options, *argv[at:]]

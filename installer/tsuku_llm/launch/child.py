@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
+from tsuku_llm import children
 from tsuku_llm.launch.planning import LaunchPlan
 
 _CHUNK = 64 * 1024
@@ -35,10 +36,10 @@ def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     The child leads a new session, so that we can kill it together with every process that
     it started. It also means that Ctrl-C at the terminal reaches only us.
     """
-    child = subprocess.Popen(
+    child = children.start(
         plan.argv,
         cwd=plan.cwd,
-        env=dict(plan.env),
+        env=plan.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
