@@ -53,18 +53,32 @@ _HEAD = """\
 # To install from it: sh FILE   To see the options: sh FILE --help   What is in it: unzip -l FILE
 size={size:<20}
 sha256={sha256}
+# No program, library or module of the current folder: other users may be able to write there.
+absolute() {{
+    eval "given=\\${{$1-}}"
+    kept= IFS=$2 && set -f
+    for each in $given; do
+        case $each in /*) kept=$kept:$each ;; esac
+    done
+    unset IFS "$1" && set +f
+    [ -z "$kept" ] || export "$1=${{kept#:}}"
+}}
+absolute PATH :
+absolute LD_LIBRARY_PATH ':;'
+absolute LD_PRELOAD ': '
+absolute LD_AUDIT :
 python=${{PYTHON:-python3}}
 if [ "$(wc -c <"$0" | tr -d ' ')" != "$size" ]; then
     echo "error[bad-bundle]: $0 is not whole: it should have $size bytes" >&2
     echo "  hint: copy it again, and compare its SHA-256 with what its maker says" >&2
     exit 5
 fi
-if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+if ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
     echo "error[wrong-bundle]: the program needs Python 3.10 or newer, and $python is not" >&2
     echo "  hint: install python3, or name another one: PYTHON=/path/to/python3 sh $0" >&2
     exit 3
 fi
-exec "$python" -c '
+exec "$python" -I -c '
 import hashlib, sys, zipfile
 _, head, wanted, *sys.argv = sys.argv
 with open(sys.argv[0], "rb") as file:

@@ -94,10 +94,12 @@ def main() -> int:
                     _install(archive, found["wheels"], requirements, held)
                     (home / COMPLETE).write_text(f"{digest}\n", "ascii")
             if not wishes.program_only:
-                command = [str(program), "install", "--yes", "--bundle", str(bundle)]
+                # -I: no variable and no file of the current folder chooses its modules.
+                command = [str(_python_of(home)), "-I", str(program), "install", "--yes"]
+                command += ["--bundle", str(bundle), *wishes.arguments]
                 # Without its build, the program of this run goes again: all or nothing.
                 with _removed_after_an_error(held) if held.is_new else nullcontext():
-                    if code := subprocess.call([*command, *wishes.arguments], **held.inherited):
+                    if code := subprocess.call(command, **held.inherited):
                         _say("the program was not kept; to keep it: --program-only")
                         sys.exit(code)
             _link(program)
@@ -395,10 +397,10 @@ def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, h
                 shutil.copyfileobj(source, to)
         (Path(folder) / "requirements.txt").write_bytes(requirements)
         (pip,) = Path(folder).glob("pip-*.whl")
-        python = home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        python = _python_of(home)
         options = ["--no-index", f"--find-links={folder}", "--require-hashes", "--no-deps"]
         options += ["--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet"]
-        command = [str(python), str(pip / "pip"), "--isolated", "install", *options]
+        command = [str(python), "-I", str(pip / "pip"), "--isolated", "install", *options]
         # No setting of this user decides what is installed, or from where.
         settings = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
         settings |= {"PIP_CONFIG_FILE": os.devnull, "TMPDIR": folder}
@@ -414,6 +416,10 @@ def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, h
             5 if changed else 6, "bad-bundle" if changed else "store",
             "pip did not install the program from this bundle", *(f"pip: {each}" for each in lines),
         )  # fmt: skip
+
+
+def _python_of(home: Path) -> Path:
+    return home / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
 def _link(program: Path) -> None:

@@ -156,14 +156,16 @@ def _start(
     """Start a child in its own session, so that it can be killed with every process it started."""
     import subprocess  # noqa: PLC0415 - most commands start no child
 
-    return subprocess.Popen(
+    from tsuku_llm import children  # noqa: PLC0415
+
+    return children.start(
         [*command, *questions],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,  # the child keeps it and gives drivers another stdout
         stderr=subprocess.DEVNULL,
         # Drivers may write core files and logs where they run. Without a folder of ours, the root
         # folder is there on every system, and only the superuser can write to it.
-        cwd=scratch or os.path.abspath(os.sep),  # noqa: PTH100
+        cwd=scratch or children.ROOT,
         env=environ,
         start_new_session=True,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),

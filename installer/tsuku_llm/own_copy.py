@@ -20,6 +20,7 @@ class CopyFacts:
     whether the system keeps pip away from its Python (PEP 668). ``clone`` is the folder whose
     install.sh made the environment, or to which an editable install points. ``bundle``
     tells whether a bundle made the environment. ``tools`` are the updaters on the PATH.
+    ``index`` are the variables for an index that uv or pipx noted when they installed it.
     """
 
     prefix: Path
@@ -37,22 +38,33 @@ class CopyFacts:
     clone: Path | None = None
     is_repository: bool = False
     tools: AbstractSet[str] = frozenset()
+    index: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Updater:
     """The way of an installation: ``way``, and ``text``, which also tells the place.
 
-    ``commands`` update it, in order, each in ``folder``. If there are none, ``reason`` and ``hint``
-    say why, and what to do instead.
+    ``tool`` installs the new version: pip or uv, "" if there is nothing to install. ``index`` are
+    its variables for the index that the copy came from; a URL may hold a password, so they are no
+    options. ``clone`` is the folder that git updates first, with ``commands``. ``reason`` says why
+    the copy cannot update itself, and ``hint`` what to do instead; both are empty if it can.
     """
 
     way: str
     text: str
-    commands: tuple[tuple[str, ...], ...] = ()
-    folder: Path | None = None
+    tool: str = ""
+    clone: Path | None = None
+    editable: bool = False
+    index: tuple[tuple[str, str], ...] = ()
     reason: str = ""
     hint: str = ""
+
+    @property
+    def commands(self) -> tuple[tuple[str, ...], ...]:
+        """What is run before the installation."""
+        pull = ("git", "-C", str(self.clone), "pull", "--ff-only")
+        return (pull,) if self.clone and not self.reason else ()
 
     @property
     def summary(self) -> str:
@@ -80,11 +92,10 @@ def updater_of(facts: CopyFacts) -> Updater:
         return _clone(facts, facts.clone)
     if facts.uv_tool:
         again = "install a newer wheel: uv tool install --force FILE.whl"
-        return _tool("uv-tool", "uv tool", ("uv", "tool", "upgrade", NAME), again, facts)
+        return _tool("uv-tool", "uv tool", again, facts)
     if facts.pipx:
-        # pipx names the environment after the package, and a suffix if there is one.
         again = "install a newer wheel: pipx install --force FILE.whl"
-        return _tool("pipx", "pipx", ("pipx", "upgrade", facts.prefix.name), again, facts)
+        return _tool("pipx", "pipx", again, facts)
     if facts.installer is None:
         return Updater(
             "source",
@@ -113,26 +124,27 @@ def extra_command(facts: CopyFacts, extra: str) -> str:
 
 
 def _clone(facts: CopyFacts, clone: Path) -> Updater:
-    again: tuple[tuple[str, ...], ...] = (("./install.sh",),)
     text = f"installed by install.sh of the clone {clone}"
     if facts.editable:
-        # A Python of the system keeps its packages; the files of the clone are used as they are.
-        pip = (facts.python, "-m", "pip", "install", "--editable", ".")
-        again = (pip,) if facts.environment else ()
         text = f"an editable install of {clone}"
     way = "editable" if facts.editable else "clone"
     if not facts.is_repository:
         hint = f"replace {clone} by a newer source archive, and install it again"
         return Updater(way, text, reason="the folder is no clone of a git repository", hint=hint)
-    pull = ("git", "pull", "--ff-only")
-    return _if_found(Updater(way, text, (pull, *again), clone), "git", facts)
+    if "git" not in facts.tools:
+        hint = f"install git, or bring a newer state of {clone}, and run its install.sh"
+        return Updater(way, text, reason="git is not on the PATH", hint=hint)
+    # A Python of the system keeps its packages; an editable install uses the clone's files as they
+    # are.
+    tool = "" if facts.editable and not facts.environment else "pip"
+    return Updater(way, text, tool, clone, facts.editable)
 
 
-def _tool(way: str, by: str, command: tuple[str, ...], again: str, facts: CopyFacts) -> Updater:
+def _tool(way: str, by: str, again: str, facts: CopyFacts) -> Updater:
     text = f"installed with {by}, in {facts.prefix}"
     if facts.origin.startswith("file:"):
         return Updater(way, text, reason=f"it came from {facts.origin}", hint=again)
-    return _if_found(Updater(way, text, (command,)), command[0], facts)
+    return _found(Updater(way, text, "uv" if way == "uv-tool" else "pip", index=facts.index), facts)
 
 
 def _pip(facts: CopyFacts) -> Updater:
@@ -144,36 +156,32 @@ def _pip(facts: CopyFacts) -> Updater:
             hint="bring a newer bundle, and run: sh FILE",
         )
     by = "uv pip" if facts.installer == "uv" else "pip"
-    pip: tuple[str, ...] = (facts.python, "-m", "pip", "install", "--upgrade")
-    if facts.environment:
-        way, text = "environment", f"installed with {by} in the environment {facts.prefix}"
-        if facts.installer == "uv" and "uv" in facts.tools:
-            pip = ("uv", "pip", "install", "--python", facts.python, "--upgrade")
-    elif facts.user_site and not facts.managed:
-        way, text = "user", f"installed with {by} into this user's folder for packages"
-        pip = (*pip, "--user")
-    else:
-        # Programs of the system may need the versions that it has.
+    if not facts.environment:
+        # Programs of the system, or of this user, may need the versions that are there.
+        user = facts.user_site and not facts.managed
         return Updater(
-            "system",
-            f"installed with {by} into the system's Python, {facts.prefix}",
-            reason="a Python of the system is not changed by this program",
+            "user" if user else "system",
+            f"installed with {by} into this user's folder for packages"
+            if user
+            else f"installed with {by} into the system's Python, {facts.prefix}",
+            reason="it shares its packages with other programs",
             hint=f"move to an environment: uv tool install {NAME}, or: pipx install {NAME}",
         )
+    text = f"installed with {by} in the environment {facts.prefix}"
     if facts.origin:
-        hint = f"install a newer one: {' '.join(pip)} FILE.whl"
-        return Updater(way, text, reason=f"it came from {facts.origin}", hint=hint)
-    return Updater(way, text, ((*pip, NAME),))
+        hint = f"install a newer one: {facts.python} -m pip install --upgrade FILE.whl"
+        return Updater("environment", text, reason=f"it came from {facts.origin}", hint=hint)
+    uses_uv = facts.installer == "uv" and "uv" in facts.tools
+    return Updater("environment", text, "uv" if uses_uv else "pip")
 
 
-def _if_found(updater: Updater, tool: str, facts: CopyFacts) -> Updater:
-    if tool in facts.tools:
+def _found(updater: Updater, facts: CopyFacts) -> Updater:
+    """Refuse a way whose tool is missing; every copy has pip."""
+    if updater.tool in ("pip", *facts.tools):
         return updater
-    calls = " && ".join(" ".join(each) for each in updater.commands)
-    where = f"in {updater.folder}: " if updater.folder else ""
     return Updater(
         updater.way,
         updater.text,
-        reason=f"{tool} is not on the PATH",
-        hint=f"install it, or run this where it is: {where}{calls}",
+        reason=f"{updater.tool} is not on the PATH",
+        hint=f"install it, or run this where it is: uv tool upgrade {NAME}",
     )

@@ -18,6 +18,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -31,12 +32,13 @@ if sys.platform != "win32":
 _MOST_LINKS = 40
 
 
-def check_path(path: Path) -> None:
+def check_path(path: Path, *, sticky: bool = True) -> None:
     """Refuse a path if another user could replace it or a step on the way to it.
 
     Links are followed one by one: the link, its folder and the path of its target are all
-    checked. The check ends at the first name that does not exist. Raises UnsafeLocation with the
-    command that fixes it, and StoreError if a lookup fails.
+    checked. The check ends at the first name that does not exist. Without ``sticky``, the path
+    itself must not be a sticky folder, because any user can add files to that. Raises
+    UnsafeLocation with the command that fixes it, and StoreError if a lookup fails.
     """
     if sys.platform == "win32":  # it has no such modes
         return
@@ -45,6 +47,9 @@ def check_path(path: Path) -> None:
             require_trusted_owner(step, status, alone=step != path)
             if not stat.S_ISLNK(status.st_mode):
                 _require_unwritable(step, status)
+        if not sticky:
+            with suppress(FileNotFoundError):
+                _require_unwritable(path, path.stat(), sticky=False)
 
 
 def check_own_folder(folder: Path) -> None:

@@ -61,7 +61,9 @@ class Plan:
     ``revoked`` is the list that is signed with the targets, and ``promoted`` are the releases that
     people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
     that has signers of its own; ``since`` is what these state. ``publisher`` is for new release
-    files of own builds. ``published`` is where clients look, empty if it is not said.
+    files of own builds. ``published`` is where clients look, empty if it is not said. ``program``
+    is the newest version of tsuku-llm itself, with the SHA-256 of its wheel; empty in others'
+    repositories.
     """
 
     signed: Path
@@ -74,6 +76,7 @@ class Plan:
     since: Sightings = field(default_factory=dict)
     publisher: str = ""
     published: str = ""
+    program: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def delegated(self) -> tuple[str, ...]:
@@ -94,6 +97,11 @@ class _Role(msgspec.Struct):
     paths: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
 
 
+class _Program(msgspec.Struct, forbid_unknown_fields=True):
+    version: Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+-]{0,63}\Z")]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
 class _RepositoryFile(msgspec.Struct, kw_only=True):
     """The content of ``repository.toml``."""
 
@@ -104,6 +112,7 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
     keys: dict[str, str | PublicKeyTable]
     roles: dict[str, _Role]
     warn: dict[str, int] = {}
+    program: _Program | None = None
 
 
 def load_plan(data: Path) -> Plan:
@@ -122,6 +131,7 @@ def load_plan(data: Path) -> Plan:
             since=load_sightings(data / SINCE),
             publisher=raw.publisher,
             published=_place(data, raw.published),
+            program=msgspec.to_builtins(raw.program) if raw.program else {},
         )
 
 

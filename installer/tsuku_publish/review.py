@@ -69,7 +69,10 @@ class RoleChange:
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """Everything that would change; ``kept`` are the channels that stay as they are published."""
+    """Everything that would change; ``kept`` are the channels that stay as they are published.
+
+    ``program`` says what self-update would install; None if that stays.
+    """
 
     roles: tuple[RoleChange, ...]
     releases: tuple[ReleaseChange, ...]
@@ -77,6 +80,7 @@ class Review:
     withdrawn: tuple[str, ...] = ()
     forgotten: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    program: str | None = None
 
     def agrees(self, later: "Review") -> bool:
         """Tell whether a later review is the same, but for the versions of the weekly job."""
@@ -126,7 +130,19 @@ def review(
         else (),
         forgotten=tuple(tag for tag in was if tag not in revoked),
         kept=tuple(name for name in plan.delegated if name not in roles),
+        program=_program_change(plan, known) if TARGETS in roles else None,
     )
+
+
+def _program_change(plan: Plan, known: trust.TrustedRepository | None) -> str | None:
+    before = (known.program if known else None) or {}
+    if before == plan.program:
+        return None
+    old, new = (
+        f"{each['version']} sha256:{each['sha256']}" if each else "nothing"
+        for each in (before, plan.program)
+    )
+    return f"{new} instead of {old}"
 
 
 def _offers(

@@ -12,7 +12,6 @@ import io
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -21,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm import children
 from tsuku_publish.errors import PublishError
 
 _HALF = 16
@@ -112,7 +112,7 @@ def history(repository: Path) -> Iterator[Content]:
     """
     command = ["git", "-C", str(repository), "cat-file", "--batch-all-objects", "--batch"]
     try:
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as git:
+        with children.start(command, cwd=children.CALLERS_FOLDER, stdout=subprocess.PIPE) as git:
             assert git.stdout is not None  # noqa: S101 - it was asked for
             while header := git.stdout.readline():
                 name, kind, size = header.decode().split()
@@ -132,11 +132,9 @@ def built(repository: Path) -> Iterator[Content]:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes(data)
         # From a copy, so that the build leaves nothing in this tree.
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist)]
-        # Elsewhere than in the current folder: that may have a folder of the name "build".
-        done = subprocess.run(
-            [*command, str(source)], cwd=folder, capture_output=True, text=True, check=False
-        )
+        code = "import runpy; runpy.run_module('build', run_name='__main__', alter_sys=True)"
+        command = children.python(code, "--no-isolation", "--outdir", str(dist))
+        done = children.run([*command, str(source)], capture_output=True, text=True)
         if done.returncode:
             raise PublishError(
                 f"the package could not be built: {done.stderr.strip()[-300:]}",

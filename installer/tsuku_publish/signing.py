@@ -280,6 +280,8 @@ def _targets(plan: Plan, role: str, releases: Iterable[ReleaseFile]) -> Targets:
     if role == TARGETS and plan.revoked:
         # A separate field: a target's custom field would disappear with its target.
         targets.unrecognized_fields["revoked"] = plain(plan.revoked)
+    if role == TARGETS and plan.program:
+        targets.unrecognized_fields["program"] = dict(plan.program)
     if role == TARGETS and plan.delegated:
         roles: dict[str, DelegatedRole] = {}
         targets.delegations = Delegations(keys={}, roles=roles)

@@ -14,14 +14,18 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from support.bundles import PYTHON, ProgramShop, program_files
 from support.folder_shop import FolderShop
+from support.repository import RepositorySimulator, release_document
 from support.sessions import changed
 
 from tsuku_llm import __version__
-from tsuku_llm.errors import DigestMismatch, UsageError
-from tsuku_llm.operations.bundle import create_bundle
+from tsuku_llm.catalog.loading import Catalog, load
+from tsuku_llm.catalog.repositories import OFFICIAL
+from tsuku_llm.errors import DigestMismatch, ManifestError, UsageError
+from tsuku_llm.operations.bundle import create_bundle, proven_wheel
 from tsuku_llm.operations.bundle_choice import BundleWish
 from tsuku_llm.operations.own_wheel import packed, wheel_of
 from tsuku_llm.operations.session import Session
+from tsuku_llm.operations.signed_program import program_in
 from tsuku_llm.program_wheels import (
     PLATFORMS,
     PYTHONS,
@@ -206,3 +210,56 @@ def test_another_wheel_is_refused(
     with pytest.raises(UsageError, match="does not run on Python"):
         create_bundle(session, tmp_path / "new", wish(program, pythons=("3.9",)))
     assert not (tmp_path / "new").exists()
+
+
+# --- what signed metadata say of it -----------------------------------------------------------
+
+
+def official(folder: Path, said: object) -> Catalog:
+    """The catalog of an official repository whose targets say this of the program."""
+    simulator = RepositorySimulator(name=OFFICIAL)
+    simulator.targets.unrecognized_fields["program"] = said
+    simulator.publish(release_document("b1"))
+    return load(simulator.repository(embedded=simulator.freeze()), folder)
+
+
+def test_N05_the_wheel_of_a_bundle_is_the_signed_one(
+    session: Session, program: ProgramShop, tmp_path: Path
+) -> None:
+    own = (program.wheel.name, program.wheel.read_bytes())
+    digest = hashlib.sha256(own[1]).hexdigest()
+    notes: list[str] = []
+    session = session._replace(user=session.user._replace(note=notes.append))
+
+    def proven(said: object, wheel: tuple[str, bytes], *, given: bool) -> tuple[str, bytes]:
+        return proven_wheel(session, official(tmp_path / "data", said), wheel, given=given)
+
+    this = {"version": __version__, "sha256": digest}
+    assert proven(this, own, given=True) == own
+    assert not notes
+    # The running copy gives other bytes than the wheel that was built: pip brings that.
+    (program.index.folder / own[0]).write_bytes(own[1])
+    try:
+        assert proven(this, (own[0], b"put together again"), given=False) == own
+        with pytest.raises(DigestMismatch):
+            proven({**this, "sha256": "0" * 64}, own, given=False)
+    finally:
+        (program.index.folder / own[0]).unlink()
+    with pytest.raises(DigestMismatch):
+        proven({**this, "sha256": "0" * 64}, own, given=True)
+    for said in (None, {**this, "version": "99.0"}):
+        assert proven(said, own, given=False) == own
+        assert notes.pop().startswith("not signed: ")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *({}, [], "0.2.0", 1, {"version": "0.2.0"}, {"version": None, "sha256": "a" * 64}),
+        *({"version": "new", "sha256": "a" * 64}, {"version": "1.0", "sha256": "a" * 63}),
+        *({"version": "1.0", "sha256": 1}, {"version": "1.0", "sha256": "a" * 64 + "\n"}),
+    ],
+)
+def test_N05_what_cannot_be_understood_is_not_nothing(said: object, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        program_in(official(tmp_path / "data", said))

@@ -15,31 +15,21 @@ FACTS = CopyFacts(
 )
 SYSTEM = replace(FACTS, prefix=Path("/usr"), python="/usr/bin/python3", environment=False)
 CLONE = replace(FACTS, clone=Path("/src"), is_repository=True)
-PIP = (PYTHON, "-m", "pip", "install", "--upgrade")
-PULL = ("git", "pull", "--ff-only")
+PULL = ("git", "-C", "/src", "pull", "--ff-only")
 
 RUN = {
-    "uv-tool": (
-        replace(FACTS, uv_tool=True, installer="uv"),
-        ("uv", "tool", "upgrade", "tsuku-llm"),
-    ),
-    "pipx": (
-        replace(FACTS, pipx=True, prefix=Path("/p/venvs/tsuku-llm-next")),
-        ("pipx", "upgrade", "tsuku-llm-next"),
-    ),
-    "environment": (FACTS, (*PIP, "tsuku-llm")),
-    "user": (
-        replace(SYSTEM, user_site=True),
-        ("/usr/bin/python3", "-m", "pip", "install", "--upgrade", "--user", "tsuku-llm"),
-    ),
+    "uv-tool": (replace(FACTS, uv_tool=True, installer="uv"), "uv"),
+    "pipx": (replace(FACTS, pipx=True, prefix=Path("/p/venvs/tsuku-llm-next")), "pip"),
+    "environment": (FACTS, "pip"),
 }
 
 
 @pytest.mark.parametrize("way", RUN)
 def test_the_tool_that_installed_it_updates_it(way: str) -> None:
-    facts, command = RUN[way]
+    facts, tool = RUN[way]
     updater = updater_of(facts)
-    assert (updater.way, updater.commands, updater.folder) == (way, (command,), None)
+    assert (updater.way, updater.tool, updater.commands) == (way, tool, ())
+    assert not updater.reason
 
 
 def test_each_way_can_be_told_without_a_place() -> None:
@@ -53,8 +43,9 @@ def test_each_way_can_be_told_without_a_place() -> None:
 
 def test_a_clone_is_pulled_and_installed_again() -> None:
     updater = updater_of(CLONE)
-    assert (updater.way, updater.folder) == ("clone", Path("/src"))
-    assert updater.commands == (PULL, ("./install.sh",))
+    assert (updater.way, updater.clone, updater.tool) == ("clone", Path("/src"), "pip")
+    # Not install.sh, which installs a build, too.
+    assert updater.commands == (PULL,)
 
 
 def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
@@ -70,21 +61,29 @@ def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
 
 def test_an_editable_install_follows_its_folder() -> None:
     updater = updater_of(replace(CLONE, editable=True))
-    assert updater.commands == (PULL, (PYTHON, "-m", "pip", "install", "--editable", "."))
-    assert updater.way == "editable"
+    assert (updater.way, updater.commands, updater.tool) == ("editable", (PULL,), "pip")
+    assert updater.editable
 
 
 def test_an_environment_of_uv_is_updated_with_uv_if_it_is_there() -> None:
     own = replace(FACTS, installer="uv")
-    (command,) = updater_of(own).commands
-    assert command == ("uv", "pip", "install", "--python", PYTHON, "--upgrade", "tsuku-llm")
-    (command,) = updater_of(replace(own, tools=frozenset())).commands
-    assert command == (*PIP, "tsuku-llm")
+    assert updater_of(own).tool == "uv"
+    assert updater_of(replace(own, tools=frozenset())).tool == "pip"
+
+
+def test_the_index_that_the_installer_noted_is_the_one_that_is_asked() -> None:
+    own = replace(FACTS, pipx=True, index=(("PIP_INDEX_URL", "https://index.example.org/"),))
+    assert updater_of(own).index == own.index
 
 
 NOT_RUN = {
     "the system's Python": (SYSTEM, "system", "uv tool install tsuku-llm"),
     "the system's Python, managed": (replace(SYSTEM, managed=True), "system", "pipx install"),
+    "the user's packages": (
+        replace(SYSTEM, user_site=True),
+        "user",
+        "uv tool install tsuku-llm",
+    ),
     "the user's packages, managed": (
         replace(SYSTEM, managed=True, user_site=True),
         "system",
@@ -98,7 +97,11 @@ NOT_RUN = {
     "a package without a name": (replace(SYSTEM, installer=""), "package-manager", "that package"),
     "a package of conda": (replace(FACTS, installer="conda"), "package-manager", "with conda"),
     "no metadata": (replace(FACTS, installer=None), "source", "update that folder"),
-    "a wheel": (replace(FACTS, origin="file:///t.whl"), "environment", " ".join(PIP)),
+    "a wheel": (
+        replace(FACTS, origin="file:///t.whl"),
+        "environment",
+        f"{PYTHON} -m pip install --upgrade",
+    ),
     "a wheel with uv": (
         replace(FACTS, uv_tool=True, origin="file:///t.whl"),
         "uv-tool",
@@ -110,7 +113,7 @@ NOT_RUN = {
         "pipx install --force",
     ),
     "a source archive": (replace(CLONE, is_repository=False), "clone", "newer source archive"),
-    "no git": (replace(CLONE, tools=frozenset()), "clone", "in /src: git pull --ff-only && ./in"),
+    "no git": (replace(CLONE, tools=frozenset()), "clone", "install git"),
     "no uv": (
         replace(FACTS, uv_tool=True, tools=frozenset()),
         "uv-tool",
@@ -133,5 +136,5 @@ def test_a_python_of_the_system_is_never_touched() -> None:
         for origin in ("", "file:///t.whl"):
             facts = replace(SYSTEM, managed=managed, origin=origin)
             assert updater_of(facts).commands == ()
-    (only,) = updater_of(replace(CLONE, editable=True, environment=False)).commands
-    assert only == PULL
+    updater = updater_of(replace(CLONE, editable=True, environment=False))
+    assert (updater.commands, updater.tool) == ((PULL,), "")

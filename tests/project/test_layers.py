@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "packages": frozenset({"backends"}),
     "own_copy": frozenset(),
     "process": frozenset(),
+    "children": frozenset({"errors", "ownership"}),
     "records": frozenset(),
     "safe_text": frozenset({"secret"}),
     "secret": frozenset(),
@@ -38,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "files": frozenset({"disk", "errors", "ownership"}),
     "ownership": frozenset({"disk", "errors"}),
     "folders": frozenset({"disk", "files", "errors", "ownership"}),
-    "local_host": frozenset({"driver_child", "errors"}),
+    "local_host": frozenset({"children", "driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
     "snapshot": frozenset({"errors", "host"}),
     "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"})
@@ -68,20 +69,20 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fetch": frozenset(
         {"_version", "clock", "config", "disk", "errors", "files", "manifest", "safe_text"}
     )
-    | {"bundle_file", "secret"},
+    | {"bundle_file", "children", "secret"},
     "archive": frozenset({"backends", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},
     "launch": frozenset(
         {"backends", "clock", "errors", "packages", "process", "records", "system_limits"}
     )
-    | {"safe_text", "secret"},
+    | {"children", "safe_text", "secret"},
     "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
     | {"safe_text", "store"},
     "model_caches": frozenset({"launch"}),
     "operations": VALUES
     | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
-    | {"combinations"}
+    | {"children", "combinations"}
     | {"_version", "clock", "config", "disk", "driver_child", "files", "folders", "instances"}
     | {"bundle_file", "bundle_sbom", "bundle_start", "program_wheels"}
     | {"local_host", "mirror_folder", "own_copy"}
@@ -94,7 +95,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
     | {"launch", "local_host", "metadata_status", "mirror_folder", "operations", "own_copy"}
-    | {"ownership"}
+    | {"children", "ownership"}
     | {"revocations", "safe_text", "secret", "selection"}
     | {"snapshot", "store", "system_limits"},
 }
@@ -133,7 +134,11 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
     "copy_facts": frozenset(),
-    "self_update": frozenset({"copy_facts"}),
+    "renewed": frozenset(),
+    "signed_program": frozenset(),
+    "self_update": frozenset(
+        {"choice", "copy_facts", "refresh", "renewed", "session", "signed_program"}
+    ),
     "service": frozenset(),
     "verify": frozenset({"choice", "session", "versions"}),
     "versions": frozenset({"revocation", "session", "temporary"}),
@@ -162,7 +167,8 @@ OPERATIONS: dict[str, frozenset[str]] = {
     "mirror_choice": frozenset({"session"}),
     "own_wheel": frozenset({"copy_facts"}),
     "bundle_choice": frozenset({"choice", "mirror_choice", "revocation", "session"}),
-    "bundle": frozenset({"bundle_choice", "choice", "mirror", "own_wheel", "refresh", "session"}),
+    "bundle": frozenset({"bundle_choice", "choice", "mirror", "own_wheel", "refresh", "session"})
+    | {"signed_program"},
     "bundle_install": frozenset({"install", "revocation", "session"}),
     "mirror": frozenset({"choice", "mirror_choice", "refresh", "reuse", "session"}),
     "registry_mirror": frozenset({"choice", "mirror", "mirror_choice", "refresh", "session"}),
@@ -200,6 +206,7 @@ EFFECTS = frozenset(
         "recovery",
         "refresh",
         "registry_mirror",
+        "renewed",
         "repository",
         "self_update",
         "serve",
@@ -233,6 +240,7 @@ BUILT_ON_EFFECTS = {
     "mirror": "fetches the newest metadata of the repository that it copies",
     "registry_mirror": "is a mirror in another place",
     "tools": "plans in a dry run what serve would start",
+    "self_update": "changes a copy of the packages, which then takes their place",
 }
 """The only operations that may import another operation with effects, and why."""
 
@@ -522,16 +530,17 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"releases", "sightings", "signing", "tsuku_llm.files", "tsuku_llm.trust"},
     "published": frozenset({"ceremony", "checking", "copies", "errors", "plan", "signing"})
     | {"tsuku_llm.errors", "tsuku_llm.trust"},
-    "secrets": frozenset({"errors"}),
+    "secrets": frozenset({"errors", "tsuku_llm.children"}),
     "feed": frozenset({"attestations", "checking", "classify", "contents", "copies", "documents"})
     | {"errors", "facts", "folder", "hosting", "plan", "refresh", "tsuku_llm.archive"}
-    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
+    | {"tsuku_llm.children", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Builds of one's own.
     "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
     | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
     "building": frozenset({"binaries", "errors", "packing", "tsuku_llm.disk", "tsuku_llm.errors"})
+    | {"tsuku_llm.children"}
     | {"tsuku_llm.files", "tsuku_llm.packages", "tsuku_llm.safe_text", "tsuku_llm.tree_entry"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset(
@@ -594,7 +603,7 @@ HOMES: dict[str, frozenset[str]] = {
     "platformdirs": frozenset({"config"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
-    "tomli": frozenset({"config"}),
+    "tomli": frozenset({"config", "operations"}),  # settings; the receipt of uv
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),
     "tuf": frozenset({"catalog", "trust"}),

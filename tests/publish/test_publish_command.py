@@ -203,3 +203,41 @@ def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
     assert done.code == 2
     assert "repository pack is now a command of its own: tsuku-publish pack" in done.stderr
     assert "pip install 'tsuku-llm[publish]'" in done.stderr
+
+
+def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> None:
+    environ = signers_file(data.parent / "signers.json", *SIGNERS)
+    assert told(data, "review")["data"]["program"] is None
+    told(data, "sign", "--yes", **environ)
+    plan = data / "repository.toml"
+    before = plan.read_text("utf-8")
+    plan.write_text(f'[program]\nversion = "0.2.0"\nsha256 = "{"a" * 64}"\n{before}', "utf-8")
+    assert told(data, "review")["data"]["program"] == f"0.2.0 sha256:{'a' * 64} instead of nothing"
+    assert f"PROGRAM   0.2.0 sha256:{'a' * 64} instead of nothing" in typed(data, "review").stdout
+    told(data, "sign", "--raise", "--yes", **environ)
+    targets = json.loads((data / "signed/metadata/2.targets.json").read_text("utf-8"))
+    assert targets["signed"]["program"] == {"version": "0.2.0", "sha256": "a" * 64}
+    assert told(data, "review")["data"]["program"] is None
+    # A signature also takes it away: the review says that.
+    head = f'[program]\nversion = "0.2.0"\nsha256 = "{"a" * 64}"\n'
+    plan.write_text(plan.read_text("utf-8").replace(head, ""), "utf-8")
+    assert told(data, "review")["data"]["program"] == f"nothing instead of 0.2.0 sha256:{'a' * 64}"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        *('version = "0.2.0"', f'sha256 = "{"a" * 64}"', f'version = 2\nsha256 = "{"a" * 64}"'),
+        *('version = "0.2.0"\nsha256 = "aa"', f'version = "new"\nsha256 = "{"a" * 64}"'),
+        *('version = "0.2.0"\nsha256 = "é"', f'version = "1\\n"\nsha256 = "{"a" * 64}"'),
+        f'version = "0.2.0"\nsha256 = "{"A" * 64}"',
+        f'version = "0.2.0"\nsha256 = "{"a" * 64}"\nurl = "https://example.org/"',
+    ],
+)
+def test_N05_a_program_that_clients_could_not_understand_is_not_signed(
+    table: str, data: Path
+) -> None:
+    plan = data / "repository.toml"
+    plan.write_text(f"[program]\n{table}\n{plan.read_text('utf-8')}", "utf-8")
+    done = told(data, "review")
+    assert (done["exit_code"], done["error"]["code"]) == (1, "publish")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tsuku_llm import children
 from tsuku_llm.cli import streams
 from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.console import Console
@@ -37,9 +38,10 @@ def detach(
     # Everybody can read the supervisor's arguments while it lives; only its user its environment.
     server = handed_over(argv[at:])
     options = ("--supervised", "--json")
-    line = serve_again((*argv[:at], *server.argv), without=_OF_THIS_CALL, options=options)
+    words = serve_again((*argv[:at], *server.argv), without=_OF_THIS_CALL, options=options)
     env = server.added_to(session.machine.environ)
     try:
+        line = children.this_program(*words)
         said, code = background.start(line, console.status.show, env=env)
     finally:
         console.status.close()
@@ -219,7 +221,7 @@ def serve_again(
     without_values: Sequence[str] = (),
     options: Sequence[str],
 ) -> list[str]:
-    """Return the line of a ``serve`` given ``argv``, with ``options`` in place of some of them.
+    """Return the words of a ``serve`` given ``argv``, with ``options`` in place of some of them.
 
     ``without_values`` are options that go together with their values.
     """
@@ -235,4 +237,4 @@ def serve_again(
                 next(words, None)
         elif word not in (*without, "--json"):
             own.append(word)
-    return [*this_program(), "serve", *own, *options, *argv[at:]]
+    return ["serve", *own, *options, *argv[at:]]

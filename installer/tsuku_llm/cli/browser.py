@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from tsuku_llm import children
+
 _OPEN = "import sys, webbrowser; sys.exit(not webbrowser.open(sys.argv[1]))"
 
 _LIMIT = 10.0
@@ -21,7 +23,7 @@ def open_page(url: str) -> bool:
     # Without TERM, Python finds no browsers for a terminal: the server's log is there.
     environ = {name: value for name, value in os.environ.items() if name != "TERM"}
     try:
-        child = subprocess.Popen(
+        child = children.start(
             # -I: the user's folder and variables must not choose the modules.
             [sys.executable, "-I", "-c", _OPEN, url],
             env=environ,

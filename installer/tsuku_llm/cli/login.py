@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.background import serve_again
+from tsuku_llm.cli.background import serve_again, this_program
 from tsuku_llm.cli.render import login as render
 from tsuku_llm.errors import UsageError
 from tsuku_llm.instances.record import checked_name, unit_name
@@ -38,7 +38,8 @@ def login_file(
     label = unit_name(checked_name(name))
     # launchd watches its own process. A task that detaches shows no window after the start.
     options = ["--detach"] if windows else []
-    line = serve_again(argv, without=_FLAGS, without_values=("--output",), options=options)
+    words = serve_again(argv, without=_FLAGS, without_values=("--output",), options=options)
+    line = [*this_program(), *words]
     folder = working_folder()
     if windows:
         file, text = f"{label}.xml", render.windows_task(line, folder)

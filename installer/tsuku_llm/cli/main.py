@@ -6,6 +6,8 @@ import gc
 import os
 import sys
 
+from tsuku_llm.children import find_no_program_here
+
 TYPE_CHECKING = False  # as in typing, which takes time to import
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,7 @@ def run_process(run: Callable[[], int]) -> None:
     """Run a program of ours that imports its modules in ``run``, and exit with its code."""
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
     _open_closed_streams()
+    find_no_program_here()
     try:
         code = run()
     except KeyboardInterrupt:  # during the imports

@@ -80,7 +80,7 @@ SECTIONS = {
             "about", "Show the version of this program, and how it was installed."
         ),
         "completion": LazyCommand("about", "Print a script that completes words in a shell."),
-        "self-update": LazyCommand("about", "Update this program with the tool that installed it."),
+        "self-update": LazyCommand("about", "Update this program; the builds stay as they are."),
     },
 }
 """The commands by purpose, the most used first, so that ``--help`` imports none of them.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tsuku_llm
 from tsuku_llm.cli.answer import CommandResult
-from tsuku_llm.cli.background import serve_again
+from tsuku_llm.cli.background import serve_again, this_program
 from tsuku_llm.cli.render import units as render
 from tsuku_llm.errors import UsageError
 from tsuku_llm.instances.record import checked_name, unit_name
@@ -78,7 +78,8 @@ def unit(  # noqa: PLR0913
         )
     folder = working_folder()
     # Only ours: the server's arguments may hold secrets, and ``handover`` separates them.
-    line = serve_again(argv[:at], without=_FLAGS, without_values=_WITH_VALUE, options=options)
+    words = serve_again(argv[:at], without=_FLAGS, without_values=_WITH_VALUE, options=options)
+    line = [*this_program(), *words]
     service = render.Service(
         name=checked_name(name),
         unit=unit_name(name),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tsuku_llm import children
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BodyError, DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
@@ -229,7 +229,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
 def _run_pip(
     wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None], deadline: float
 ) -> None:
-    command = [sys.executable, "-c", _PIP, "download", *_OPTIONS, *wheel.options]
+    command = children.python(_PIP, "download", *_OPTIONS, *wheel.options)
     command += ["--dest=wheel", "--requirement=requirements.txt"]
     # pip's temporary files go there too: on the same disk, visible to _size_of(), and removed.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
@@ -279,7 +279,7 @@ def _child(
     The child reads its input, and only we have the other end: when our process ends, the
     input ends. This works on every system, even if we end before the child begins to read.
     """
-    with subprocess.Popen(
+    with children.start(
         command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
     ) as child:
         try:

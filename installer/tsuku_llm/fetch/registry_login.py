@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from tsuku_llm import children
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError
 from tsuku_llm.fetch.urls import host_of, scheme_of, shown
 from tsuku_llm.secret import Secret
@@ -252,13 +253,12 @@ def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentia
     if not _HELPER.fullmatch(helper):
         raise _helper_failed(command, key, "its name is not that of a helper")
     try:
-        done = subprocess.run(
+        done = children.run(
             [command, "get"],
             input=key.encode(),
-            env=dict(environ),
+            env=environ,
             capture_output=True,
             timeout=_HELPER_SECONDS,
-            check=False,
         )
         # Helpers say on stdout that they know no credentials.
         if done.returncode and b"credentials not found" in done.stdout:

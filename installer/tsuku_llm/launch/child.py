@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 from typing import IO, NamedTuple
 
+from tsuku_llm import children
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.replace_process import no_core_dumps
 
@@ -37,10 +38,10 @@ def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     it started. It also means that Ctrl-C at the terminal reaches only us.
     """
     with no_core_dumps():
-        child = subprocess.Popen(
+        child = children.start(
             plan.argv,
             cwd=plan.cwd,
-            env=dict(plan.env),
+            env=plan.env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

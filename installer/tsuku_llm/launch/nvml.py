@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm import children
 from tsuku_llm.launch.child import ChildEnd, ask
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import GpuHolder
@@ -166,9 +167,8 @@ class NvidiaWatch:
         argv = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent), "watch")
         self._begun = time.monotonic()
         with suppress(OSError):
-            self._child = subprocess.Popen(
+            self._child = children.start(
                 argv,
-                cwd=os.sep,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

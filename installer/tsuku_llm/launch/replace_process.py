@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
+from tsuku_llm.children import environment
 from tsuku_llm.launch.planning import LaunchPlan
 
 
@@ -33,7 +34,7 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
             os.set_inheritable(descriptor, True)  # noqa: FBT003
         # The last step before the exec: if it fails, we are still in the user's folder.
         os.chdir(plan.cwd)
-        os.execve(plan.argv[0], plan.argv, plan.env)  # noqa: S606
+        os.execve(plan.argv[0], plan.argv, environment(plan.env))  # noqa: S606
     except OSError as exc:
         # Nothing has run yet: the caller's locks and files are as before.
         from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then

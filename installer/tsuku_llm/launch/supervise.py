@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Protocol
 
+from tsuku_llm import children
 from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
@@ -235,7 +236,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
     flush_output()
     try:
         with no_core_dumps():
-            return subprocess.Popen(
+            return children.start(
                 plan.argv,
                 cwd=plan.cwd,
                 env=env,
@@ -244,7 +245,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
                 stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=tuple(keep),
-                preexec_fn=_tied_to_us(),  # noqa: PLW1509
+                preexec_fn=_tied_to_us(),
             )
     except OSError as exc:
         from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from tsuku_llm import children
 from tsuku_llm.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
@@ -60,8 +61,9 @@ def start(
     program cannot be started.
     """
     try:
-        child = subprocess.Popen(
+        child = children.start(
             line,
+            cwd=children.CALLERS_FOLDER,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

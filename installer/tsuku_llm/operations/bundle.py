@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from tsuku_llm import __version__, bundle_start, fetch
 from tsuku_llm.bundle_file import (
@@ -33,6 +34,7 @@ from tsuku_llm.bundle_file import (
 )
 from tsuku_llm.bundle_sbom import SbomArchive, SbomWheel, sbom
 from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
 from tsuku_llm.fetch.pip_index import locked_wheels
@@ -45,6 +47,7 @@ from tsuku_llm.operations.mirror import published_files
 from tsuku_llm.operations.own_wheel import own_wheel
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session, network_for
+from tsuku_llm.operations.signed_program import program_in
 from tsuku_llm.probe import SYSTEMS, platform_key
 from tsuku_llm.program_wheels import (
     PLATFORMS,
@@ -134,6 +137,7 @@ def create_bundle(  # noqa: PLR0913
         contents = bundle_contents(session, catalog, wish)
         part = _ProgramPart({}, {}, ())
         if own is not None:
+            own = proven_wheel(session, catalog, own, given=wish.wheel is not None)
             part = _program(session, wish, own, contents, lock or _own_lock())
         artifacts = _artifacts(contents)
         size = sum(each.size or 0 for each in artifacts)
@@ -283,6 +287,48 @@ def _verified_chunks(file: Path, artifact: Artifact) -> Iterator[bytes]:
 def _own_lock() -> str:
     """Read the lock that is part of this package; the package may be a zipped wheel."""
     return package_files("tsuku_llm").joinpath("locked.txt").read_text("utf-8")
+
+
+def proven_wheel(
+    session: Session, catalog: Catalog, own: tuple[str, bytes], *, given: bool
+) -> tuple[str, bytes]:
+    """Return the wheel that signed metadata name for this version, if they name one.
+
+    It comes from the package index, unless the user has given it. Else the bundle has the files of
+    the running copy, and a note says so. Raises ``DigestMismatch`` for another wheel.
+    """
+    if catalog.repository.name != OFFICIAL:
+        # Only the official one may name the program. Its host may not be reached from here.
+        catalog = load_catalog(session.with_settings(repository=OFFICIAL))
+    signed = program_in(catalog)
+    if signed is None or signed.version != str(Version(__version__)):
+        session.user.note(
+            f"not signed: no signed metadata name tsuku-llm {__version__}; "
+            f"the bundle gets {'the given wheel' if given else 'the files of this copy'}"
+        )
+        return own
+    if given:
+        if hashlib.sha256(own[1]).hexdigest() != signed.sha256:
+            raise DigestMismatch(
+                f"{own[0]} is not the wheel of tsuku-llm {__version__} that was signed",
+                facts=(f"signed: sha256 {signed.sha256}",),
+                hint="leave out --wheel, or name that wheel",
+            )
+        return own
+    pin = f"tsuku-llm=={signed.version} --hash=sha256:{signed.sha256}"
+    scratch = session.store.partials / f"{signed.sha256}.index"
+    with (
+        network_for(session) as network,
+        session.store.lock(signed.sha256),
+        locked_wheels(pin, (), scratch, network) as got,
+        disk_errors("reading what pip fetched", session.store.partials),
+    ):
+        found = [(path.name, path.read_bytes()) for path in got]
+    for name, data in found:
+        # pip has compared it; the bytes that are packed are compared again.
+        if hashlib.sha256(data).hexdigest() == signed.sha256:
+            return name, data
+    raise DigestMismatch("pip fetched another wheel of this program than the signed one")
 
 
 def _program(

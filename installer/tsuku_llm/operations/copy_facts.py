@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import tsuku_llm
+from tsuku_llm import children
 from tsuku_llm.bundle_start import COMPLETE
 from tsuku_llm.own_copy import NAME, CopyFacts, Updater, updater_of
 
-_TOOLS = ("uv", "pipx", "git")
+_TOOLS = ("uv", "git")
 
 
 def own_updater() -> Updater:
@@ -52,7 +54,8 @@ def copy_facts() -> CopyFacts:
         bundle=(prefix / COMPLETE).is_file(),
         clone=clone,
         is_repository=clone is not None and (clone / ".git").exists(),
-        tools=frozenset(filter(shutil.which, _TOOLS)),
+        tools=frozenset(filter(children.which, _TOOLS)),
+        index=tuple(_index_of(prefix)),
     )
 
 
@@ -67,6 +70,24 @@ def own_distribution(package: Path) -> Distribution | None:
             if package.is_relative_to(folder):
                 return each
     return None
+
+
+def _index_of(prefix: Path) -> Iterator[tuple[str, str]]:
+    """Yield the variables for the index that uv or pipx noted when they installed the copy."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        import tomli  # noqa: PLC0415 - only for a copy of uv
+
+        receipt = tomli.loads((prefix / "uv-receipt.toml").read_text("utf-8"))
+        for each in receipt["tool"]["options"].get("index", ()):
+            yield "UV_DEFAULT_INDEX" if each.get("default") else "UV_INDEX", str(each["url"])
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        noted = json.loads((prefix / "pipx_metadata.json").read_text("utf-8"))
+        words = noted["main_package"]["pip_args"]
+        for word, after in zip(words, [*words[1:], ""], strict=True):
+            if word in ("-i", "--index-url"):
+                yield "PIP_INDEX_URL", after
+            elif word.startswith("--index-url="):
+                yield "PIP_INDEX_URL", word.partition("=")[2]
 
 
 def _recorded(own: Distribution | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -12,6 +11,7 @@ from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
+from tsuku_llm import children
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.errors import LaunchError, NotInstalled, TsukuError, revived
 from tsuku_llm.files import make_folder
@@ -67,9 +67,14 @@ def ensure_server(  # noqa: PLR0913
             wanted_version(session)
         except NotInstalled:
             install(session)
+        if not sys.executable:
+            raise LaunchError(
+                "the interpreter of this process is not known",
+                hint="start the server with the command: tsuku-llm serve --detach",
+            )
         # Callers in other folders find the same server: it runs in none of theirs.
         options = ("--supervised", "--own-folder", "--json", "--name", name)
-        line = _this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
+        line = children.this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
         # As in ``serve --detach``: no secret is an argument of the process that stays.
         words = handed_over(arguments)
         env = words.added_to(_environment(session, chosen))
@@ -109,23 +114,6 @@ def _ready(session: Session, instances: Instances, name: str) -> Record | None:
         # Its supervisor ends a server that makes no progress: then it is not up any more.
         time.sleep(_PAUSE)
     return None
-
-
-def _this_program(*arguments: str) -> list[str]:
-    """Return the line of a process with the same interpreter and modules as this one.
-
-    ``sys.argv`` and the working folder say nothing here: an application runs this.
-    """
-    if not sys.executable:
-        raise LaunchError(
-            "the interpreter of this process is not known",
-            hint="start the server with the command: tsuku-llm serve --detach",
-        )
-    # The whole path, before any import: the application may have changed it, and "-c" would put
-    # the working folder first.
-    path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - zip files are no folders
-    code = f"import sys; sys.path[:] = {path!r}; from tsuku_llm.cli.main import main; main()"
-    return [sys.executable, "-c", code, *arguments]
 
 
 def _environment(session: Session, chosen: Mapping[str, str]) -> dict[str, str]:

@@ -17,16 +17,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tsuku_llm import children
 from tsuku_llm.errors import FleetFailed, UsageError
 from tsuku_llm.operations.copy_facts import copy_facts
 from tsuku_llm.operations.session import Session
 from tsuku_llm.own_copy import extra_command
+from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.safe_text import shell_word, shortened
 
 COLLECTION = Path(__file__).parents[2]
 """The folder with ``ansible_collections``: next to this package, in a clone and in a wheel."""
 
 _PLAYBOOKS = COLLECTION / "ansible_collections/tsuku/llm/playbooks"
+_BESIDE = ("group_vars", "host_vars")
+"""The folders beside an inventory of which Ansible evaluates the templates."""
+
 _LAST_LINES = 5
 _LONGEST = 200
 """The most characters of a text that a host gave; a reason may have five times as many."""
@@ -247,6 +252,17 @@ def _inventory(given: str) -> list[str]:
             f"there is no inventory {given}",
             hint="name a file or folder of Ansible's, or hosts with a comma: -i host1,host2",
         )
+    # Ansible runs an inventory that is a program, plugins next to one, and the templates in
+    # group_vars and host_vars beside it: all with the rights of this user.
+    if path.is_dir():
+        check_path(path, sticky=False)
+        check_below(path)
+        return [str(path)]
+    check_path(path)
+    check_path(path.parent, sticky=False)
+    for name in _BESIDE:
+        if (path.parent / name).is_dir():
+            check_below(path.parent / name)
     return [str(path)]
 
 
@@ -255,18 +271,32 @@ _HOST = re.compile(r"[\w\[][\w.:\[\]-]*")
 
 
 def _variables() -> dict[str, str]:
-    """Return the variables of Ansible: where it finds the collection, and this copy's programs."""
-    before = os.environ.get("ANSIBLE_COLLECTIONS_PATH", "")
-    collections = os.pathsep.join(filter(None, (str(COLLECTION), before)))
-    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
-    found = {"ANSIBLE_COLLECTIONS_PATH": collections, "PATH": path, "ANSIBLE_NOCOLOR": "1"}
+    """Return the variables of Ansible: where it finds the collection, and this copy's programs.
+
+    Raises ``UnsafeLocation`` for settings of Ansible's that another user could have written.
+    """
+    found = children.environment()
+    before = found.get("ANSIBLE_COLLECTIONS_PATH", "")
+    found["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, (str(COLLECTION), before)))
+    found["PATH"] = os.pathsep.join(
+        (sysconfig.get_path("scripts"), found.get("PATH", os.defpath)),
+    )
+    found["ANSIBLE_NOCOLOR"] = "1"
     # An inventory that cannot be read is an error, and no empty list of hosts.
     found["ANSIBLE_INVENTORY_UNPARSED_FAILED"] = "1"
-    # ansible-playbook starts in a folder of its own, where it would not find this one.
-    config = Path("ansible.cfg").absolute()
-    if "ANSIBLE_CONFIG" not in os.environ and config.is_file():
+    # ansible-playbook starts in a folder of its own, where it would not find the user's settings.
+    config = Path(os.environ.get("ANSIBLE_CONFIG") or "ansible.cfg").absolute()
+    if config.is_dir():
+        config /= "ansible.cfg"
+    if config.is_file():
+        # They name plugins, which run as this user. Ansible, too, obeys none of a folder in which
+        # any user can write.
+        check_path(config)
+        check_path(config.parent, sticky=False)
         found["ANSIBLE_CONFIG"] = str(config)
-    return found
+    # ansible-runner adds these to our own variables, and removes none: an empty one leads nowhere.
+    changed = {name: value for name, value in found.items() if os.environ.get(name) != value}
+    return dict.fromkeys(os.environ.keys() - found.keys(), "") | changed
 
 
 def _nothing(request: FleetRequest, said: tuple[str, ...], *, started: bool) -> Exception:

@@ -21,6 +21,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from tsuku_llm import children
 from tsuku_llm.backends import JOIN, facts_of, meaning
 from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
@@ -271,19 +272,18 @@ def _asked(
 
     Raises its own error: ``NoSpace``, ``UsageError``, or else ``CompileFailed``.
     """
-    command = [sys.executable, "-c", _CHILD, "build", *words, "--json", "--quiet"]
+    command = children.python(_CHILD, "build", *words, "--json", "--quiet")
     with (
         disk_errors("compiling", root),
         tempfile.TemporaryFile() as answer,
-        subprocess.Popen(
+        children.start(
             command,
             stdout=answer,
             # Its error is in its answer.
             stderr=subprocess.DEVNULL,
             # Nothing is written to it: its end tells the child that we have ended.
             stdin=subprocess.PIPE,
-            cwd=sys.prefix,
-            env=dict(session.machine.environ),
+            env=session.machine.environ,
             # Ctrl-C reaches only us. A second signal would disturb the child as it cleans up.
             start_new_session=True,
         ) as child,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm import records
+from tsuku_llm import children, records
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import make_folder, read_small, write_note
 from tsuku_llm.operations.session import Session
@@ -119,10 +118,9 @@ def _is_due(mark: Path, now: datetime) -> bool:
 def _look(session: Session) -> None:
     """Run the look, and wait for it in this thread, so that it does not stay as a zombie."""
     with suppress(OSError):
-        subprocess.run(
+        children.run(
             # A child of this process: if we exit before it, it goes on alone.
-            [sys.executable, "-m", "tsuku_llm", "update", "--check", "--json"],
-            cwd=session.paths.state,  # python -m imports from the current folder
+            children.this_program("update", "--check", "--json"),
             # Lock timeout 0: if another command is at work, skip this look.
             env={**session.machine.environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
             stdin=subprocess.DEVNULL,
@@ -130,5 +128,4 @@ def _look(session: Session) -> None:
             stderr=subprocess.DEVNULL,
             # Ctrl-C in the terminal is for the server, not for the look.
             start_new_session=True,
-            check=False,
         )

@@ -115,7 +115,8 @@ class TrustedRepository:
     ``targets`` are the ones asked for, in the order of their roles' priority. ``versions`` are
     the versions that must never go back: of timestamp, of snapshot, and of each role that the
     snapshot names. ``revoked`` is the field of that name in the top-level targets metadata, as
-    the publisher signed it. ``refused`` has each delegated role whose own keys signed what this
+    the publisher signed it, and so is ``program``: the newest version of this program. ``refused``
+    has each delegated role whose own keys signed what this
     program does not accept, with the reason; such a role signs no target.
     """
 
@@ -124,6 +125,7 @@ class TrustedRepository:
     versions: Mapping[str, int]
     revoked: Any = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    program: Any = None
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -175,7 +177,8 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
     # Both name the snapshot's version; ``referred`` has checked that they agree.
     known = {**versions_of(snapshot), **versions_of(timestamp)}
     revoked = top.unrecognized_fields.get("revoked", [])
-    return TrustedRepository(roles, targets, known, revoked, tree.refused)
+    program = top.unrecognized_fields.get("program")
+    return TrustedRepository(roles, targets, known, revoked, tree.refused, program)
 
 
 def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:

@@ -6,12 +6,12 @@ import hashlib
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tsuku_llm import children
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError, did_you_mean
 from tsuku_llm.files import rename
@@ -193,9 +193,7 @@ def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
 def _require_sandbox(base: Base) -> None:
     """Try bubblewrap with a root. Raises ``MissingTools``, or ``PublishError`` if it fails."""
     _require("bwrap", "bubblewrap", "runs the compilers in the base")
-    tried = subprocess.run(
-        base.argv([str(_SHELL), "-c", ":"]), capture_output=True, text=True, check=False
-    )
+    tried = children.run(base.argv([str(_SHELL), "-c", ":"]), capture_output=True, text=True)
     if tried.returncode:
         said = [line for line in tried.stderr.splitlines() if line.strip()] or ["it said nothing"]
         raise PublishError(
@@ -207,7 +205,8 @@ def _require_sandbox(base: Base) -> None:
 
 
 def _require(program: str, package: str, purpose: str) -> None:
-    if shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_ADMINISTRATORS}") is None:
+    path = f"{os.environ.get('PATH', '')}:{_ADMINISTRATORS}"
+    if children.which(program, {"PATH": path}) is None:
         raise MissingTools(
             f"{program} is missing, which {purpose}", hint=f"install the package {package}"
         )

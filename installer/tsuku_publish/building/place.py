@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tsuku_llm import children
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
 
@@ -51,7 +52,7 @@ def _absolute(name: str, value: str) -> str:
     CMake and the compilers run in the build's folder.
     """
     if name == "PATH":
-        return os.pathsep.join(map(os.path.abspath, value.split(os.pathsep)))
+        return children.environment({name: value}).get(name, os.defpath)
     program, space, options = value.partition(" ")
     if Path(value).is_dir() and name not in _COMPILERS:
         return os.path.abspath(value)  # noqa: PTH100 - ``absolute`` keeps ".."
@@ -112,7 +113,7 @@ class ToolPlace:
     def answer(self, command: Sequence[str], environ: Mapping[str, str]) -> str:
         """Return what a command prints; "" if it fails or takes too long."""
         try:
-            child = subprocess.Popen(
+            child = children.start(
                 self.argv(command),
                 env={**environ, "LC_ALL": "C"},
                 stdin=subprocess.DEVNULL,
@@ -232,7 +233,7 @@ class Base(ToolPlace):
     def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
         """Return the words that run a command in the base, also if we are killed: then it ends."""
         words = [
-            *(shutil.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-all"),
+            *(children.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-all"),
             *("--ro-bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"),
             *("--tmpfs", "/tmp"),  # noqa: S108 - of the base
         ]

@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tsuku_llm import children
 from tsuku_llm.disk import disk_errors, is_full
 from tsuku_llm.errors import NoSpace
 from tsuku_llm.safe_text import printable, redacted
@@ -22,6 +22,7 @@ _GRACE = 10.0
 """Seconds that compilers have to remove their temporary files after a terminate signal."""
 
 _PIP = ("--no-deps", "--disable-pip-version-check", "--no-input", "--progress-bar=off")
+_RUN_PIP = "import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 _SHOWN = 8
 _LONGEST = 300
 _TAIL = 1 << 20
@@ -74,7 +75,7 @@ def run_pip(  # noqa: PLR0913 - those of ``run_logged``
     """
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.absolute()))
     run_logged(
-        [sys.executable, "-m", "pip", *words, *_PIP],
+        children.python(_RUN_PIP, *words, *_PIP),
         doing=doing,
         log=log,
         folder=folder,
@@ -124,7 +125,7 @@ def _child(
     command: Sequence[str], folder: Path, environ: Mapping[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
     # A new session: CMake passes no signal on to Ninja, so all of them get it from us, at once.
-    with subprocess.Popen(
+    with children.start(
         command,
         cwd=folder,
         env=environ,
@@ -154,7 +155,7 @@ def _ended_with_us(group: int) -> Iterator[None]:
     # As ``end_group`` does it: SIGTERM, and SIGKILL for what has not ended by then. The first
     # process of a namespace, such as a base's debootstrap, ignores SIGTERM.
     waits = f"for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 -{group} || exit; sleep 1; done"
-    with subprocess.Popen(
+    with children.start(
         ["/bin/sh", "-c", f"read line || {{ kill -TERM -{group}; {waits}; kill -KILL -{group}; }}"],
         stderr=subprocess.DEVNULL,
         stdin=subprocess.PIPE,

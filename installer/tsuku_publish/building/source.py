@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+from tsuku_llm import children
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.files import drop_tree, rename, unique
@@ -335,12 +336,11 @@ def _git(top: Path, *words: str) -> str:
     # Else git would answer for the repository of a hook that runs us.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
-            [*_GIT, "-C", str(top), *words],
+        done = children.run(
+            [*_GIT, "-C", str(top.absolute()), *words],
             env={**kept, "GIT_OPTIONAL_LOCKS": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            check=False,
         )
     except OSError:
         return ""

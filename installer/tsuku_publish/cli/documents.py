@@ -335,7 +335,8 @@ class WrittenFile(TypedDict):
 class ReviewAnswer(TypedDict):
     """The answer of ``review``: what a signature would change.
 
-    ``kept`` are the channels that stay as they are published. ``gathered`` says whether other
+    ``kept`` are the channels that stay as they are published. ``program`` says what self-update
+    would install, null if that stays. ``gathered`` says whether other
     holders have signed it. ``files`` are the release files that ``--write`` wrote.
     """
 
@@ -345,6 +346,7 @@ class ReviewAnswer(TypedDict):
     withdrawn: Sequence[str]
     forgotten: Sequence[str]
     kept: Sequence[str]
+    program: str | None
     gathered: bool
     files: list[WrittenFile]
 

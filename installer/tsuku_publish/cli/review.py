@@ -190,6 +190,8 @@ def review_lines(found: Review) -> Iterator[str]:
         "withdrawn": found.withdrawn,
         "FORGOTTEN": found.forgotten,
     }
+    if found.program:
+        yield f"PROGRAM   {found.program}"
     yield from (f"{word:9} {tag}" for word, tags in lists.items() for tag in tags)
     for role in found.roles:
         old, new = role.threshold

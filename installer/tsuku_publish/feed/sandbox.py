@@ -7,7 +7,6 @@ model and one folder for the server's Unix socket. Without bubblewrap nothing is
 import contextlib
 import http.client
 import json
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -15,6 +14,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tsuku_llm import children
 
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/vulkan", "/etc/alternatives")
 _SOFTWARE_VULKAN = "lvp_icd*.json"
@@ -61,13 +62,13 @@ def _missing(model: Path | None, *, vulkan: bool) -> str:
     if model is None:
         return "no --model is given"
     for tool in ("bwrap", "prlimit"):
-        if shutil.which(tool) is None:
+        if children.which(tool) is None:
             return f"{tool} is not installed"
     if vulkan and not [*_VULKAN_DRIVERS.glob(_SOFTWARE_VULKAN)]:
         return "Mesa's software Vulkan driver is not installed"
     # Containers may forbid what the sandbox is made of.
     probe = [_tool("bwrap"), "--unshare-all", "--ro-bind", "/", "/", "true"]
-    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+    tried = children.run(probe, capture_output=True, text=True)
     return f"bwrap does not work here: {_last(tried.stderr)}" if tried.returncode else ""
 
 
@@ -96,7 +97,7 @@ def _served(variant: str, command: list[str], folder: Path) -> SandboxStart:
     arguments = ["--host", "/socket/llama.sock", "-m", "/model.gguf", "-c", "256", "-ngl", "99"]
     log = folder / "log"
     with log.open("wb") as out:
-        child = subprocess.Popen(
+        child = children.start(
             [*command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out
         )
         try:
@@ -151,16 +152,14 @@ def _connected(path: Path) -> Iterator[http.client.HTTPConnection]:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS_TO_START
-        )
+        done = children.run(command, capture_output=True, text=True, timeout=_SECONDS_TO_START)
     except subprocess.TimeoutExpired:
         return f"it did not end in {_SECONDS_TO_START:.0f} seconds"
-    return done.stdout + done.stderr
+    return str(done.stdout + done.stderr)
 
 
 def _tool(name: str) -> str:
-    return shutil.which(name) or name
+    return children.which(name) or name
 
 
 def _last(text: str) -> str:

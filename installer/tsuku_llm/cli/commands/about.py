@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from tsuku_llm.cli import options
@@ -82,17 +84,25 @@ def completion_command(shell: str) -> CommandResult:
 @click.option("--yes", is_flag=True, help="Run the updater without a question.")
 @click.pass_obj
 def self_update_command(console: Console, *, dry_run: bool, yes: bool) -> CommandResult:
-    """Update this program with the tool that installed it.
+    """Update this program; the builds stay as they are.
 
     Without a terminal and without --yes it changes nothing. To update the builds: tsuku-llm update
     """
     # Before the updater replaces the files of this program.
     from tsuku_llm.cli.render import self_update as render
-    from tsuku_llm.operations.self_update import self_update
+    from tsuku_llm.cli.session import open_session
+    from tsuku_llm.operations.self_update import self_update, signed_program
     from tsuku_llm.own_copy import Updater
 
     def agreed(updater: Updater) -> bool:
-        return yes or console.ask(f"run {render.commands_line(updater)}?")
+        return yes or console.ask(f"update {PROGRAM}: {render.steps(updater)}?")
 
-    done = self_update(dry_run=dry_run, agreed=agreed)
+    # Its session may be needed in an unsafe store, too: it reads no build.
+    with open_session(console, looking=True, tolerant=True, quiet=True) as session:
+        done = self_update(
+            dry_run=dry_run,
+            agreed=agreed,
+            signed_by=partial(signed_program, session),
+            note=console.note,
+        )
     return CommandResult(render.data(done), render.lines(done))

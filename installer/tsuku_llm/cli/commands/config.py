@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from tsuku_llm import children
 from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Group
@@ -114,7 +115,7 @@ def edit(console: Console) -> CommandResult:
         if not given and not console.can_ask:
             raise UsageError("there is no terminal for an editor", hint=_NAME_EDITOR)
         try:
-            click.edit(filename=str(copy))
+            click.edit(filename=str(copy), env=children.environment())
         # ValueError: quotes in the variable that do not end.
         except (click.ClickException, ValueError) as error:
             raise UsageError("the editor failed", facts=(str(error),), hint=_NAME_EDITOR) from error

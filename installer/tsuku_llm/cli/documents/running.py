@@ -47,8 +47,9 @@ class CompletionAnswer(TypedDict):
 class SelfUpdateAnswer(TypedDict):
     """The answer of ``self-update``: how this copy was installed, and what its updater did.
 
-    ``commands`` run in ``folder``; without any, ``reason`` says why. ``new_version`` is null if
-    nothing ran.
+    ``commands`` bring the clone ``folder`` up to date; other ways need none. ``reason`` says why
+    this copy cannot update itself, else it is null. ``new_version`` is null if nothing ran.
+    ``signed`` tells whether signed metadata name the version that is installed now.
     """
 
     version: Number
@@ -58,6 +59,7 @@ class SelfUpdateAnswer(TypedDict):
     reason: str | None
     ran: bool
     new_version: str | None
+    signed: bool
 
 
 # --- servers -------------------------------------------------------------------------------

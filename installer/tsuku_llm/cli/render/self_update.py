@@ -31,27 +31,30 @@ def data(done: SelfUpdate) -> dict[str, Any]:
         "version": done.version,
         "way": updater.way,
         "commands": updater.commands,
-        "folder": updater.folder,
+        "folder": updater.clone,
         "reason": updater.reason or None,
         "ran": done.ran,
         "new_version": done.new_version,
+        "signed": done.signed,
     }
 
 
 def lines(done: SelfUpdate) -> tuple[str, ...]:
     """Return the same for people."""
     if done.ran:
-        if done.new_version in (None, done.version):
-            return (f"the updater ran; {PROGRAM} is {done.new_version or 'of an unknown version'}",)
-        return (f"updated {PROGRAM} from {done.version} to {done.new_version}",)
+        if done.new_version == done.version:
+            return (f"there is no newer version; {PROGRAM} is {done.version}",)
+        proof = "signed metadata name it" if done.signed else "no signed metadata name it"
+        return (f"updated {PROGRAM} from {done.version} to {done.new_version}; {proof}",)
     updater = done.updater
     head = f"{PROGRAM} {done.version}: {updater.text}"
-    if not updater.commands:
+    if updater.reason:
         return (head, f"it cannot update itself: {updater.reason}", updater.hint)
-    return (head, f"updater: {commands_line(updater)}", "nothing was run; to run it, add --yes")
+    return (head, f"updater: {steps(updater)}", "nothing was run; to run it, add --yes")
 
 
-def commands_line(updater: Updater) -> str:
-    """Return the commands of an updater as a shell takes them."""
-    folder = (f"cd {shlex.quote(str(updater.folder))}",) if updater.folder else ()
-    return " && ".join((*folder, *map(shlex.join, updater.commands)))
+def steps(updater: Updater) -> str:
+    """Return what an update runs, in words."""
+    installs = f"{updater.tool} installs the new version beside this one, which it then replaces"
+    words = (*map(shlex.join, updater.commands), *((installs,) if updater.tool else ()))
+    return "; then ".join(words)
