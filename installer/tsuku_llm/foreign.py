@@ -16,9 +16,11 @@ import errno
 import json
 import os
 import re
+import signal
 import stat
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any, BinaryIO, NoReturn
 
@@ -27,11 +29,11 @@ Path = str | os.PathLike[str]
 SECONDS = 60.0
 """The longest time for one small file, in seconds; a network file system may be very slow."""
 
-KERNEL_LIMIT = 1 << 20
-"""Bytes of a file of the kernel that are read; /proc/PID/maps of a large server has 200 kB."""
+LARGEST = 16 << 20
+"""Bytes of a document, of a file of the kernel or of an answer, where the caller names no limit.
 
-LONGEST_ANSWER = 16 << 20
-"""Bytes of a child's or a server's answer that are kept by default."""
+A table of 100,000 connections has as many; everything else has less than one megabyte.
+"""
 
 _CHUNK = 1 << 20
 
@@ -47,15 +49,15 @@ _PSEUDO = ("/proc", "/sys")
 # --- files -----------------------------------------------------------------------------------
 
 
-def open_foreign(path: Path) -> BinaryIO:
-    """Open a regular file of any size for reading; links are followed.
+def open_foreign(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a regular file of any size for reading; ``follow`` says whether it may be a link.
 
     Raises ``OSError`` for anything else, and for what the kernel makes (/proc, /sys).
     """
-    return os.fdopen(_opened(path), "rb")
+    return os.fdopen(_opened(path, follow=follow), "rb")
 
 
-def read_foreign(path: Path, limit: int) -> bytes:
+def read_foreign(path: Path, limit: int = LARGEST) -> bytes:
     """Read a whole file of at most ``limit`` bytes.
 
     Raises ``OSError``, also for a larger file and for what ``open_foreign`` refuses.
@@ -64,6 +66,15 @@ def read_foreign(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
     return data
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """Read a whole file as UTF-8, with line feeds for every kind of line end.
+
+    Raises ``OSError`` as ``read_foreign``, and ``UnicodeDecodeError``, which is a ``ValueError``.
+    """
+    text = read_foreign(path, limit).decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_beginning(path: Path, length: int) -> bytes:
@@ -77,7 +88,15 @@ def read_beginning(path: Path, length: int) -> bytes:
         os.close(fd)
 
 
-def read_kernel(path: Path, limit: int = KERNEL_LIMIT) -> bytes:
+def read_end(path: Path, length: int, start: int = 0) -> bytes:
+    """Read the last ``length`` bytes of a file, none before ``start``. Raises as above."""
+    with open_foreign(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(start if start <= size else 0, size - length))
+        return file.read(length)
+
+
+def read_kernel(path: Path, limit: int = LARGEST) -> bytes:
     """Read the first ``limit`` bytes of a file of the system, such as /proc/meminfo.
 
     Its path is ours and not from others. Raises ``OSError``.
@@ -89,17 +108,17 @@ def read_kernel(path: Path, limit: int = KERNEL_LIMIT) -> bytes:
         os.close(fd)
 
 
-def kernel_text(path: Path, limit: int = KERNEL_LIMIT) -> str:
+def kernel_text(path: Path, limit: int = LARGEST) -> str:
     """Read the text of a file of the system, as ``read_kernel``. Raises ``OSError``."""
     return read_kernel(path, limit).decode("utf-8", "replace")
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path, *, follow: bool = True) -> int:
     try:
         # Before the open, because the open of a device can do things. The check of the open file
         # below is the one that counts: another process may replace the file in between.
-        _require_plain(os.stat(path), path)  # noqa: PTH116
-        fd = os.open(path, _READ)
+        _require_plain(os.stat(path, follow_symlinks=follow), path)  # noqa: PTH116
+        fd = os.open(path, _READ | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
     except ValueError as error:  # a NUL, or a letter that no file name has
         raise OSError(errno.EINVAL, "its name cannot be that of a file", repr(path)) from error
     try:
@@ -112,7 +131,7 @@ def _opened(path: Path) -> int:
 
 def _require_plain(status: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
     if status.st_dev in _pseudo_devices():
@@ -140,7 +159,7 @@ def _read(fd: int, limit: int, path: Path) -> bytes:
 # --- answers ---------------------------------------------------------------------------------
 
 
-def read_answer(stream: IO[bytes], limit: int = LONGEST_ANSWER) -> bytes:
+def read_answer(stream: IO[bytes], limit: int = LARGEST) -> bytes:
     """Read a pipe or a body to its end. Raises ``OSError`` for more than ``limit`` bytes.
 
     The time limit is the caller's, who can end the other side.
@@ -153,6 +172,58 @@ def read_answer(stream: IO[bytes], limit: int = LONGEST_ANSWER) -> bytes:
     if not left:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
     return b"".join(pieces)
+
+
+def ask_program(
+    argv: Sequence[str],
+    seconds: float,
+    limit: int = LARGEST,
+    *,
+    said: bytes = b"",
+    env: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Run a program of others with ``said`` on its input; return its exit code and its stdout.
+
+    Its stderr is dropped. Raises ``OSError`` if it cannot be started, does not end in time, or
+    says more than ``limit`` bytes; it is killed then.
+    """
+    import subprocess  # noqa: PLC0415 - few commands ask one
+    from threading import Timer  # noqa: PLC0415
+
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        start_new_session=True,
+    ) as child:
+        assert child.stdin  # noqa: S101 - they are pipes
+        assert child.stdout  # noqa: S101
+
+        def end() -> None:
+            # With everything that it has started: that has our pipe, too.
+            if sys.platform == "win32":
+                child.kill()
+                return
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+        late = Timer(seconds, end)
+        late.start()
+        try:
+            with suppress(BrokenPipeError), child.stdin as stdin:
+                stdin.write(said)
+            answer = read_answer(child.stdout, limit)
+            code = child.wait()
+        except BaseException:
+            end()
+            raise
+        finally:
+            late.cancel()
+            late.join()
+    return code, answer
 
 
 # --- JSON ------------------------------------------------------------------------------------
@@ -169,13 +240,15 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 def parse_json(
     data: bytes | str,
     *,
+    ours: bool = False,
     parse_int: Callable[[str], int] | None = None,
     parse_float: Callable[[str], Any] | None = None,
 ) -> Any:
     """Decode JSON of others; refuse what two readers may understand differently.
 
     Refused are repeated keys, NaN, Infinity, floats that become infinite (1e999), integers of more
-    than 20 characters, lone surrogates, and more than 32 levels. ``parse_int`` and ``parse_float``
+    than 20 characters, lone surrogates, and more than 32 levels. In documents of ``ours`` a lone
+    surrogate may stand for a byte of a path that is not UTF-8. ``parse_int`` and ``parse_float``
     may refuse more. Raises ``ValueError`` only.
     """
     try:
@@ -192,13 +265,15 @@ def parse_json(
     _require_shallow(value)
     # Bytes can only have one as an escape. Two of them may be one letter.
     if isinstance(data, str) or _SURROGATE.search(text):
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        json.dumps(value, ensure_ascii=False).encode(
+            "utf-8", "surrogateescape" if ours else "strict"
+        )
     return value
 
 
-def parse_object(data: bytes | str) -> dict[str, Any]:
+def parse_object(data: bytes | str, *, ours: bool = False) -> dict[str, Any]:
     """Decode a JSON object, as ``parse_json``. Raises ``ValueError``, also for other values."""
-    value = parse_json(data)
+    value = parse_json(data, ours=ours)
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004 - one error for callers
     return value

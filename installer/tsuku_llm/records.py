@@ -28,7 +28,7 @@ Table = Mapping[str, Reader[Any]]
 
 def parse(data: bytes, read: Reader[_T]) -> _T:
     """Decode JSON as ``foreign.parse_json`` does, and read its value. Raises ``ValueError``."""
-    return read(parse_json(data), "it")
+    return read(parse_json(data, ours=True), "it")
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
@@ -84,6 +84,21 @@ def speed(value: Any, name: str) -> float:
     if type(value) in (int, float) and 0 <= value < _LARGEST:
         return float(value)
     raise ValueError(f"{name} is not a speed")
+
+
+web_address = matching(r"https?://[!-~]{1,4096}")
+"""A URL that a browser may get: no file, no script, and nothing that is read as an option."""
+
+
+def moment(value: Any, name: str) -> str:
+    """Read a time in UTC, to the second, as this program writes it; return its text."""
+    from datetime import datetime  # noqa: PLC0415 - a start reads none
+
+    written = text(value, name)
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written, re.ASCII):
+        raise ValueError(f"{name} is {written[:80]!r}, which is no time")
+    datetime.fromisoformat(written[:-1])  # a day that exists
+    return written
 
 
 digest = matching("[0-9a-f]{64}")

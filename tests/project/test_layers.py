@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "folders": frozenset({"disk", "files", "errors", "ownership"}),
     "local_host": frozenset({"driver_child", "errors"}),
     "host": frozenset({"driver_child", "errors", "local_host"}),
-    "snapshot": frozenset({"errors", "host"}),
+    "snapshot": frozenset({"errors", "files", "host"}),
     "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"})
     | {"system_limits"},
     "trust": frozenset({"errors"}),
@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "bundle_start": frozenset(),
     "program_wheels": frozenset(),
     "fetch": frozenset({"_version", "config", "disk", "errors", "files", "manifest", "safe_text"})
-    | {"bundle_file"},
+    | {"bundle_file", "records"},
     "archive": frozenset({"backends", "disk", "errors", "manifest", "tree_entry"}),
     "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
     | {"tree_entry"},

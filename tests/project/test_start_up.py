@@ -27,13 +27,13 @@ WATCHING = {"ctypes", "selectors", "subprocess"}
 BUDGETS = {
     "--version": (4, 11),
     "--help": (17, 100),
-    "list": (53, 137),
-    "which": (47, 129),
-    "serve --exec -- -m x": (72, 166),
-    "serve --exec --fallback -- -m x": (72, 166),
-    "serve -- -m x": (86, 187),
-    "run llama-server": (54, 147),
-    "config list": (27, 103),
+    "list": (54, 137),
+    "which": (48, 129),
+    "serve --exec -- -m x": (73, 166),
+    "serve --exec --fallback -- -m x": (73, 166),
+    "serve -- -m x": (87, 187),
+    "run llama-server": (55, 147),
+    "config list": (28, 103),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

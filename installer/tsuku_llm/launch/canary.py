@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.gpu_use import CanaryResult
 from tsuku_llm.launch.health import connect
@@ -78,8 +79,9 @@ def api_key(wishes: Wishes) -> str | None:
         # Several keys are separated by commas.
         return wishes.key.partition(",")[0]
     if wishes.key_file:
-        with open(wishes.key_file, encoding="utf-8") as file:  # noqa: PTH123
-            return next((line.strip() for line in file if line.strip()), None)
+        # Not from a pipe: the server would then not get what we have read.
+        lines = read_foreign(wishes.key_file).decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in lines if line.strip()), None)
     return None
 
 

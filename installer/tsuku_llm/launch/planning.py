@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import UnsafeLocation, UsageError
+from tsuku_llm.foreign import kernel_text
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.report import Placement
@@ -208,8 +209,7 @@ def _is_wsl() -> bool:
     """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
     # Not the variables WSL_*: services do not inherit them.
     try:
-        with open(_KERNEL_RELEASE, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return "microsoft" in file.read().lower()
+        return "microsoft" in kernel_text(_KERNEL_RELEASE).lower()
     except OSError:
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import site
 import sys
@@ -15,6 +14,7 @@ from urllib.request import url2pathname
 
 import tsuku_llm
 from tsuku_llm.bundle_start import COMPLETE
+from tsuku_llm.foreign import parse_object
 from tsuku_llm.own_copy import NAME, CopyFacts, Updater, updater_of
 
 _TOOLS = ("uv", "pipx", "git")
@@ -73,10 +73,10 @@ def _recorded(own: Distribution | None) -> dict[str, Any]:
     """Return the content of direct_url.json: empty for what came from an index."""
     text = own.read_text("direct_url.json") if own else None
     try:
-        found = json.loads(text or "{}")
+        found = parse_object(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("url"), str) else {}
+    return found if isinstance(found.get("url"), str) else {}
 
 
 def _clone_of(prefix: Path) -> Path | None:

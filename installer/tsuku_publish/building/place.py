@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
 
@@ -152,7 +153,7 @@ class ToolPlace:
     def text(self, path: Path) -> str:
         """Return a file's text; "" if it cannot be read."""
         try:
-            return self.outside(path).read_text("utf-8", "replace")
+            return read_foreign(self.outside(path)).decode("utf-8", "replace")
         except OSError:
             return ""
 
