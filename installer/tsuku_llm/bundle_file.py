@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import stat
 import zipfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,6 +28,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BadBundle, UnsafeArchive, UsageError
 from tsuku_llm.files import TEMPORARY_SUFFIX, flush_folder, rename, seal_file, unique
 from tsuku_llm.folders import opened
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.records import digest, encode, many, optional, parse, record, text
 
 DESCRIPTION = "bundle.json"
@@ -267,15 +267,10 @@ class BundleFile:
 def opened_bundle(path: Path) -> Iterator[BundleFile]:
     """Open a bundle for the block. Raises ``UsageError`` without the file, ``BadBundle``."""
     try:
-        # A fifo must not block the open.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        opened_file = open_foreign(path)
     except OSError as error:
         raise _not_opened(path, error.strerror or str(error)) from error
-    with ExitStack() as stack:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise _not_opened(path, "it is not a file")
-        file = stack.enter_context(open(descriptor, "rb"))  # noqa: PTH123  # opened with flags
+    with opened_file as file:
         with disk_errors("reading the bundle", path):
             bundle = BundleFile(path, file)
         # Not the errors of what the caller does with it: another disk may be full.

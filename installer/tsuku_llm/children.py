@@ -77,6 +77,64 @@ def run(
     return subprocess.run(command, cwd=cwd, env=environment(env), **options)  # noqa: PLW1510
 
 
+def answer(
+    command: Sequence[str | Path],
+    seconds: float,
+    limit: int,
+    *,
+    said: bytes = b"",
+    env: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Run a program of others with ``said`` on its input; return its exit code and its stdout.
+
+    Its stderr is dropped. Raises ``OSError`` if it cannot be started, does not end in time, or
+    says more than ``limit`` bytes; it is killed then.
+    """
+    import subprocess  # noqa: PLC0415
+    from contextlib import suppress  # noqa: PLC0415
+    from threading import Timer  # noqa: PLC0415
+
+    from tsuku_llm.foreign import read_answer  # noqa: PLC0415
+
+    pipe = subprocess.PIPE
+    child = start(
+        command,
+        env=env,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def end() -> None:
+        # With everything that it has started: that has our pipe, too.
+        if sys.platform == "win32":
+            child.kill()
+            return
+        import signal  # noqa: PLC0415
+
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    with child:
+        assert child.stdin  # noqa: S101 - they are pipes
+        assert child.stdout  # noqa: S101
+        late = Timer(seconds, end)
+        late.start()
+        try:
+            with suppress(BrokenPipeError), child.stdin as stdin:
+                stdin.write(said)
+            heard = read_answer(child.stdout, limit)
+            code = child.wait()
+        except BaseException:
+            end()
+            raise
+        finally:
+            late.cancel()
+            late.join()
+    return code, heard
+
+
 def which(program: str, environ: Mapping[str, str] | None = None) -> str | None:
     """Return the path of a program that a child would find by its name."""
     import shutil  # noqa: PLC0415

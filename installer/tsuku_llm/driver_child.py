@@ -24,7 +24,6 @@ that reads its pipe. Only the ``Asking`` thread changes the state of a ``Child``
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import signal
@@ -36,6 +35,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
+
+from tsuku_llm.foreign import parse_object
 
 PATIENCE = 3.0
 """Seconds after which a question is slow: the user is told, and other children go on."""
@@ -362,10 +363,10 @@ def _not_started(questions: Sequence[str], reason: str) -> dict[str, DriverAnswe
 def _message(line: bytes, known: Sequence[str]) -> Mapping[str, Any] | None:
     """Read one line of the protocol; return None for other output, which a driver wrote there."""
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
+        message = parse_object(line, ours=True)
+    except ValueError:
         return None
-    if not isinstance(message, dict) or "ask" not in message:
+    if "ask" not in message:
         return None
     return message if message["ask"] is None or message["ask"] in known else None
 

@@ -292,6 +292,21 @@ else:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Replace a file by a text in one step: a reader sees the old text or the new one."""
+    """Replace a file that the user names, as ``replace_output``. Raises ``StoreError``."""
     with disk_errors(f"writing {path.name}", path.parent):
-        replace_file(path, text.encode("utf-8"))
+        replace_output(path, text)
+
+
+def replace_output(path: Path, text: str) -> None:
+    """Replace a file by a text in one step: a reader sees the old text or the new one.
+
+    Raises ``OSError``, also for a link, a pipe or a device: neither its target is written, nor
+    is it replaced itself.
+    """
+    mode = FILE_MODE
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        mode = stat.S_IMODE(status.st_mode)
+    replace_file(path, text.encode("utf-8"), mode)

@@ -11,6 +11,8 @@ import functools
 import os
 import sys
 
+from tsuku_llm.foreign import kernel_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
@@ -72,8 +74,7 @@ class LocalHost:
     def read_text(self, path: str) -> str | None:
         """Answer as ``Host`` describes."""
         try:
-            with open(self._root + path, "rb") as file:  # noqa: PTH123
-                return file.read(READ_LIMIT).decode("utf-8", "replace")
+            return kernel_text(self._root + path, READ_LIMIT)
         except (OSError, ValueError):
             return None
 

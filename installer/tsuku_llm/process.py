@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.foreign import read_kernel
+
 _PAUSE = 0.02
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -78,13 +80,13 @@ if sys.platform == "linux":
             state, ticks = _fields(pid)
             if state not in (b"Z", b"X"):
                 # Each boot counts ticks from zero: the boot id tells one boot from another.
-                return f"{_BOOT.read_bytes().strip().decode()}:{ticks}"
+                return f"{read_kernel(_BOOT).strip().decode()}:{ticks}"
         return None
 
     def _fields(pid: int) -> tuple[bytes, int]:
         """Read the state of a process, and its start in ticks since boot (proc_pid_stat(5))."""
         # The name in parentheses may contain spaces and parentheses: split after the last one.
-        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        words = read_kernel(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         return words[0], int(words[19])
 
     def _send(process: Process, number: int) -> bool:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
+
+from tsuku_llm.foreign import parse_json
 
 _T = TypeVar("_T")
 _LARGEST = 1 << 53
@@ -25,17 +27,8 @@ Table = Mapping[str, Reader[Any]]
 
 
 def parse(data: bytes, read: Reader[_T]) -> _T:
-    """Decode JSON and read its value; repeated keys, NaN and Infinity are refused.
-
-    Raises ``ValueError``.
-    """
-    try:
-        value = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_no_repeats, parse_constant=_no_constant
-        )
-        return read(value, "it")
-    except RecursionError as error:  # also from a reader that shows a deeply nested value
-        raise ValueError("it is nested too deep") from error
+    """Decode JSON as ``foreign.parse_json`` does, and read its value. Raises ``ValueError``."""
+    return read(parse_json(data, ours=True), "it")
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
@@ -50,17 +43,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a key appears twice")
-    return document
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
 
 
 # --- readers ---------------------------------------------------------------------------------
@@ -102,6 +84,21 @@ def speed(value: Any, name: str) -> float:
     if type(value) in (int, float) and 0 <= value < _LARGEST:
         return float(value)
     raise ValueError(f"{name} is not a speed")
+
+
+web_address = matching(r"https?://[!-~]{1,4096}")
+"""A URL that a browser may get: no file, no script, and nothing that is read as an option."""
+
+
+def moment(value: Any, name: str) -> str:
+    """Read a time in UTC, to the second, as this program writes it; return its text."""
+    from datetime import datetime  # noqa: PLC0415 - a start reads none
+
+    written = text(value, name)
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written, re.ASCII):
+        raise ValueError(f"{name} is {written[:80]!r}, which is no time")
+    datetime.fromisoformat(written[:-1])  # a day that exists
+    return written
 
 
 digest = matching("[0-9a-f]{64}")

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tsuku_llm.errors import SnapshotError
+from tsuku_llm.files import replace_output
+from tsuku_llm.foreign import parse_object, read_foreign
 from tsuku_llm.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Raw
 
 FORMAT = 1
@@ -96,11 +98,11 @@ class RecordingHost:
         """
         text = json.dumps(self.content(), indent=1, ensure_ascii=False)
         try:
-            path.write_text(text + "\n", "utf-8")
-        except OSError as error:
+            replace_output(path, text + "\n")
+        except (OSError, ValueError) as error:
             raise SnapshotError(
                 f"the recording cannot be written to {path}",
-                facts=(str(error),),
+                facts=(getattr(error, "strerror", None) or str(error),),
                 hint="choose another file: tsuku-llm probe --record FILE",
             ) from error
 
@@ -126,11 +128,12 @@ class ReplayHost:
         Raises ``SnapshotError`` if the file cannot be read or is not a recording.
         """
         try:
-            return cls(parse_recording(_read(path)), path.name)
-        except (OSError, ValueError, RecursionError) as error:
+            return cls(parse_recording(read_foreign(path, SIZE_LIMIT)), path.name)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
             raise SnapshotError(
                 f"{path} is not a recorded machine",
-                facts=(str(error)[:300],),
+                facts=(reason[:300],),
                 hint="make one with: tsuku-llm probe --record FILE",
             ) from error
 
@@ -166,15 +169,6 @@ class ReplayHost:
         return lambda: {question: known.get(question, ABSENT) for question in questions}
 
 
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        # One byte more than allowed shows that the file is too large.
-        data = file.read(SIZE_LIMIT + 1)
-    if len(data) > SIZE_LIMIT:
-        raise ValueError(f"it is larger than {SIZE_LIMIT:,} bytes")
-    return data
-
-
 # --- the file's shape --------------------------------------------------------------------
 
 
@@ -183,8 +177,8 @@ def parse_recording(data: bytes) -> Recording:
 
     Raises ``ValueError`` that says what is wrong with it.
     """
-    raw = json.loads(data.decode("utf-8"))
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+    raw = parse_object(data)
+    if raw.get("format") != FORMAT:
         raise ValueError(f"it is not a recording of format {FORMAT}")
     return Recording(
         system=_table(raw, "system", _scalar),

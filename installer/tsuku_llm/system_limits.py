@@ -10,6 +10,7 @@ import errno
 import sys
 
 from tsuku_llm.errors import SystemLimitReached
+from tsuku_llm.foreign import kernel_text
 
 _NO_THREAD = "can't start new thread"
 """How Python words the error, which is a plain ``RuntimeError``."""
@@ -78,8 +79,7 @@ def _of_cgroup() -> int | None:
     try:
         # In a container its own cgroup is mounted here. This may need a file that cannot be
         # opened any more: then the limit stays unknown.
-        with open(_PIDS, encoding="ascii") as file:  # noqa: PTH123
-            text = file.read(32).strip()
-    except (OSError, ValueError):
+        text = kernel_text(_PIDS, 32).strip()
+    except OSError:
         return None
     return int(text) if text.isdecimal() else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli
 
 from tsuku_llm.fetch import Network
+from tsuku_llm.foreign import parse_json, read_foreign, read_text
 from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.facts import Facts, UpstreamRelease, release_of
@@ -48,7 +49,7 @@ def load_origin(data: Path) -> Origin:
     """Read ``rules.toml``. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
-        raw = tomli.loads(path.read_text("utf-8"))["attestation"]
+        raw = tomli.loads(read_text(path))["attestation"]
         return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
 
 
@@ -155,9 +156,9 @@ def bundles_in(data: bytes) -> list[dict[str, Any]]:
 
 def _documents(data: bytes) -> list[Any]:
     try:
-        return [json.loads(data)]
+        return [parse_json(data)]
     except ValueError:
-        return [json.loads(line) for line in data.splitlines() if line.strip()]
+        return [parse_json(line) for line in data.splitlines() if line.strip()]
 
 
 def _bundles(document: Any) -> list[dict[str, Any]]:
@@ -214,7 +215,7 @@ def verified(
 def stored(data: Path, tag: str) -> list[dict[str, Any]]:
     """Return the recorded bundles of a release."""
     path = _path(data, tag)
-    return bundles_in(path.read_bytes()) if path.is_file() else []
+    return bundles_in(read_foreign(path)) if path.is_file() else []
 
 
 def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
@@ -294,7 +295,7 @@ def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
     """Return the files (name, SHA-256) that a provenance statement names."""
     kind, data = payload
     try:
-        statement = json.loads(data)
+        statement = parse_json(data)
         what, predicate = statement["_type"], statement["predicateType"]
         subjects = {
             (each["name"], each["digest"].get("sha256", "")) for each in statement["subject"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tsuku_llm.foreign import open_foreign
 from tsuku_publish.errors import PublishError
 from tsuku_publish.fatbin import SECTION, DeviceCode, device_code
 from tsuku_publish.offload import SECTIONS, gfx_targets
@@ -93,7 +94,7 @@ def _needs_of_elf(path: Path) -> Needs | None:
     """
     from elftools.elf.elffile import ELFFile  # noqa: PLC0415
 
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         if file.read(len(_ELF)) != _ELF:
             return None
         try:
@@ -214,7 +215,7 @@ def _needs_of_pe(path: Path) -> Needs | None:
 
     Raises ``PublishError`` for one that cannot be read.
     """
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         if file.read(len(_PE)) != _PE:
             return None
         try:

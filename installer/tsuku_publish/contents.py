@@ -14,6 +14,7 @@ from typing import Any
 
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.foreign import open_foreign, parse_json, read_text
 from tsuku_llm.manifest import Artifact, Measured
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.binaries import Needs, Version, needs_of
@@ -73,7 +74,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
 
     Raises ``PublishError``.
     """
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         # Verify before unpacking: only the recorded archive may be opened.
         measured = Measured.of(file)
     size = measured.size
@@ -103,7 +104,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
 
 def _loaded(path: Path) -> Contents:
     with reading(path):
-        raw = json.loads(path.read_text("utf-8"))
+        raw = parse_json(read_text(path))
         return Contents(
             raw["listing"],
             raw["floors"],

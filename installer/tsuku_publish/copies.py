@@ -12,7 +12,11 @@ from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.errors import HttpStatusError, TsukuError
-from tsuku_publish.errors import PublishError, in_one_line
+from tsuku_llm.foreign import read_foreign
+from tsuku_publish.errors import PublishError, in_one_line, reading
+
+_LARGEST_WHEEL = 256 << 20
+"""Bytes of a wheel, which may be the program's own."""
 
 _LARGEST = 5_000_000
 """Bytes of one file of a repository at most; clients have the same limit."""
@@ -41,7 +45,10 @@ class RepositoryFolder:
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
         file = self.path / name
-        return file.read_bytes() if file.is_file() else None
+        if not file.is_file():
+            return None
+        with reading(file):
+            return read_foreign(file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +96,10 @@ class WheelCopy:
         """Find the repository's folder in a wheel. Raises ``PublishError``."""
         end = "/metadata/timestamp.json"
         try:
-            with zipfile.ZipFile(path) as wheel:
+            content = read_foreign(path, _LARGEST_WHEEL)
+            with zipfile.ZipFile(io.BytesIO(content)) as wheel:
                 found = [name.removesuffix(end) for name in wheel.namelist() if name.endswith(end)]
-            content = path.read_bytes()
-        except (OSError, zipfile.BadZipFile) as error:
+        except _DAMAGED as error:
             raise PublishError(f"{path} is no wheel: {error}") from error
         return cls(str(path), content, found[0] if found else EMBEDDED)
 

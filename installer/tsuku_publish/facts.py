@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tsuku_llm.foreign import parse_json, read_text
 from tsuku_publish.errors import PublishError, reading
 
 NAME = "upstream-releases.json"
@@ -45,7 +46,7 @@ class Facts:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         with reading(self._path):
-            self._raw: dict[str, Any] = json.loads(self._path.read_text("utf-8"))
+            self._raw: dict[str, Any] = parse_json(read_text(self._path))
         self.releases()  # raises now if the recorded data have another shape
 
     def releases(self) -> dict[str, UpstreamRelease]:

@@ -1,6 +1,5 @@
 """A repository as a folder of static files: written, and published to where clients look."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from filelock import FileLock, Timeout
 from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import parse_json, read_foreign
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, other_content, reading
@@ -54,7 +54,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     content than it has: clients keep the content that they saw first.
     """
     roots = {
-        f"metadata/{path.name}": path.read_bytes() for path in folder.glob("metadata/*.root.json")
+        f"metadata/{path.name}": read_foreign(path) for path in folder.glob("metadata/*.root.json")
     }
     whole = roots | dict(files)
     if FIRST_ROOT not in whole:
@@ -77,7 +77,7 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
     ``PublishError`` for what ``write`` refuses, and for a state older than the served one.
     """
     files = {
-        path.relative_to(source).as_posix(): path.read_bytes()
+        path.relative_to(source).as_posix(): read_foreign(path)
         for pattern in METADATA
         for path in source.glob(pattern)
     }
@@ -131,10 +131,10 @@ def _is_taken(path: Path, data: bytes) -> bool:
 
     A file's name has its version, except for the timestamp, which must have a newer one.
     """
-    if not path.is_file() or path.read_bytes() == data:
+    if not path.is_file() or read_foreign(path) == data:
         return False
     if path.name != "timestamp.json":
         return True
     with reading(path):
-        old, new = (json.loads(each)["signed"]["version"] for each in (path.read_bytes(), data))
+        old, new = (parse_json(each)["signed"]["version"] for each in (read_foreign(path), data))
         return bool(new <= old)

@@ -1,6 +1,5 @@
 """The answers of upstream's hosting service about releases; users' machines never ask it."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tsuku_llm import clock
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Network
+from tsuku_llm.foreign import parse_json
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.facts import Asset, UpstreamRelease
 
@@ -245,7 +245,7 @@ def _release(data: bytes, tag: str) -> Mapping[str, Any]:
 
 def _json(data: bytes, what: str) -> Any:
     try:
-        return json.loads(data)
+        return parse_json(data)
     except (ValueError, RecursionError) as error:
         raise PublishError(f"{what}: the service's answer is no JSON: {error}") from error
 

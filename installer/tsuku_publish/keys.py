@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
+from tsuku_llm.foreign import read_text
 from tsuku_llm.trust.keys import key_objections
 from tsuku_publish.errors import PublishError, reading
 
@@ -50,7 +51,7 @@ def load_public_keys(paths: Iterable[Path]) -> dict[str, SSlibKey]:
     raw: dict[str, str | PublicKeyTable] = {}
     for path in paths:
         with reading(path):
-            lines = tomli.loads(path.read_text("utf-8"))
+            lines = tomli.loads(read_text(path))
             raw |= msgspec.convert(lines, dict[str, str | PublicKeyTable])
     return read_public_keys(raw)
 

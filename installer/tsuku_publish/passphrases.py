@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tsuku_llm.foreign import open_foreign, read_answer
 from tsuku_publish.errors import PublishError
 
 VARIABLE = "TSUKU_LLM_PASSPHRASE"
@@ -95,10 +96,10 @@ def read_closed(path: Path, variable: str, *, closed: bool = True) -> str:
     content. ``closed`` False reads such a file all the same.
     """
     try:
-        with path.open("rb") as file:
+        with open_foreign(path) as file:
             if closed:
                 _require_closed(path, variable, os.fstat(file.fileno()))
-            return file.read().decode()
+            return read_answer(file).decode()
     except OSError as error:
         raise PublishError(f"{variable}: {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:

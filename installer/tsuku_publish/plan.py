@@ -12,6 +12,7 @@ import tomli
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.files import replace_file
+from tsuku_llm.foreign import read_foreign, read_text
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import PublishError, reading
@@ -119,7 +120,7 @@ def load_plan(data: Path) -> Plan:
     """Read ``repository.toml`` and ``revoked.json``. Raises ``PublishError``."""
     path = data / "repository.toml"
     with reading(path):
-        raw = msgspec.convert(tomli.loads(path.read_text("utf-8")), _RepositoryFile)
+        raw = msgspec.convert(tomli.loads(read_text(path)), _RepositoryFile)
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
@@ -257,7 +258,7 @@ def save_roles(plan: Plan, data: Path) -> None:
 
     path = data / "repository.toml"
     with reading(path):
-        document: Any = tomlkit.parse(path.read_text("utf-8"))
+        document: Any = tomlkit.parse(read_text(path))
         for name, key in plan.keys.items():
             if name not in document["keys"]:
                 line: Any = tomlkit.parse(key_line(name, key))
@@ -285,7 +286,7 @@ def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
 
     path = data / "repository.toml"
     with reading(path):
-        document: Any = tomlkit.parse(path.read_text("utf-8"))
+        document: Any = tomlkit.parse(read_text(path))
         channels = document["channels"]
         array = channels.setdefault(channel, [])
         # In place: a person may have written a comment beside a release that stays.
@@ -310,8 +311,8 @@ def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) 
 
     path = data / "repository.toml"
     with reading(path):
-        own: Any = tomlkit.parse(path.read_text("utf-8"))
-        document: Any = tomlkit.parse((gathered / path.name).read_text("utf-8"))
+        own: Any = tomlkit.parse(read_text(path))
+        document: Any = tomlkit.parse(read_text(gathered / path.name))
         for name in plan.delegated:
             if name not in signed and name in own["channels"]:
                 document["channels"][name] = own["channels"][name]
@@ -321,7 +322,7 @@ def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) 
             document.pop("signed", None)
     for name in PLAN_FILES[1:]:
         if (gathered / name).exists():
-            replace_file(data / name, (gathered / name).read_bytes())
+            replace_file(data / name, read_foreign(gathered / name))
     replace_file(path, tomlkit.dumps(document).encode())
     save_roles(plan, data)
 

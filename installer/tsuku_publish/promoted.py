@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from tsuku_llm.files import replace_file
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.sightings import Sighting
@@ -46,7 +47,7 @@ def load_promoted(data: Path) -> tuple[Promotion, ...]:
     if not path.exists():
         return ()
     with reading(path):
-        return tuple(msgspec.json.decode(path.read_bytes(), type=list[Promotion]))
+        return tuple(msgspec.json.decode(read_foreign(path), type=list[Promotion]))
 
 
 def save_promoted(data: Path, promotions: Iterable[Promotion]) -> None:

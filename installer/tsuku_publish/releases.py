@@ -6,13 +6,13 @@ index. If a repository has only the first, it needs no rules.
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ManifestError
+from tsuku_llm.foreign import parse_json, read_text
 from tsuku_llm.manifest import require_release
 from tsuku_llm.trust import Copy
 from tsuku_publish.attestations import check_origin
@@ -55,7 +55,7 @@ def release_files(
     channels = {role: _channels(plan, role, unmeasured) for role in wanted}
     pinned = {each.release: each for each in plan.promoted} if TARGETS in wanted else {}
     kept = {
-        tag: json.loads(file)
+        tag: parse_json(file)
         for tag in channels.get(TARGETS, ())
         if tag in pinned and published and (file := _pinned(pinned[tag], published)) is not None
     }
@@ -205,7 +205,7 @@ def _load_own(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _own(path: Path) -> dict[str, Any]:
     with reading(path):
-        document: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        document: dict[str, Any] = parse_json(read_text(path))
     try:
         require_release(document)
     except ManifestError as error:

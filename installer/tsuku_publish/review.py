@@ -12,6 +12,7 @@ from typing import Any
 from tuf.api.metadata import Metadata
 
 from tsuku_llm import trust
+from tsuku_llm.foreign import parse_json
 from tsuku_llm.revocations import parse
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile
@@ -104,7 +105,7 @@ def review(
     after: dict[str, ReviewedRelease] = {}
     # The first role that lists a release signs it: targets, and then the channels in their order.
     for file in files:
-        document = json.loads(file.data)
+        document = parse_json(file.data)
         after.setdefault(
             document["release"], ReviewedRelease(file.role, file.sha256, file.custom, document)
         )
@@ -150,7 +151,7 @@ def _offers(
 ) -> Iterator[tuple[str, ReviewedRelease]]:
     """Yield each release of a verified repository, by its name."""
     for target in repository.targets.values():
-        document = json.loads(copy.read(target.name) or b"{}")
+        document = parse_json(copy.read(target.name) or b"{}")
         yield (
             target.custom["release"],
             ReviewedRelease(target.role, target.sha256, target.custom, document),

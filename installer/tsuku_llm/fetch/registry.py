@@ -7,13 +7,14 @@ verified like a file of any host.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.errors import BodyError, HttpStatusError
 from tsuku_llm.fetch.mirrors import RegistryPlace
+from tsuku_llm.foreign import parse_object
+from tsuku_llm.records import count
 
 if TYPE_CHECKING:
     from tsuku_llm.fetch.network import Network
@@ -77,12 +78,12 @@ def mirror_at(place: RegistryPlace, network: Network, deadline: float) -> Regist
 def parse_manifest(data: bytes, place: RegistryPlace) -> RegistryMirror:
     """Read a manifest. Raises ``BodyError``."""
     try:
-        document = json.loads(data)
+        document = parse_object(data)
         layers = (_layer(each) for each in document["layers"])
         found = dict(each for each in layers if each is not None)
         kind = document["artifactType"]
         root = str(document["annotations"][ROOT])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_mirror(place, str(error)) from error
     if kind != ARTIFACT:
         raise _no_mirror(place, f"its type is {str(kind)[:80]!r}")
@@ -98,8 +99,8 @@ def _no_mirror(place: RegistryPlace, reason: str) -> BodyError:
 
 
 def _layer(layer: Any) -> tuple[str, Blob] | None:
-    title = layer.get("annotations", {}).get(TITLE)
+    title = (layer.get("annotations") or {}).get(TITLE)
     found = _BLOB.fullmatch(layer["digest"])
     if not isinstance(title, str) or found is None:
         return None  # not made by this program: it leads to nothing
-    return title, Blob(found[1], int(layer["size"]))
+    return title, Blob(found[1], count(layer["size"], "size"))

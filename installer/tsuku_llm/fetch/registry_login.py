@@ -10,18 +10,17 @@ Credentials come from the files of docker and podman, and from the helpers that 
 from __future__ import annotations
 
 import base64
-import json
 import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from tsuku_llm import children
 from tsuku_llm.errors import BodyError, DownloadError, HttpStatusError
 from tsuku_llm.fetch.urls import host_of, scheme_of, shown
+from tsuku_llm.foreign import parse_object, read_foreign
 from tsuku_llm.secret import Secret
 
 Ask = Callable[[str, "Secret | None", bytes], bytes]
@@ -130,7 +129,7 @@ def _token(wanted: Challenge, known: Credentials | None, ask: Ask) -> str:
         form = urlencode({**grant, **asked, "client_id": "tsuku-llm"}).encode()
         url = wanted.realm
     else:
-        mark = "&" if urlsplit(wanted.realm).query else "?"
+        mark = "&" if "?" in wanted.realm else "?"
         url = f"{wanted.realm}{mark}{urlencode(asked)}"
         access = known.basic(url) if known else None
     try:
@@ -139,12 +138,12 @@ def _token(wanted: Challenge, known: Credentials | None, ask: Ask) -> str:
         error.hint = _hint(known)
         raise
     try:
-        document = json.loads(data)
-        token = document.get("token") or document["access_token"]
-        if isinstance(token, str) and token.isascii() and token.isprintable():
-            return token
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        pass
+        document = parse_object(data)
+    except ValueError:
+        document = {}
+    token = document.get("token") or document.get("access_token")
+    if token and isinstance(token, str) and token.isascii() and token.isprintable():
+        return token
     raise BodyError(
         f"{host_of(url)} gave no token",
         facts=(f"url: {shown(url)}",),
@@ -212,11 +211,9 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
 def _read(path: Path) -> Mapping[str, Any]:
     """Read a file of credentials; a file that is missing or damaged has none."""
     try:
-        with path.open("rb") as file:
-            document = json.loads(file.read(_LARGEST_FILE))
-    except (OSError, ValueError, RecursionError):
+        return parse_object(read_foreign(path, _LARGEST_FILE))
+    except (OSError, ValueError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -253,21 +250,20 @@ def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentia
     if not _HELPER.fullmatch(helper):
         raise _helper_failed(command, key, "its name is not that of a helper")
     try:
-        done = children.run(
-            [command, "get"],
-            input=key.encode(),
-            env=environ,
-            capture_output=True,
-            timeout=_HELPER_SECONDS,
+        code, said = children.answer(
+            [command, "get"], _HELPER_SECONDS, LARGEST_TOKEN, said=key.encode(), env=environ
         )
         # Helpers say on stdout that they know no credentials.
-        if done.returncode and b"credentials not found" in done.stdout:
+        if code and b"credentials not found" in said:
             return None
-        done.check_returncode()
-        document = json.loads(done.stdout)
-        user, secret = str(document["Username"]), str(document["Secret"])
-    except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError) as error:
+        document = {} if code else parse_object(said)
+    except (OSError, ValueError) as error:
         raise _helper_failed(command, key, str(error)) from error
+    if code:
+        raise _helper_failed(command, key, f"it ended with exit code {code}")
+    user, secret = document.get("Username"), document.get("Secret")
+    if not (isinstance(user, str) and isinstance(secret, str)):
+        raise _helper_failed(command, key, "its answer has no user and secret")
     return Credentials("" if user == _BY_TOKEN else user, Secret(secret))
 
 

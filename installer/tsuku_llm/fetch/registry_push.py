@@ -19,6 +19,7 @@ from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.registry import ARTIFACT, MANIFEST, ROOT, TITLE, Blob
 from tsuku_llm.fetch.retries import Retries
 from tsuku_llm.fetch.urls import shown
+from tsuku_llm.foreign import open_foreign
 
 _T = TypeVar("_T")
 
@@ -45,7 +46,7 @@ def of_file(path: Path, sha256: str) -> Content:
     """Make the content of a verified file on the disk."""
 
     def chunks() -> Iterator[bytes]:
-        with disk_errors("reading an archive", path.parent), path.open("rb") as file:
+        with disk_errors("reading an archive", path.parent), open_foreign(path) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
 

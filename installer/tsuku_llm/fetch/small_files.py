@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +22,7 @@ from tsuku_llm.fetch.http_get import answered, check_framing, check_no_page, che
 from tsuku_llm.fetch.network import Network
 from tsuku_llm.fetch.retries import Retries
 from tsuku_llm.fetch.urls import host_of, scheme_of, shown
+from tsuku_llm.foreign import open_foreign
 
 _CHUNK = 1 << 20
 
@@ -97,11 +96,7 @@ def local_chunks(url: str) -> Iterator[bytes]:
         if above.is_file():
             yield from _bundled_chunks(above, path.relative_to(above).as_posix())
             return
-        with open(path, "rb", opener=_opened) as file:  # Path.open takes no opener
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise DownloadError(
-                    f"{path} is not a regular file", hint="put the file itself there"
-                )
+        with open_foreign(path) as file:
             while chunk := file.read(_CHUNK):
                 yield chunk
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
@@ -111,7 +106,11 @@ def local_chunks(url: str) -> Iterator[bytes]:
             hint="check llm.mirror: the archives lie in its folder under their own names",
         ) from error
     except (OSError, ValueError) as error:
-        raise DownloadError(f"{path} cannot be read", facts=(str(error),)) from error
+        raise DownloadError(
+            f"{path} cannot be read",
+            facts=(getattr(error, "strerror", None) or str(error),),
+            hint="put the file itself there",
+        ) from error
 
 
 def _bundled_chunks(bundle: Path, name: str) -> Iterator[bytes]:
@@ -128,11 +127,6 @@ def _bundled_chunks(bundle: Path, name: str) -> Iterator[bytes]:
     except (BadBundle, UsageError) as error:
         # As of a mirror that does not work: the next one may have the file.
         raise DownloadError(error.message, facts=error.facts, hint=error.hint) from error
-
-
-def _opened(path: str, flags: int) -> int:
-    """Open a file; if it is a pipe, do not wait until another process writes into it."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def local_path(url: str) -> Path:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 
 from tsuku_llm.errors import TlsError
+from tsuku_llm.foreign import read_foreign
 
 _FILE, _FOLDER = "SSL_CERT_FILE", "SSL_CERT_DIR"
 
@@ -41,12 +42,12 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # OpenSSL's own error for a missing path does not say which variable names it.
     for name, path, exists in (
-        (_FILE, file, os.path.isfile),
+        (_FILE, file, _is_file),
         (_FOLDER, folder, _is_any_folder),
     ):
         if path and not exists(path):
             raise TlsError(
-                f"{name} names something that does not exist",
+                f"{name} names something that does not exist, or is no file of certificates",
                 facts=(f"{name}: {path}",),
                 hint=f"correct {name}, or unset it to use the system's certificates",
             )
@@ -60,6 +61,15 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
             hint="they must be PEM files",
         ) from error
     return context
+
+
+def _is_file(path: str) -> bool:
+    """Check that OpenSSL can read a file to its end: no pipe, no device, no giant."""
+    try:
+        read_foreign(path)
+    except OSError:
+        return False
+    return True
 
 
 def _is_any_folder(paths: str) -> bool:

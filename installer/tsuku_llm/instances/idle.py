@@ -7,9 +7,12 @@ that are opened and closed again (a monitor that asks ``/health``) do not keep a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+
+from tsuku_llm.foreign import read_kernel
 
 BUSY_SECONDS = 0.03
 """Seconds of processor time between two samples that count as a request.
@@ -79,10 +82,8 @@ def sample_activity(pid: int, sockets: Sequence[str] = ()) -> ActivitySample | N
         for socket in sockets:
             if sys.platform == "linux":
                 # The network namespace of the server is asked, which may be another one than ours.
-                with open(  # noqa: PTH123
-                    f"/proc/{pid}/net/unix", encoding="utf-8", errors="surrogateescape"
-                ) as file:
-                    connections |= connections_at(socket, file)
+                table = os.fsdecode(read_kernel(f"/proc/{pid}/net/unix"))
+                connections |= connections_at(socket, table.splitlines())
             else:
                 # There nothing tells the listening socket from a connection. It was opened first.
                 found = process.net_connections("unix")

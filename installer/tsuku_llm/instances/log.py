@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from tsuku_llm.foreign import open_foreign
+
 LIMIT = 4 << 20
 """Bytes of one file: more than a day of a busy server's log.
 
@@ -69,13 +71,14 @@ def follow_log(
 
     Raises ``OSError``.
     """
+    # Only the supervisor writes logs: a link or a pipe in the place of one is not followed.
     # The older file is missing as long as this name has had only one file.
-    with suppress(FileNotFoundError), older_log(path).open("rb") as file:
+    with suppress(FileNotFoundError), open_foreign(older_log(path), follow=False) as file:
         yield from _rest(file)
     goes_on = True
     # One round for each file: the supervisor may begin a new one at any time.
     while goes_on:
-        with path.open("rb") as file:
+        with open_foreign(path, follow=False) as file:
             goes_on = yield from _until_turned(file, path, is_over, pause)
 
 

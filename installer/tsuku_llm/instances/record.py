@@ -132,7 +132,7 @@ def unit_name(name: str) -> str:
 
 _text = records.checked(str, lambda text: len(text) <= _TEXT_LIMIT)
 _process = records.record(
-    Process, {"pid": records.checked(int, lambda pid: pid > 0), "started": _text}
+    Process, {"pid": records.checked(int, lambda pid: 0 < pid < 1 << 31), "started": _text}
 )
 
 _READ = records.record(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.gpu_use import CanaryResult
 from tsuku_llm.launch.health import connect
@@ -86,12 +87,12 @@ def api_key(wishes: Wishes) -> Secret | None:
             return Secret(key)
     if wishes.key_file:
         # As upstream reads it: lines, without empty ones and those that begin with "#". Blanks
-        # belong to a key. The "\r" of a file of Windows cannot: no header can have it.
-        with open(wishes.key_file, "rb") as file:  # noqa: PTH123
-            for line in file.read(_LARGEST).split(b"\n"):
-                key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
-                if key and not key.startswith("#"):
-                    return Secret(key)
+        # belong to a key. The "\r" of a file of Windows cannot: no header can have it. Not from a
+        # pipe: the server would then not get what we have read.
+        for line in read_foreign(wishes.key_file, _LARGEST).split(b"\n"):
+            key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
+            if key and not key.startswith("#"):
+                return Secret(key)
     return None
 
 

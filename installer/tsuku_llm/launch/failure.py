@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tsuku_llm.errors import BackendFailed, LaunchError
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.addresses import address_of
 from tsuku_llm.launch.causes import Diagnosis
 from tsuku_llm.launch.diagnosis import diagnose, ending, unknown
@@ -142,8 +143,8 @@ def distribution() -> str:
     """Return the family of this system's package manager, or "" for an unknown one."""
     system = {"win32": "windows"}.get(sys.platform, sys.platform)
     for path in _RELEASE_FILES:
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return family_of(system, file.read())
+        with suppress(OSError):
+            return family_of(system, kernel_text(path))
     return family_of(system)
 
 

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from tsuku_llm.foreign import kernel_text
+
 # Files whose content counts: the boot, the kernel, and each driver module's version.
 _READ = (
     "/proc/sys/kernel/random/boot_id",
@@ -79,8 +81,8 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     facts: list[str] = []
     for path in _READ:
-        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            facts.append(f"{path}: {' '.join(file.read().split())}")
+        with suppress(OSError):
+            facts.append(f"{path}: {' '.join(kernel_text(path).split())}")
     for path in _LISTED:
         with suppress(OSError):
             names = " ".join(sorted(os.listdir(path)))  # noqa: PTH208

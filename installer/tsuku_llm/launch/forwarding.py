@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+from tsuku_llm.foreign import read_kernel
+
 _CHUNK = 64 * 1024
 _SAME_EVENT = 0.2
 """Seconds within which the same signal again counts as one event.
@@ -149,9 +151,10 @@ def collect_orphans() -> None:
     ours = os.getpid()
     for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names
         # Suppressed: it has ended meanwhile, or its parent has collected it.
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+        with suppress(OSError):
+            stat = read_kernel(f"/proc/{name}/stat")
             # The program's name, in parentheses, may contain anything (proc_pid_stat(5)).
-            state, parent, _, session, *_ = file.read().rpartition(b")")[2].split()
+            state, parent, _, session, *_ = stat.rpartition(b")")[2].split()
             # Every process that we start leads a session: the server, a question to a driver.
             # Another thread may wait for such a one, and needs its exit code. So leave them.
             if state == b"Z" and int(parent) == ours and session != name.encode():

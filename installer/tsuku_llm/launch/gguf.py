@@ -7,16 +7,18 @@ from the format is no error, its layers are unknown.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-import stat
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from tsuku_llm.launch.model_header import ModelHeader, NotGguf, joined, parse_header, parts_of
-
-LARGEST_HEADER = 256 << 20
-"""Bytes that are read of one file; the largest vocabularies make headers of about 20 MB."""
+from tsuku_llm.foreign import open_foreign
+from tsuku_llm.launch.model_header import (
+    HeaderBudget,
+    ModelHeader,
+    joined,
+    parts_of,
+    read_growing,
+)
 
 _BLOCK = re.compile(r"blk\.(\d{1,5})\.")
 _OUTPUT = re.compile(r"output(?:_norm)?\.")
@@ -75,27 +77,19 @@ def read_header(path: str) -> ModelHeader:
     Raises ``OSError`` for a part that cannot be read, and ``ValueError`` for one that is no GGUF
     file.
     """
-    return joined([_read_file(part) for part in parts_of(path)])
+    budget = HeaderBudget()
+    return joined([_read_file(part, budget) for part in parts_of(path)])
 
 
-def read_beginning(path: str, length: int) -> bytes:
-    """Read the first bytes of a file. Raises ``OSError``, also for what is no regular file."""
-    with _opened(path) as file:
-        return file.read(length)
-
-
-def _opened(path: str) -> BinaryIO:
-    # Opening a pipe would wait for a writer.
-    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-        raise FileNotFoundError(f"{path} is not a regular file")
-    return open(path, "rb")  # noqa: PTH123
-
-
-def _read_file(path: str) -> ModelHeader:
-    with _opened(path) as file:
+def _read_file(path: str, budget: HeaderBudget) -> ModelHeader:
+    # Not mapped: another process may cut the file off, and the kernel would then end this one.
+    with open_foreign(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size == 0:  # an empty file cannot be mapped
-            raise NotGguf("no GGUF")
-        # Mapped: only the pages of the header are read, however large the model is.
-        with mmap.mmap(file.fileno(), min(size, LARGEST_HEADER), access=mmap.ACCESS_READ) as data:
-            return parse_header(data, size)
+        data = b""
+
+        def beginning(length: int) -> tuple[bytes, int]:
+            nonlocal data
+            data += file.read(length - len(data))
+            return data, size
+
+        return read_growing(beginning, budget)

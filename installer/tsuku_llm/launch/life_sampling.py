@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import takes_tasks
 from tsuku_llm.launch.fingerprint import seconds_asleep
@@ -243,8 +244,8 @@ class LifeSampler:
         lines: list[str] = []
         for name in ("unix",) if self._address.is_unix else ("tcp", "tcp6"):
             path = f"/proc/{self._pid}/net/{name}"
-            with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                lines += file
+            with suppress(OSError):
+                lines += kernel_text(path).splitlines()
         return is_connected(self._address, lines)
 
 
@@ -279,9 +280,8 @@ def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:
     for pid in pids:
         # A process of a router may have ended.
         with suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                # The name in brackets may contain anything (proc_pid_stat(5)).
-                fields = file.read().rpartition(")")[2].split()
+            # The name in brackets may contain anything (proc_pid_stat(5)).
+            fields = kernel_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
             reads += int(fields[9])
             known = True

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.fit import FreeMemory
 
 _NAME = "main memory"
@@ -62,6 +63,6 @@ def _fields(text: str) -> dict[str, int]:
 
 
 def _read(path: str) -> str:
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return file.read()
+    with suppress(OSError):
+        return kernel_text(path)
     return ""

@@ -8,21 +8,27 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    import mmap
+LARGEST_HEADER = 64 << 20
+"""Bytes that are read of one file; the largest vocabularies make headers of about 20 MB."""
 
-_MOST = 1 << 22
-"""Tensors, keys or items of an array that are read; more are no model."""
+_FIRST = 1 << 20
+"""Bytes that are read at first; each time that they are too few, four times as many."""
+
+_MOST = 1 << 16
+"""Keys, and tensors, that a model has at most; the largest one of 2026 has about 2,000 tensors."""
 
 _KEPT = 1 << 12
 """Items of an array of numbers that is kept: upstream has at most 512 layers."""
 
 _LONGEST = 1 << 10
 """Bytes of a text that is kept; templates and licences are not."""
+
+_MOST_PARTS = 1000
+"""Files of one model; the largest split models have about a hundred."""
 
 # How struct reads each type of a value: uint8, int8, uint16, int16, uint32, int32, float32, bool,
 # uint64, int64, float64.
@@ -37,6 +43,29 @@ _PART = re.compile(r"-0*1-of-(\d{1,5})\.gguf$")
 _ANY_PART = re.compile(r"-(\d{1,5})-of-(\d{1,5})\.gguf$")
 
 Number = int | float
+
+
+class HeaderBudget:
+    """What may be kept and read of all headers of one model, whatever they say.
+
+    A file of some kilobytes can claim any number of everything, and a sparse file can have it.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = {
+            "values": 1 << 17,  # keys, and numbers of arrays
+            "tensors": _MOST,
+            "bytes of names": 8 << 20,  # and of texts
+            "texts": 1 << 22,  # of arrays, which are only skipped: a vocabulary has 0.3 million
+        }
+
+    def take(self, what: str, count: int) -> None:
+        """Use a part of the budget. Raises ``NotGguf`` when it is used up."""
+        self.left[what] -= count
+        if self.left[what] < 0:
+            raise NotGguf(f"more {what} than a model has")
 
 
 class NotGguf(ValueError):
@@ -101,7 +130,7 @@ def parts_of(name: str) -> tuple[str, ...]:
     if "://" in name and (query := re.search("[?#]", name)):
         path, rest = name[: query.start()], name[query.start() :]
     found = _PART.search(path)
-    if found is None:
+    if found is None or int(found[1]) > _MOST_PARTS:
         return (name,)
     stem, count = path[: found.start()], found[1]
     numbers = range(1, int(count) + 1)
@@ -144,26 +173,49 @@ def parse_keys(data: bytes) -> tuple[Mapping[str, Number | str], int]:
     # The data end within a key.
     with suppress(struct.error, OverflowError, ShortHeader):
         tensors, keys = _counts(data)
+        budget = HeaderBudget()
         at = _FIRST_KEY
         for _ in range(keys):
-            key, at = _text(data, at)
-            at = _value(data, at, key, values, {})
+            key, at = _text(data, at, budget)
+            at = _value(data, at, key, values, {}, budget)
     return values, tensors
 
 
-def parse_header(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+def read_growing(
+    beginning: Callable[[int], tuple[bytes, int]], budget: HeaderBudget
+) -> ModelHeader:
+    """Read as much of a file as its header needs.
+
+    ``beginning`` returns the first bytes of the file, as many as it is asked for if there are so
+    many, and the size of the file. All parts of a model share a ``budget``. Raises ``NotGguf``,
+    and the errors of ``beginning``.
+    """
+    length = _FIRST
+    while True:
+        data, size = beginning(length)
+        before = dict(budget.left)
+        try:
+            return parse_header(data, size, budget)
+        except ShortHeader:
+            if len(data) < length or length >= LARGEST_HEADER:
+                raise NotGguf("the header does not end") from None
+        budget.left = before
+        length *= 4
+
+
+def parse_header(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
     """Parse the first bytes of a file of ``size`` bytes.
 
     Raises ``ShortHeader`` if the header is longer than ``data``, and ``NotGguf`` for anything else.
     """
     try:
-        return _parsed(data, size)
+        return _parsed(data, size, budget)
     # A number of 64 bits that no file has is an offset that Python's buffers do not take.
     except (struct.error, OverflowError) as error:
         raise ShortHeader("the header is longer") from error
 
 
-def _counts(data: bytes | mmap.mmap) -> tuple[int, int]:
+def _counts(data: bytes) -> tuple[int, int]:
     """Return how many tensors and how many keys a file has."""
     magic = bytes(data[:4])
     if not b"GGUF".startswith(magic):
@@ -174,19 +226,23 @@ def _counts(data: bytes | mmap.mmap) -> tuple[int, int]:
     return tensors, keys
 
 
-def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
+def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
     tensors, keys = _counts(data)
     values: dict[str, Number | str] = {}
     arrays: dict[str, tuple[Number, ...]] = {}
     at = _FIRST_KEY
     for _ in range(keys):
-        key, at = _text(data, at)
-        at = _value(data, at, key, values, arrays)
+        key, at = _text(data, at, budget)
+        at = _value(data, at, key, values, arrays, budget)
+    # A long text or array at the end was skipped, and not read.
+    if at > len(data):
+        raise ShortHeader("a value outside the header")
+    budget.take("tensors", tensors)
     found: list[tuple[int, str, tuple[int, ...]]] = []
     for _ in range(tensors):
-        name, at = _text(data, at)
+        name, at = _text(data, at, budget)
         (dimensions,) = struct.unpack_from("<I", data, at)
-        if dimensions > 8:  # noqa: PLR2004 - ggml has four
+        if dimensions > 4:  # noqa: PLR2004 - as ggml
             raise NotGguf("a tensor of too many dimensions")
         shape = struct.unpack_from(f"<{dimensions}Q", data, at + 4)
         at += 4 + 8 * dimensions + 4
@@ -194,8 +250,10 @@ def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
         at += 8
         found.append((offset, name, shape))
     # The data begin at the next multiple of the alignment; a tensor ends where the next begins.
-    alignment = int(values.get("general.alignment", _ALIGNMENT) or 1)
-    begin = -(-at // max(1, alignment)) * max(1, alignment)
+    alignment = values.get("general.alignment", _ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise NotGguf("an alignment that is no number")
+    begin = -(-at // alignment) * alignment
     ordered = sorted(found)
     ends = [offset for offset, _, _ in ordered[1:]] + [size - begin]
     table = []
@@ -206,16 +264,18 @@ def _parsed(data: bytes | mmap.mmap, size: int) -> ModelHeader:
     return ModelHeader(size, values, arrays, tuple(table))
 
 
-def _value(
-    data: bytes | mmap.mmap,
+def _value(  # noqa: PLR0913, PLR0917 - all of it is one step of the parser
+    data: bytes,
     at: int,
     key: str,
     values: dict[str, Number | str],
     arrays: dict[str, tuple[Number, ...]],
+    budget: HeaderBudget,
 ) -> int:
     """Read the type and the value of a key, and return the place behind it."""
     (kind,) = struct.unpack_from("<I", data, at)
     at += 4
+    budget.take("values", 1)
     if kind in _FORMATS:
         (values[key],) = struct.unpack_from("<" + _FORMATS[kind], data, at)
         return int(at + struct.calcsize(_FORMATS[kind]))
@@ -223,33 +283,40 @@ def _value(
         (length,) = struct.unpack_from("<Q", data, at)
         if length > _LONGEST:
             return int(at + 8 + length)
-        values[key], at = _text(data, at)
+        values[key], at = _text(data, at, budget)
         return at
     if kind == _ARRAY:
-        return _array(data, at, key, arrays)
+        return _array(data, at, key, arrays, budget)
     raise NotGguf(f"a value of the unknown type {kind}")
 
 
-def _text(data: bytes | mmap.mmap, at: int) -> tuple[str, int]:
+def _text(data: bytes, at: int, budget: HeaderBudget) -> tuple[str, int]:
     (length,) = struct.unpack_from("<Q", data, at)
     end = at + 8 + length
     if end > len(data):
         raise ShortHeader("a text outside the header")
+    budget.take("bytes of names", length)
     return data[at + 8 : end].decode("utf-8", "replace"), end
 
 
 def _array(
-    data: bytes | mmap.mmap, at: int, key: str, arrays: dict[str, tuple[Number, ...]]
+    data: bytes,
+    at: int,
+    key: str,
+    arrays: dict[str, tuple[Number, ...]],
+    budget: HeaderBudget,
 ) -> int:
     """Keep an array of numbers, skip any other, and return the place behind it."""
     inner, count = struct.unpack_from("<IQ", data, at)
     at += 12
     if inner in _FORMATS:
         if count <= _KEPT:
+            budget.take("values", count)
             arrays[key] = struct.unpack_from(f"<{count}{_FORMATS[inner]}", data, at)
         return int(at + struct.calcsize(_FORMATS[inner]) * count)
-    if inner != _STRING or count > _MOST:
+    if inner != _STRING:
         raise NotGguf("an array that no model has")
+    budget.take("texts", count)
     # The vocabulary: a quarter of a million texts, whose lengths must be read one by one.
     length_at = struct.Struct("<Q").unpack_from
     for _ in range(count):

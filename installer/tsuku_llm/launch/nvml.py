@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm import children
+from tsuku_llm.foreign import kernel_text, parse_json
 from tsuku_llm.launch.child import ChildEnd, ask
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.report import GpuHolder
@@ -192,7 +192,7 @@ _MOST = 1 << 20
 def parse_watched(line: str) -> NvidiaLine:
     """Parse one line of the child that watches; an empty value for anything else."""
     try:
-        document = json.loads(line)
+        document = parse_json(line)
         if "fault" in document:
             number, device = document["fault"], document["device"]
             name = "a GPU" if device is None else _name(device)
@@ -202,7 +202,7 @@ def parse_watched(line: str) -> NvidiaLine:
         if found is not None:
             found = found._replace(complete=found.complete and _knows_our_ids())
         return NvidiaLine(memory=found, lost=lost)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return NvidiaLine()
 
 
@@ -281,8 +281,8 @@ def _with_device(card: Card, device: NvidiaDevice, *, named: bool) -> Card:
 
 def _name_of(pid: int) -> str:
     path = f"/proc/{pid}/comm"
-    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return file.read().strip()
+    with suppress(OSError):
+        return kernel_text(path).strip()
     return ""
 
 
@@ -298,7 +298,7 @@ def _knows_our_ids() -> bool:
 def parse_memory(text: str) -> GpuMemory | None:
     """Parse the last line of the output, as drivers print too; None for anything else."""
     try:
-        document = json.loads(text.strip().rpartition("\n")[2])
+        document = parse_json(text.strip().rpartition("\n")[2])
         devices = [device for device in document["devices"] if device]
         single: list[NvidiaDevice] = []
         processes: dict[int, int | None] = {}
@@ -338,5 +338,5 @@ def parse_memory(text: str) -> GpuMemory | None:
             users=users,
             devices=tuple(single),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None

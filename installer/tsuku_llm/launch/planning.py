@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.errors import UnsafeLocation, UsageError
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.secret_arguments import handed_over
 
 if TYPE_CHECKING:
@@ -224,8 +225,7 @@ def _is_wsl() -> bool:
     """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
     # Not the variables WSL_*: services do not inherit them.
     try:
-        with open(_KERNEL_RELEASE, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-            return "microsoft" in file.read().lower()
+        return "microsoft" in kernel_text(_KERNEL_RELEASE).lower()
     except OSError:
         return False
 

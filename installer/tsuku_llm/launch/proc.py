@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import NamedTuple
 
+from tsuku_llm.foreign import kernel_text, read_beginning
 from tsuku_llm.launch.gpu_use import ProcessSample
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
@@ -172,9 +172,7 @@ def _first_part(part: re.Match[str]) -> str:
 def _is_gguf(path: str) -> bool:
     # By the content: a cache may name files by their digest. Opening a device could start work.
     with suppress(OSError):
-        if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            with open(path, "rb") as file:  # noqa: PTH123
-                return file.read(4) == b"GGUF"
+        return read_beginning(path, 4) == b"GGUF"
     return False
 
 
@@ -288,5 +286,4 @@ def _descriptors(folder: str) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        return file.read()
+    return kernel_text(path)

@@ -250,7 +250,8 @@ READ_REPORT = records.record(
     StartReport,
     {
         **dict.fromkeys(("name", "release", "id", "requested", "selected"), _text),
-        **dict.fromkeys(("verification", "host", "started_at"), _text),
+        **dict.fromkeys(("verification", "host"), _text),
+        "started_at": records.moment,
         "detected": records.many(_text),
         **dict.fromkeys(("supervisor", "pid"), _count),
         "ready": records.flag,
@@ -259,7 +260,8 @@ READ_REPORT = records.record(
             records.record(Sign, {"name": _text, "says": _verdict, "evidence": _text})
         ),
         **dict.fromkeys(("backend", "device", "driver"), records.optional(_text)),
-        **dict.fromkeys(("page_url", "base_url", "curl"), records.optional(_text)),
+        **dict.fromkeys(("page_url", "base_url"), records.optional(records.web_address)),
+        "curl": records.optional(_text),
         **dict.fromkeys(("port", "memory_total", "memory_used"), records.optional(_count)),
         **dict.fromkeys(("layers_offloaded", "layers_total"), records.optional(_count)),
         **dict.fromkeys(("model_bytes", "gpu_bytes"), records.optional(_count)),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.errors import LaunchError
+from tsuku_llm.foreign import parse_json, parse_object, read_answer
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.health import connect
 from tsuku_llm.secret import Secret
@@ -29,6 +30,9 @@ _TEXT = (
     "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
 )
 _HINT = "try the model with tsuku-llm serve: one that completes no text cannot be measured"
+_LARGEST = 1 << 20
+"""Bytes of an answer that are read."""
+
 _LONGEST = 200
 """Characters of the server's message that are shown."""
 
@@ -103,7 +107,7 @@ def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
 def _message(text: bytes) -> str:
     """Return the server's own message in an answer that refuses a request."""
     try:
-        return str(json.loads(text)["error"]["message"])[:_LONGEST]
+        return str(parse_json(text)["error"]["message"])[:_LONGEST]
     except (ValueError, KeyError, TypeError):
         return text[:_LONGEST].decode("utf-8", "replace").strip() or "it gave no reason"
 
@@ -126,7 +130,7 @@ def _ask(
                 headers,
             )
             answer = connection.getresponse()
-            text = answer.read()
+            text = read_answer(answer, _LARGEST)
         except HTTPException as error:
             raise OSError(str(error)) from error
     if answer.status != 200:  # noqa: PLR2004
@@ -135,7 +139,4 @@ def _ask(
             facts=(f"HTTP status {answer.status} for {path}",),
             hint=_HINT,
         )
-    document = json.loads(text)
-    if not isinstance(document, dict):
-        raise TypeError(f"{path}: not an object")
-    return document
+    return parse_object(text)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Protocol
 
 from tsuku_llm import children
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
@@ -282,6 +283,7 @@ def oom_kills() -> int:
 
     0 on systems without the counter.
     """
-    with suppress(OSError, ValueError), open(_VMSTAT, encoding="utf-8") as file:  # noqa: PTH123
-        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    with suppress(OSError, ValueError):
+        lines = kernel_text(_VMSTAT).splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
     return 0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tsuku_llm.launch.gguf import read_beginning
+from tsuku_llm.foreign import read_beginning
 from tsuku_llm.launch.model_header import NotGguf, Number, parse_keys
 from tsuku_llm.model_caches.walking import Seen
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tsuku_llm.launch.gguf import read_beginning
+from tsuku_llm.foreign import parse_object, read_foreign
 from tsuku_llm.model_caches.files import (
     ModelFile,
     Note,
@@ -59,6 +58,10 @@ def find_models(places: Sequence[ModelPlace]) -> FoundModels:
         except OSError as error:
             looked.append((place, True))
             notes.append(f"{place.folder} cannot be read: {error.strerror or error}")
+            continue
+        except ValueError:  # what names the folder has a letter that no path has
+            looked.append((place, False))
+            notes.append(f"a folder of {place.source} has a name that cannot be used")
             continue
         for model, key in found:
             if key not in known:
@@ -177,13 +180,13 @@ def _manifests(files: Sequence[Seen]) -> dict[str, tuple[str, str]]:
         if name is None:
             continue
         try:
-            manifest: Any = json.loads(_text(seen.path))
+            manifest = parse_object(_text(seen.path))
             paths = [
                 manifest[key]["rfilename"]
                 for key in ("ggufFile", "mmprojFile")
                 if manifest.get(key)
             ]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue
         repository = f"{name['owner']}/{name['name']}"
         start = f"{name['owner']}_{name['name']}_"
@@ -200,6 +203,6 @@ def _manifests(files: Sequence[Seen]) -> dict[str, tuple[str, str]]:
 def _text(path: str) -> str:
     """Return the text of a small file, "" if there is none."""
     try:
-        return read_beginning(path, _LARGEST).decode("utf-8", "replace")
+        return read_foreign(path, _LARGEST).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
-from tsuku_llm.launch.gguf import read_beginning
+from tsuku_llm.foreign import parse_object, read_foreign
 from tsuku_llm.model_caches.files import ModelFile, Note, note_unfinished, read_model_file
 from tsuku_llm.model_caches.places import OLLAMA
 from tsuku_llm.model_caches.walking import Seen, walk
@@ -62,12 +60,12 @@ def _name(host: str, namespace: str, model: str, tag: str) -> str:
 def _layers(path: str, note: Note) -> dict[str, str] | None:
     """Return the digest of the first layer of each kind; None, with a note, for no manifest."""
     try:
-        found: Any = json.loads(read_beginning(path, _LARGEST))
+        found = parse_object(read_foreign(path, _LARGEST))
         named = [(str(each["mediaType"]), str(each["digest"])) for each in found["layers"] or ()]
     except OSError as error:
         note(f"{path} cannot be read: {error.strerror or error}")
         return None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         note(f"{path} is no manifest of a model")
         return None
     return dict(reversed(named))

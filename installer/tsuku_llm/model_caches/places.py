@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from tsuku_llm.foreign import parse_object
 
 HUGGING_FACE, LLAMA_CPP, LM_STUDIO = "huggingface", "llama.cpp", "lm-studio"
 OLLAMA, FOLDER = "ollama", "folder"
@@ -93,8 +94,8 @@ def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[ModelPl
 
 def _downloads_folder(settings: str) -> str | None:
     try:
-        folder = json.loads(settings).get("downloadsFolder")
-    except (ValueError, AttributeError, RecursionError):
+        folder = parse_object(settings).get("downloadsFolder")
+    except ValueError:
         return None
     return folder if isinstance(folder, str) and folder else None
 

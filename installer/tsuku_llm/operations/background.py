@@ -7,7 +7,6 @@ only the folder of these records.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,10 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tsuku_llm import children
+from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
+from tsuku_llm.foreign import LARGEST, parse_object
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
 from tsuku_llm.instances.record import Record, ServerState, checked_name
@@ -93,7 +95,7 @@ def _followed(
     with child.stdout as stdout:
         # This never waits for good: the pipe closes if the supervisor dies, and one whose server
         # hangs gives up after ``--start-timeout``.
-        while line := stdout.readline():
+        while line := stdout.readline(LARGEST):
             said = _document(line)
             if "loading" in said:
                 on_loading(said["loading"])
@@ -112,8 +114,7 @@ def _followed(
 def _document(line: bytes) -> Mapping[str, Any]:
     """Return a line as a JSON object; empty if it is not one."""
     with suppress(ValueError):
-        document = json.loads(line)
-        return document if isinstance(document, dict) else {}
+        return parse_object(line, ours=True)
     return {}
 
 
@@ -225,7 +226,8 @@ def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, 
 def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:
     """Return a server's output so far, and with ``follow`` also what it writes until it ends.
 
-    Raises NotRunning if that name has no log, and LaunchError if the server is a service.
+    Raises NotRunning if that name has no log, and LaunchError if the server is a service. What it
+    returns raises StoreError.
     """
     instances = Instances(session.paths.state)
     path = instances.log(checked_name(name))
@@ -241,13 +243,19 @@ def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[byt
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
         _raise_not_running(instances, name)
     if not follow:
-        return read_log(path)
+        return _told(read_log(path), path)
 
     def is_over() -> bool:
         record = instances.find(name)
         return record is None or not record.state.is_up
 
-    return follow_log(path, is_over, lambda: time.sleep(_READING_PAUSE))
+    return _told(follow_log(path, is_over, lambda: time.sleep(_READING_PAUSE)), path)
+
+
+def _told(said: Iterator[bytes], path: Path) -> Iterator[bytes]:
+    """Yield a log as it is read. Raises StoreError, also for a link or a pipe in its place."""
+    with disk_errors(f"reading {path.name}", path.parent):
+        yield from said
 
 
 def _ended(instances: Instances, record: Record, grace: float) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tsuku_llm.config.editing import set_value
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.errors import BadModel, Declined, LaunchError, TsukuError
+from tsuku_llm.foreign import read_beginning
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import Speed, measure
@@ -176,8 +177,7 @@ def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
 def _checked(model: Path) -> Path:
     path = working_folder() / model
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
+        magic = read_beginning(path, len(_MAGIC))
     except OSError as error:
         raise BadModel(
             f"the model {path} cannot be read",

@@ -17,6 +17,7 @@ from tsuku_llm.errors import CannotCombine, DigestMismatch, TrustError
 from tsuku_llm.fetch.urls import file_name
 from tsuku_llm.files import drop_tree
 from tsuku_llm.fitting import usable_gpus
+from tsuku_llm.foreign import parse_object
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.launch.gate import gate
 from tsuku_llm.launch.planning import Build
@@ -304,5 +305,5 @@ def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[s
             for gpu, each in zip(api["gpus"], found.gpus, strict=True):
                 if each not in usable:
                     gpu["unusable"] = True
-    plain: dict[str, Any] = json.loads(json.dumps(facts))
+    plain: dict[str, Any] = parse_object(json.dumps(facts), ours=True)
     return plain

@@ -39,6 +39,7 @@ from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
 from tsuku_llm.fetch.pip_index import locked_wheels
 from tsuku_llm.fetch.urls import file_name
+from tsuku_llm.foreign import open_foreign, read_foreign
 from tsuku_llm.manifest import Artifact
 from tsuku_llm.mirror_folder import ARTIFACTS, MARKER, mirror_marker
 from tsuku_llm.operations.bundle_choice import BundleContents, BundleWish, bundle_contents
@@ -62,6 +63,8 @@ from tsuku_llm.safe_text import has_secret
 from tsuku_llm.snapshot import ReplayHost
 
 _CHUNK = 1 << 20
+_LARGEST_WHEEL = 256 << 20
+"""Bytes of a wheel in a bundle; the largest of this program's own has 5 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +272,7 @@ def _fetched(session: Session, artifacts: Sequence[Artifact]) -> Iterator[tuple[
 def _verified_chunks(file: Path, artifact: Artifact) -> Iterator[bytes]:
     """Read a verified file, and compare its digest again: another program may have changed it."""
     found = hashlib.sha256()
-    with disk_errors("reading an archive", file.parent), file.open("rb") as opened:
+    with disk_errors("reading an archive", file.parent), open_foreign(file) as opened:
         while chunk := opened.read(_CHUNK):
             found.update(chunk)
             yield chunk
@@ -378,7 +381,7 @@ def _wheels_of(
             locked_wheels(pins, target.options, scratch, network) as got,
             disk_errors("reading what pip fetched", session.store.partials),
         ):
-            found = {path.name: path.read_bytes() for path in got}
+            found = {path.name: read_foreign(path, _LARGEST_WHEEL) for path in got}
     except PackageIndexError as error:
         # Some packages have no wheels for every platform.
         error.hint += "; or leave the program out: --no-program"
@@ -409,7 +412,7 @@ def _given_wheel(path: Path) -> tuple[str, bytes]:
     """Read a wheel of this program that the user names. Raises ``UsageError``."""
     try:
         project, version = _project(path.name)
-        data = path.read_bytes()
+        data = read_foreign(path, _LARGEST_WHEEL)
     except (InvalidWheelFilename, OSError) as error:
         raise UsageError(
             f"{path} is no wheel that can be read", facts=(str(error),), hint="see: ci/package OUT"

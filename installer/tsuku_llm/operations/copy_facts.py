@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import site
 import sys
 import sysconfig
@@ -17,6 +16,7 @@ from urllib.request import url2pathname
 import tsuku_llm
 from tsuku_llm import children
 from tsuku_llm.bundle_start import COMPLETE
+from tsuku_llm.foreign import parse_object, read_text
 from tsuku_llm.own_copy import NAME, CopyFacts, Updater, updater_of
 
 _TOOLS = ("uv", "git")
@@ -77,11 +77,11 @@ def _index_of(prefix: Path) -> Iterator[tuple[str, str]]:
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         import tomli  # noqa: PLC0415 - only for a copy of uv
 
-        receipt = tomli.loads((prefix / "uv-receipt.toml").read_text("utf-8"))
+        receipt = tomli.loads(read_text(prefix / "uv-receipt.toml"))
         for each in receipt["tool"]["options"].get("index", ()):
             yield "UV_DEFAULT_INDEX" if each.get("default") else "UV_INDEX", str(each["url"])
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        noted = json.loads((prefix / "pipx_metadata.json").read_text("utf-8"))
+        noted = parse_object(read_text(prefix / "pipx_metadata.json"))
         words = noted["main_package"]["pip_args"]
         for word, after in zip(words, [*words[1:], ""], strict=True):
             if word in ("-i", "--index-url"):
@@ -94,10 +94,10 @@ def _recorded(own: Distribution | None) -> dict[str, Any]:
     """Return the content of direct_url.json: empty for what came from an index."""
     text = own.read_text("direct_url.json") if own else None
     try:
-        found = json.loads(text or "{}")
+        found = parse_object(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("url"), str) else {}
+    return found if isinstance(found.get("url"), str) else {}
 
 
 def _clone_of(prefix: Path) -> Path | None:

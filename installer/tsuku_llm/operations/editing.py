@@ -16,6 +16,7 @@ from tsuku_llm.config.file import read
 from tsuku_llm.config.settings import in_file, unique, warning_of
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import ConfigError, TsukuError, UsageError
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.operations.names import unknown_names
 from tsuku_llm.operations.session import Session
 from tsuku_llm.ownership import check_path
@@ -69,7 +70,7 @@ def _edited(
     while True:
         open_editor(copy)
         try:
-            after = copy.read_bytes()
+            after = read_foreign(copy)
         except OSError as error:
             raise UsageError(
                 "the editor left no file that can be read, and nothing was saved",
@@ -128,6 +129,6 @@ def _problems(session: Session, data: bytes) -> dict[tuple[str, str | None], Tsu
 def _has_work(copy: Path, start: bytes) -> bool:
     """Return whether the folder holds anything of the user: a changed copy, or an editor's file."""
     try:
-        return copy.read_bytes() != start or [*copy.parent.iterdir()] != [copy]
+        return read_foreign(copy) != start or [*copy.parent.iterdir()] != [copy]
     except OSError:
         return True

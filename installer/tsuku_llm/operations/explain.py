@@ -25,16 +25,15 @@ from tsuku_llm.errors import (
 from tsuku_llm.launch.fit import TOOL, Fit, FreeMemory
 from tsuku_llm.launch.fit_tool import NeedCorrection, ask_fit_tool, correction_of
 from tsuku_llm.launch.gate import list_devices
-from tsuku_llm.launch.gguf import LARGEST_HEADER, read_header
+from tsuku_llm.launch.gguf import read_header
 from tsuku_llm.launch.main_memory import main_memory
 from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.model_header import (
+    HeaderBudget,
     ModelHeader,
-    NotGguf,
-    ShortHeader,
     joined,
-    parse_header,
     parts_of,
+    read_growing,
 )
 from tsuku_llm.launch.placement import Card, place
 from tsuku_llm.launch.planning import Build
@@ -57,9 +56,6 @@ from tsuku_llm.probe import probe
 from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.receipt import Receipt
-
-_FIRST = 1 << 20
-"""Bytes of a model on a host that are fetched first; the next requests are for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +260,9 @@ def _header_of(network: fetch.Network, name: str) -> ModelHeader:
     try:
         if not name.lower().startswith(("http://", "https://")):
             return read_header(name)
-        return joined([_fetched(network, part) for part in parts_of(name)])
+        budget = HeaderBudget()
+        parts = (partial(_beginning, network, part) for part in parts_of(name))
+        return joined([read_growing(beginning, budget) for beginning in parts])
     except (HttpStatusError, BodyError, HostUnreachable) as error:
         # The other hints are about our own files: an update, or a mirror.
         error.hint = _OF_A_URL
@@ -290,14 +288,6 @@ _OF_A_URL = (
 )
 
 
-def _fetched(network: fetch.Network, url: str) -> ModelHeader:
-    """Fetch as much of a file as its header needs."""
-    length = _FIRST
-    while True:
-        found = fetch.beginning(url, length, network)
-        try:
-            return parse_header(found.data, found.size)
-        except ShortHeader:
-            if len(found.data) >= min(found.size, LARGEST_HEADER):
-                raise NotGguf("the header does not end") from None
-            length *= 4
+def _beginning(network: fetch.Network, url: str, length: int) -> tuple[bytes, int]:
+    found = fetch.beginning(url, length, network)
+    return found.data, found.size

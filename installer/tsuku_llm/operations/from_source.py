@@ -6,7 +6,6 @@ publisher's package. What it leaves is installed as an unsigned build.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -27,6 +26,7 @@ from tsuku_llm.disk import disk_errors, require_space
 from tsuku_llm.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
 from tsuku_llm.files import drop_tree, make_folder
 from tsuku_llm.fitting import TEGRA, ptx_serves, sass_serves
+from tsuku_llm.foreign import parse_object, read_answer, read_end
 from tsuku_llm.hardware import Hardware
 from tsuku_llm.operations.caches import NO_FOLDER
 from tsuku_llm.operations.copy_facts import copy_facts
@@ -298,9 +298,9 @@ def _asked(
                 child.terminate()
                 child.wait()
         answer.seek(0)
-        said = answer.read()
+        said = read_answer(answer)
     try:
-        document = json.loads(said)
+        document = parse_object(said, ours=True)
         error = document["error"]
     except (ValueError, KeyError, TypeError) as wrong:
         raise CompileFailed(
@@ -344,11 +344,8 @@ def _progress(log: Path, older: int) -> tuple[int, str]:
     The log tells it, behind what ``older`` bytes of an earlier run had. -1: no step yet.
     """
     try:
-        with log.open("rb") as file:
-            end = file.seek(0, 2)
-            # A build that begins again has a new log.
-            file.seek(max(0, end - _TAIL, older if older <= end else 0))
-            steps = _STEP.findall(file.read())
+        # A build that begins again has a new log.
+        steps = _STEP.findall(read_end(log, _TAIL, older))
     except OSError:
         return -1, ""
     if not steps:

@@ -18,8 +18,8 @@ from tsuku_llm.errors import (
     UsageError,
     did_you_mean,
 )
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.launch.fit import Fit
-from tsuku_llm.launch.gguf import read_beginning
 from tsuku_llm.launch.model_header import first_part
 from tsuku_llm.launch.wishes import last_value, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, find_models
@@ -67,7 +67,7 @@ def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundMod
 
 def _read(path: str) -> str | None:
     try:
-        return read_beginning(path, _SMALL_FILE).decode("utf-8", "replace")
+        return read_foreign(path, _SMALL_FILE).decode("utf-8", "replace")
     except OSError:
         return None
 

@@ -27,6 +27,7 @@ from tsuku_llm.errors import (
     UsageError,
 )
 from tsuku_llm.files import drop_tree
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.launch.causes import CPU_OVERRIDE
 from tsuku_llm.launch.devices import backend_named
 from tsuku_llm.launch.gate import gate, list_devices
@@ -203,7 +204,7 @@ def _filled(
             items = archive.copy_folder(path, artifact, aside)
             source = ArtifactRecord(path.as_uri(), _digest(items), _total(items))
         else:
-            with disk_errors("reading the build", path), path.open("rb") as file:
+            with disk_errors("reading the build", path), open_foreign(path) as file:
                 measured = Measured.of(file)
                 artifact = Artifact(
                     url=path.as_uri(), sha256=measured.sha256, size=measured.size, format=kind

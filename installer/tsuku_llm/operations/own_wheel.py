@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import tsuku_llm
 from tsuku_llm.errors import UsageError
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.operations.copy_facts import own_distribution
 
 _OF_THE_INSTALLER = re.compile(
@@ -91,7 +92,7 @@ def _recorded_files(own: Distribution) -> Iterator[tuple[str, bytes]]:
             # A man page: a file of the environment, and not of the package.
             name = f"{data}/{path.resolve().relative_to(prefix).as_posix()}"  # noqa: PLW2901
         try:
-            content = path.read_bytes()
+            content = read_foreign(path)
         except OSError as error:
             raise _refused(own, f"{path} cannot be read: {error.strerror}") from error
         if digest != f"sha256={_digest(content)}":

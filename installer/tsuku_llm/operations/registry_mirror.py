@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tsuku_llm import fetch
+from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.disk import require_space
 from tsuku_llm.errors import DownloadError, HttpStatusError, TrustError, UsageError
 from tsuku_llm.fetch.mirrors import RegistryPlace, parse_place
@@ -44,7 +45,9 @@ class RegistryCopy:
         blob = self.files.get(name)
         if blob is None:
             return None
-        return fetch.get(self.place.blob(blob.sha256), blob.size, self.network)
+        # The size is the registry's own word: no file of metadata is larger.
+        limit = min(blob.size, LARGEST_FILE)
+        return fetch.get(self.place.blob(blob.sha256), limit, self.network)
 
 
 def push_mirror(

@@ -18,6 +18,7 @@ from tsuku_llm.catalog.repositories import (
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
 from tsuku_llm.errors import DigestMismatch, DownloadError, MetadataError, TrustError, UsageError
+from tsuku_llm.foreign import read_beginning
 from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.refresh import refresh
 from tsuku_llm.operations.session import Session
@@ -88,8 +89,7 @@ def add(  # noqa: PLR0913 - all of it describes one repository
     keys and for metadata that the root did not sign.
     """
     try:
-        with root.open("rb") as file:
-            data = file.read(_ROOT_LIMIT + 1)
+        data = read_beginning(root, _ROOT_LIMIT + 1)
     except OSError as error:
         raise UsageError(
             f"the root of trust {root} cannot be read",

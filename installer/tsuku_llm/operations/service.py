@@ -11,6 +11,7 @@ from pathlib import Path
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError
 from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.addresses import ServerAddress
 
 _USUAL = ("render", "video")
@@ -26,7 +27,7 @@ def device_groups(dev: Path = Path("/dev"), groups: Path = Path("/etc/group")) -
     """Return the groups that may use this machine's GPUs, of those that exist."""
     names: dict[int, str] = {}
     with suppress(OSError):
-        for line in groups.read_text("utf-8", "replace").splitlines():
+        for line in kernel_text(groups).splitlines():
             name, _, rest = line.partition(":")
             number = rest.split(":")[1:2]
             if number and number[0].isdecimal():

@@ -12,6 +12,7 @@ from typing import IO
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import LaunchError, TsukuError
+from tsuku_llm.foreign import read_answer
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.report import StartReport
 from tsuku_llm.launch.speed import SPEED_CONTEXT
@@ -112,5 +113,5 @@ def _stderr_into(said: IO[bytes]) -> Iterator[None]:
 def _ended(code: int, said: IO[bytes]) -> LaunchError:
     with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
         said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
-        lines = said.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+        lines = read_answer(said).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
     return LaunchError(f"the server ended with exit code {code}", facts=tuple(lines))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tsuku_llm.errors import NotInstalled
 from tsuku_llm.files import open_to_lock, open_to_read
+from tsuku_llm.foreign import kernel_text
 
 if sys.platform != "win32":
     import fcntl
@@ -90,7 +91,7 @@ def _has_open(pid: int, file: str) -> bool:
 
 def _program(pid: int) -> str:
     with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+        return kernel_text(f"/proc/{pid}/comm").strip()
     return "ended"
 
 

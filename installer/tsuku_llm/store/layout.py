@@ -7,7 +7,6 @@ can have made, be of the right kind, and belong to this user or to root. Foreign
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore, StoreError
 from tsuku_llm.files import make_folder, read_small, write_new
 from tsuku_llm.folders import Folder, opened, temporaries
+from tsuku_llm.foreign import parse_object
 from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.installed import FILE
 from tsuku_llm.store.integrity import FINGERPRINT
@@ -178,7 +178,9 @@ def is_version(versions: Folder, name: str) -> bool:
     with suppress(OSError), versions.inner(name) as version:
         if all(map(version.is_file, (IN_USE, FINGERPRINT))):
             return True
-        with suppress(StoreError, ValueError, RecursionError):
-            receipt = json.loads(read_small(version.path / RECEIPT, RECEIPT_LIMIT) or b"null")
-            return isinstance(receipt, dict) and receipt.get("id") == name
+        with suppress(StoreError, ValueError):
+            receipt = parse_object(
+                read_small(version.path / RECEIPT, RECEIPT_LIMIT) or b"", ours=True
+            )
+            return receipt.get("id") == name
     return False

@@ -25,6 +25,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
 from tsuku_llm.files import open_to_read, read_small, set_mode
 from tsuku_llm.folders import opened
+from tsuku_llm.foreign import kernel_text
 from tsuku_llm.ownership import require_trusted_owner
 from tsuku_llm.process import Process
 from tsuku_llm.store.layout import LOCKS
@@ -336,7 +337,7 @@ def _is_stopped(pid: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        status = kernel_text(f"/proc/{pid}/stat")
     except OSError:
         return False
     return status.rpartition(")")[2].split()[:1] == ["T"]

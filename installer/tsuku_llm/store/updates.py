@@ -66,7 +66,9 @@ _JOURNAL = records.record(
     },
     format=FORMAT,
 )
-_MARK = records.record(RolledBack, dict.fromkeys(RolledBack._fields, records.text))
+_MARK = records.record(
+    RolledBack, {**dict.fromkeys(RolledBack._fields, records.text), "at": records.moment}
+)
 _MARKS = records.fields({"rolled_back": records.many(_MARK)}, format=FORMAT)
 
 

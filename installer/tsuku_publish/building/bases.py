@@ -15,6 +15,7 @@ from tsuku_llm import children
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UsageError, did_you_mean
 from tsuku_llm.files import rename
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.safe_text import printable
 from tsuku_publish.building.matrix import BaseSystem, BuildMatrix, NewerTools, Words
 from tsuku_publish.building.newer import add_newer, newer_tools
@@ -169,7 +170,7 @@ def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
             f"{base.root} is no root file system: it has no {_SHELL}",
             hint="name the folder into which a whole system was unpacked",
         )
-    with disk_errors("reading the base", base.root), shell.open("rb") as file:
+    with disk_errors("reading the base", base.root), open_foreign(shell) as file:
         header = file.read(_ELF_HEADER)
     order: Literal["little", "big"] = "big" if header[5:6] == b"\2" else "little"
     machine = int.from_bytes(header[18:], order)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.files import drop_tree, write_output
+from tsuku_llm.foreign import read_text
 from tsuku_publish.building.matrix import numbers
 from tsuku_publish.building.recipe import Recipe
 from tsuku_publish.building.running import run_logged
@@ -194,7 +195,7 @@ def _placed(flag: str, places: Mapping[str, str]) -> str:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text("utf-8")
+        return read_text(path)
     except OSError:
         return None
 

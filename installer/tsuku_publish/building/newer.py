@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm.errors import UsageError
+from tsuku_llm.foreign import read_text
 from tsuku_publish.binaries import needs_of
 from tsuku_publish.building.matrix import BaseSystem, NewerTools, numbers
 from tsuku_publish.building.place import Base
@@ -141,7 +142,7 @@ def _require_old_enough(suite: str, root: Path) -> None:
     glibc = Base(root).glibc()
     if glibc is None or not list_of_files.is_file():
         return
-    for name in list_of_files.read_text("utf-8").splitlines():
+    for name in read_text(list_of_files).splitlines():
         path = root / name
         if ".so" not in path.name or path.is_symlink() or not path.is_file():
             continue

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import children
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
 
@@ -153,7 +154,7 @@ class ToolPlace:
     def text(self, path: Path) -> str:
         """Return a file's text; "" if it cannot be read."""
         try:
-            return self.outside(path).read_text("utf-8", "replace")
+            return read_foreign(self.outside(path)).decode("utf-8", "replace")
         except OSError:
             return ""
 

@@ -20,6 +20,7 @@ from tsuku_llm import children
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.files import drop_tree, rename, unique
+from tsuku_llm.foreign import open_foreign, read_foreign
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.pack import format_of, opened
@@ -214,7 +215,7 @@ def _top(folder: Path, named: str) -> Path:
     """Return llama.cpp's own folder: the tree itself, or a folder or two below it."""
     for depth in range(_DEPTH):
         for path in sorted(folder.glob("*/" * depth + "CMakeLists.txt")):
-            if _PROJECT.search(path.read_text("utf-8", "replace")):
+            if _PROJECT.search(read_foreign(path).decode("utf-8", "replace")):
                 return path.parent
     raise UsageError(
         f"{named} is no source of llama.cpp",
@@ -285,13 +286,13 @@ def _time_of(archive: Path) -> int:
     times: list[float] = []
     with disk_errors("reading the source", archive.parent):
         if format_of(archive.name) == "zip":
-            with zipfile.ZipFile(archive) as packed:
+            with open_foreign(archive) as file, zipfile.ZipFile(file) as packed:
                 for each in packed.infolist():
                     with suppress(ValueError):
                         when = datetime(*each.date_time, tzinfo=timezone.utc)
                         times.append(when.timestamp())
         else:
-            with tarfile.open(archive) as unpacked:
+            with open_foreign(archive) as file, tarfile.open(fileobj=file) as unpacked:
                 # A comparison with "not a number" is false.
                 times = [each.mtime for each in unpacked if each.mtime <= _NEWEST_TIME]
     return int(max(times, default=0))
@@ -305,7 +306,7 @@ def _release(told: str | None, path: Path, top: Path) -> int:
         raise UsageError(f"{told} is no release of llama.cpp", hint="write it as --release b11434")
     about = top.parent / "PKG-INFO"
     if about.is_file():
-        text = about.read_text("utf-8", "replace")
+        text = read_foreign(about).decode("utf-8", "replace")
         if found := re.search(r"^Version: ([0-9]{3,7})\.0\.0\s*$", text, re.MULTILINE):
             return int(found[1])
     tag = _git(top, "describe", "--tags", "--exact-match")
@@ -352,14 +353,14 @@ def _options(top: Path) -> frozenset[str]:
     for name in ("CMakeLists.txt", "ggml/CMakeLists.txt"):
         path = top / name
         if path.is_file():
-            for match in _OPTION.finditer(path.read_text("utf-8", "replace")):
+            for match in _OPTION.finditer(read_foreign(path).decode("utf-8", "replace")):
                 found.add(match[1] or match[2])
     return frozenset(found)
 
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -12,10 +12,12 @@ import click
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish import revoked
 from tsuku_publish.attestations import Attest
 from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import DAY, FILE, FOLDER, data_option, root_option, tell, today
+from tsuku_publish.errors import reading
 from tsuku_publish.folder import locked
 from tsuku_publish.plan import load_plan
 from tsuku_publish.refresh import Refresh
@@ -63,7 +65,11 @@ def refresh(  # noqa: PLR0913 - each is an option
 
     require_rules(data)
     work = Refresh(data, os.environ, say)
-    work.record(tag, answer.read_bytes() if answer else None, unmeasured)
+    recorded = None
+    if answer:
+        with reading(answer):
+            recorded = read_foreign(answer)
+    work.record(tag, recorded, unmeasured)
     if download or folder:
         work.read_archives(tag, folder)
     found: documents.RefreshAnswer = {"release": tag, "notes": notes}
@@ -102,7 +108,11 @@ def attest(
         number, source = 0, None
         line = f"{tag}: not attested, and its release file says so"
     else:
-        number = work.prove(tag, [path.read_bytes() for path in bundles], trusted_root)
+        proofs = []
+        for path in bundles:
+            with reading(path):
+                proofs.append(read_foreign(path))
+        number = work.prove(tag, proofs, trusted_root)
         source = work.origin.repository
         line = f"{tag}: {number} archives come from {source}"
     found: documents.AttestAnswer = {

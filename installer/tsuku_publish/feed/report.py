@@ -1,9 +1,9 @@
 """What a run of the feed did, and what is measured by now that users know as not measured."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tsuku_llm.foreign import parse_json
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.facts import UpstreamRelease
@@ -63,6 +63,6 @@ def measured_since(plan: Plan, recorded: Mapping[str, UpstreamRelease]) -> tuple
         tag = str(target.custom["release"])
         measured = tag in recorded and recorded[tag].unmeasured is None
         if target.role == TARGETS and measured:
-            document = json.loads(copy.read(target.name) or b"{}")
+            document = parse_json(copy.read(target.name) or b"{}")
             found |= {tag} if "unmeasured" in document else set()
     return tuple(sorted(found, key=number, reverse=True))

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import tomli
 
+from tsuku_llm.foreign import read_foreign, read_text
 from tsuku_publish.errors import reading
 
 STATE = "feed.json"
@@ -66,7 +67,7 @@ def load_settings(data: Path) -> FeedSettings:
     """Read ``rules.toml``. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
-        raw = tomli.loads(path.read_text("utf-8"))
+        raw = tomli.loads(read_text(path))
         return msgspec.convert(raw.get("feed", {}), FeedSettings)
 
 
@@ -76,7 +77,7 @@ def load_state(data: Path) -> FeedState:
     if not path.exists():
         return FeedState()
     with reading(path):
-        stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        stored = msgspec.json.decode(read_foreign(path), type=_Stored)
         return FeedState(stored.etag, {*stored.taken}, stored.stopped)
 
 

@@ -1,6 +1,5 @@
 """The taking of one build of upstream: whole, attested, measured and started, then recorded."""
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from tsuku_llm import archive
 from tsuku_llm.errors import ManifestError
 from tsuku_llm.fetch import Network
+from tsuku_llm.foreign import parse_json
 from tsuku_llm.manifest import Artifact, require_release
 from tsuku_publish.attestations import (
     load_origin,
@@ -186,5 +186,5 @@ class ReleaseTaker:
 
 def _published(data: bytes) -> datetime:
     """Return when a release was published; ``parse_release`` has checked the form."""
-    stamp = str(json.loads(data)["published_at"])
+    stamp = str(parse_json(data)["published_at"])
     return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tsuku_llm.errors import ManifestError, UsageError
 from tsuku_llm.files import write_output
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.manifest import require_release
 from tsuku_llm.trust import decode_json
 
@@ -29,7 +30,7 @@ class Draft:
     def read(cls, path: Path) -> Draft:
         """Read a release file. Raises ``UsageError`` for a file that is not a JSON object."""
         try:
-            content = decode_json(path.read_bytes())
+            content = decode_json(read_foreign(path))
         except OSError as error:
             raise _unusable(path, error.strerror or str(error)) from error
         except (ValueError, RecursionError) as error:

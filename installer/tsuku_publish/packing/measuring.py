@@ -11,6 +11,7 @@ from typing import Any
 
 from tsuku_llm.backends import TABLE, facts_of
 from tsuku_llm.errors import UsageError
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
 from tsuku_publish.packing.pack import opened
@@ -273,7 +274,7 @@ def _require_same(what: str, codes: dict[str, Any]) -> None:
 
 def _platform_of(path: Path) -> str | None:
     """Return the platform of a file by its first bytes; None for a script and others."""
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         head = file.read(4096)
     try:
         if head.startswith(b"\x7fELF"):

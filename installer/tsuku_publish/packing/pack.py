@@ -16,6 +16,7 @@ from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.fetch.urls import shown
 from tsuku_llm.files import TEMPORARY_SUFFIX, rename, seal_file, unique
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.manifest import Artifact, Measured, can_fetch
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.draft import Draft
@@ -124,7 +125,7 @@ def _archive(tree: Path, part: Sequence[TreeEntry], place: Place) -> PackedArchi
 
 
 def _measured(path: Path) -> Measured:
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         return Measured.of(file)
 
 

@@ -13,6 +13,7 @@ from tsuku_llm.archive import unpack
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.fetch import Network, fetch
 from tsuku_llm.fetch.urls import shown
+from tsuku_llm.foreign import open_foreign
 from tsuku_llm.manifest import Artifact, Measured
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.pack import PackedArchive, format_of, require_fetchable
@@ -84,7 +85,7 @@ def _named(build: str) -> Artifact:
 def _artifact(
     named: Artifact, path: Path, unpacked: Path, top: Path, items: Sequence[TreeEntry]
 ) -> Artifact:
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         measured = Measured.of(file)
     return Artifact(
         url=named.url,
