@@ -252,6 +252,10 @@ ANSWERS = [
 
 ELSEWHERE = {
     "operations.repository": "tests/cli/test_repository.py, and the first check is the fingerprint",
+    "children": "``answer``, with the answer's reader",
+    "operations.bundle": "a wheel that pip has just verified",
+    "operations.renewed": "the settings of this program's own environment",
+    "operations.self_update": "the lock in a wheel that pip has just verified",
     "operations.short_start": "a temporary file of our own, of which the end is read",
     "operations.own_wheel": "the files of this program's own installation",
     "operations.own_build": "tests/operations/test_own_build.py",

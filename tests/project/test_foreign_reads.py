@@ -33,7 +33,7 @@ ALLOWED = {
     "tsuku_llm.operations.copy_facts": "the records of this program's own installation",
     "tsuku_llm.operations.own_wheel._recorded_files": "the same",
     "tsuku_llm.operations.bundle._own_lock": "a file of this package",
-    "tsuku_llm.operations.self_update._installed_version": "this program",
+    "tsuku_llm.operations.renewed.StagedCopy.commit": "scripts that pip has just made",
     "tsuku_llm.operations.which.lacks_https": "a file of a verified build, mapped",
     "tsuku_publish.building": "compilers and tools that the publisher chose; files of this package",
     "tsuku_publish.packing": "in pieces, up to the size that was measured",

@@ -326,7 +326,7 @@ def proven_wheel(
         locked_wheels(pin, (), scratch, network) as got,
         disk_errors("reading what pip fetched", session.store.partials),
     ):
-        found = [(path.name, path.read_bytes()) for path in got]
+        found = [(path.name, read_foreign(path, _LARGEST_WHEEL)) for path in got]
     for name, data in found:
         # pip has compared it; the bytes that are packed are compared again.
         if hashlib.sha256(data).hexdigest() == signed.sha256:

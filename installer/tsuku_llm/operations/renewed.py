@@ -21,6 +21,7 @@ from typing import NamedTuple
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import StoreError
 from tsuku_llm.files import drop_tree, unique
+from tsuku_llm.foreign import read_text
 from tsuku_llm.ownership import check_path
 from tsuku_llm.store.locks import exclusive
 
@@ -152,7 +153,7 @@ def _packages(prefix: Path) -> Path:
 def _settings(prefix: Path) -> str:
     """Return a ``pyvenv.cfg`` like that of the environment; conda's environments have none."""
     with suppress(OSError):
-        return (prefix / "pyvenv.cfg").read_text("utf-8")
+        return read_text(prefix / "pyvenv.cfg")
     return f"home = {Path(sys.executable).parent}\ninclude-system-site-packages = false\n"
 
 

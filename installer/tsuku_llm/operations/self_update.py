@@ -21,6 +21,7 @@ from packaging.version import Version
 from tsuku_llm import __version__, children
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.errors import DigestMismatch, NoUpdater, TsukuError, UpdaterFailed
+from tsuku_llm.foreign import read_text
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.copy_facts import own_updater
 from tsuku_llm.operations.refresh import refresh
@@ -146,7 +147,7 @@ def _install_version(
     """Install a version and what its lock pins into the copy."""
     lock = staged.folder / "program/tsuku_llm/locked.txt"
     try:
-        wanted = parse_lock(lock.read_text("utf-8"))
+        wanted = parse_lock(read_text(lock))
     except (OSError, ValueError) as error:
         raise UpdaterFailed(
             f"{NAME} {version} does not name the packages that it needs",
