@@ -1,28 +1,22 @@
-"""The calendar: the only place that asks this machine for the date.
+"""The clock: the only place that asks this machine for the date.
 
 Everything that is decided or written by date takes it from here: expiry, ages, times in records.
-Three things are measured otherwise. Waiting and durations use ``time.monotonic``. The age of a
-file is compared with ``time.time``, because the system writes both. Times that come from a server
-are compared with that server's own.
-
-No variable and no option moves this clock: expired metadata must not become valid by one.
+Waiting and durations use ``time.monotonic``, and ages of files compare with ``time.time``, because
+the system writes both. No variable and no option moves this clock: expired metadata must not
+become valid by one.
 """
 
 import time
-from datetime import datetime, timedelta, timezone
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_LATEST = datetime(9000, 1, 1, tzinfo=timezone.utc)
-"""Room for sums: ``datetime`` ends with the year 9999. Everything has expired before this."""
+from datetime import datetime, timezone
 
 
 def now() -> datetime:
-    """Return the present time in UTC, between the years 1970 and 9000.
+    """Return the present time in UTC.
 
-    A clock outside is as wrong at the nearest end, where dates can still be added and compared.
+    Python reads a clock up to the year 2262, so sums with a date of this clock have room.
+    ``system_limits`` names a clock beyond, which also stops the standard library.
     """
-    latest = (_LATEST - _EPOCH).total_seconds()
-    return _EPOCH + timedelta(seconds=min(max(time.time(), 0.0), latest))
+    return datetime.fromtimestamp(time.time(), timezone.utc)
 
 
 def stamp() -> str:

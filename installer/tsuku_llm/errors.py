@@ -51,7 +51,7 @@ TsukuError
 ├── GpuLost               8  gpu-lost         (after it served; or it hangs)
 ├── UpdateRolledBack      9  update-rolled-back  (update --unattended)
 ├── FleetFailed         10  fleet-failed     (a host of fleet)
-├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory)
+├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory, clock)
 ├── Declined              0  declined         (the user said no: nothing was changed)
 └── Interrupted         130  interrupted
 

@@ -1,4 +1,4 @@
-"""The system's limits on processes, threads, open files and memory: which one was reached.
+"""The system's limits on processes, threads, open files, memory and dates: which was reached.
 
 Source of the numbers: getrlimit(2), fork(2), and the kernel's description of cgroup v2
 (``pids.max``).
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import time
 
 from tsuku_llm.errors import SystemLimitReached
 from tsuku_llm.foreign import kernel_text
@@ -19,6 +20,7 @@ _FIXES = {
     "open files": "raise the limit: ulimit -n 4096",
     "processes or threads": "raise the limit: ulimit -u 4096; of a container: --pids-limit 4096; "
     "of a systemd unit: TasksMax=4096",
+    "clock": "set this machine's clock",
     "memory": "end other programs, or raise the limit on memory",
 }
 
@@ -36,6 +38,8 @@ def reached(error: BaseException) -> str | None:
     if number == errno.EMFILE:
         limit = ("ulimit -n", _own("RLIMIT_NOFILE"))
         return _told("this process has too many open files", limit)
+    if isinstance(error, OverflowError) and not _has_a_date():
+        return "this machine's clock says a year after 2262, which no program in Python can read"
     if number == errno.ENFILE:
         return "the whole system has too many open files (fs.file-max)"
     return None
@@ -61,6 +65,15 @@ def _told(text: str, *limits: tuple[str, int | None]) -> str:
     """Add the values of the limits that are known."""
     known = ", ".join(f"{name}: {value}" for name, value in limits if value is not None)
     return f"{text} ({known})" if known else text
+
+
+def _has_a_date() -> bool:
+    """Tell whether Python can read this machine's clock: it counts nanoseconds in 64 bits."""
+    try:
+        time.time()
+    except OverflowError:
+        return False
+    return True
 
 
 def _own(name: str) -> int | None:

@@ -1,24 +1,31 @@
-"""The whole program on a machine whose clock was set back, by faketime."""
+"""The whole program on a machine whose clock was set back."""
 
 import json
-import subprocess
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
-from support import calendar
-from support.program import COMMAND, Result
+from support.calendar import day, system_on
+from support.program import Result, run_program
 from support.release_server import User
-from support.tools import require_tool
 
-AGO = "2020-01-01 12:00:00"
+AGO = day("2020-01-01T12:00:00Z")
 
 
-def then(user: User, *arguments: str) -> Result:
-    """Run it in 2020; what counts seconds goes on as it does."""
-    line = [require_tool("faketime"), AGO, *COMMAND, *arguments]
-    env = {**user.env, **calendar.on(None), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=600)
-    return Result(done.returncode, done.stdout, done.stderr)
+class Then(Protocol):
+    """Runs the program in 2020, for a user."""
+
+    def __call__(self, user: User, *arguments: str) -> Result: ...
+
+
+@pytest.fixture(scope="module")
+def then(tmp_path_factory: pytest.TempPathFactory) -> Then:
+    """The whole process has that day, also its TLS; what counts seconds goes on as it does."""
+    ago = system_on(AGO, tmp_path_factory.mktemp("day"))
+
+    def run(user: User, *arguments: str) -> Result:
+        return run_program(*arguments, env={**user.env, **ago})
+
+    return run
 
 
 def error_of(result: Result) -> tuple[int, Any]:
@@ -29,7 +36,7 @@ def error_of(result: Result) -> tuple[int, Any]:
     "words", [("update",), ("update", "--check"), ("repository", "refresh", "test")]
 )
 def test_M20_the_clock_is_blamed_and_not_the_certificate(
-    installed: User, words: tuple[str, ...]
+    installed: User, words: tuple[str, ...], then: Then
 ) -> None:
     """A certificate that is not valid yet is the first thing that such a machine meets."""
     code, error = error_of(then(installed, *words, "--json"))
@@ -40,7 +47,7 @@ def test_M20_the_clock_is_blamed_and_not_the_certificate(
 
 
 def test_M20_the_installed_version_starts_and_the_clock_is_named(
-    installed: User,
+    installed: User, then: Then
 ) -> None:
     started = then(installed, "serve", "--", "--list-devices")
     assert started.code == 0, started.stderr

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.calendar import shifting
 from support.tools import require_tool
 
 ROOT = Path(__file__).parents[2]
@@ -55,17 +56,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.skipif(sys.platform != "linux", reason="ci/at is for Linux")
 @pytest.mark.parametrize("days", [0, 1, 30, 60, 400, -1, -300, -330, FAR])
 def test_clocks_and_files_have_the_other_day_and_waits_do_not(folder: Path, days: int) -> None:
-    library = folder / f"{days}.so"
-    subprocess.run(
-        [
-            *(require_tool("gcc"), "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"),
-            *(f"-DSHIFT={days * DAY}LL", ROOT / "ci" / "day" / "shift.c", "-o", library),
-        ],
-        check=True,
-    )
+    library = shifting(days * DAY, folder)
     done = subprocess.run(
         [sys.executable, "-c", SEEN],
-        env={"PATH": os.environ["PATH"], "LD_PRELOAD": str(library)},
+        env={"PATH": os.environ["PATH"], "LD_PRELOAD": library},
         capture_output=True,
         text=True,
         check=True,

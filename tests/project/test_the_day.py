@@ -4,13 +4,15 @@ import ast
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
 from support import calendar
-from support.calendar import TODAY, day
+from support.calendar import TODAY, day, shifting
 from support.program import environment, run_program
 from support.repository import RepositorySimulator
 from support.servers import NOW
@@ -18,9 +20,18 @@ from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
 from tsuku_llm import clock
-from tsuku_llm.metadata_status import Freshness
-from tsuku_publish.cli import options
 
+DAY = 86_400
+CLIENT = "tsuku_llm"
+WITH_A_DATE = [
+    (CLIENT, "repository", "list"),
+    (CLIENT, "explain"),
+    (CLIENT, "doctor"),
+    (CLIENT, "install", "--dry-run"),
+    (CLIENT, "update", "--check"),
+    (CLIENT, "repository", "refresh"),
+    (CLIENT, "verify"),
+]
 ROOT = Path(__file__).parents[2]
 READERS = {
     *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
@@ -35,11 +46,11 @@ MAY_READ = {
     "installer/tsuku_llm/launch/nvml_worker.py": OF_DRIVERS,
     "installer/tsuku_llm/launch/observation.py": OF_DRIVERS,
     "installer/tsuku_llm/store/store.py": OF_FILES,
+    "installer/tsuku_llm/system_limits.py": "asks whether there is a date at all",
     "tests/support/calendar.py": "moves the clock",
-    "tests/support/in_children/sitecustomize.py": "moves the clock",
     "tests/support/certificates.py": OF_TLS,
-    "tests/support/registry.py": OF_TLS,
     "tests/project/test_another_day.py": "compares with the system's day",
+    "tests/project/test_the_day.py": "compares with the system's day",
 }
 
 
@@ -79,41 +90,42 @@ def test_no_variable_of_ours_moves_it(tmp_path: Path) -> None:
     assert abs(float(done.stdout)) < 5
 
 
-@pytest.mark.parametrize(
-    ("system", "said"),
-    [
-        (day("2026-11-26T12:00:00Z").timestamp(), "2026-11-26T12:00:00Z"),
-        (0.0, "1970-01-01T00:00:00Z"),
-        (-1.0, "1970-01-01T00:00:00Z"),
-        (-1e18, "1970-01-01T00:00:00Z"),
-        (2.0**31, "2038-01-19T03:14:08Z"),
-        (2.0**32, "2106-02-07T06:28:16Z"),
-        (221845392000.0, "9000-01-01T00:00:00Z"),
-        (253402300799.0, "9000-01-01T00:00:00Z"),
-        (253402300800.0, "9000-01-01T00:00:00Z"),
-        (2.0**63, "9000-01-01T00:00:00Z"),
-    ],
-)
-def test_a_clock_outside_of_the_calendar_is_at_its_end(
-    system: float, said: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("year", [2263, 9999, 20_000])
+@pytest.mark.parametrize("words", WITH_A_DATE, ids=" ".join)
+def test_a_clock_beyond_all_dates_is_named(
+    year: int, words: tuple[str, ...], preloaded: Callable[[int], str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(clock, "time", Still(system))
-    assert clock.stamp() == said
-    assert options.today() == said[:10]
-    age = Freshness("x", TODAY, TODAY)
-    assert age.age(clock.now())
-    for sum_of in (clock.now() + timedelta(days=300_000), clock.now() - timedelta(days=700_000)):
-        assert sum_of.tzinfo
+    """The standard library cannot be loaded then; no command calls that a bug of ours."""
+    env = environment(tmp_path) | {"LD_PRELOAD": preloaded((year - 1970) * 365 * DAY)}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 7, done
+    assert done.stderr == (
+        "error[system-limit]: this machine's clock says a year after 2262, which no program in "
+        "Python can read\nhint: set this machine's clock\n"
+    )
 
 
-class Still:
-    """A system whose clock stands."""
+@pytest.mark.parametrize("year", [1980, 2039, 2107, 2200, 2260])
+@pytest.mark.parametrize("words", WITH_A_DATE[:3], ids=" ".join)
+def test_every_clock_before_is_read(
+    year: int, words: tuple[str, ...], preloaded: Callable[[int], str], tmp_path: Path
+) -> None:
+    now = (year - 1970) * 365 * DAY + 7 * DAY - int(time.time())
+    env = environment(tmp_path) | {"LD_PRELOAD": preloaded(now)}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in {0, 3, 5}, done
+    assert "error[bug]" not in done.stderr
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
 
-    def time(self) -> float:
-        return self._seconds
+@pytest.fixture(scope="module")
+def preloaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], str]:
+    """What compiles the library for a number of seconds, once."""
+    folder = tmp_path_factory.mktemp("days")
+    return cache(lambda seconds: shifting(seconds, folder))
 
 
 # --- the tests' day -------------------------------------------------------------------------

@@ -14,12 +14,14 @@ A test whose own metadata expires soon takes its day from them: the fixture ``at
 
 import json
 import os
+import subprocess
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from support.in_children import sitecustomize
 from support.in_children.sitecustomize import VARIABLE
+from support.tools import require_tool
 
 ROOT = Path(__file__).parents[2]
 _SIGNED = json.loads((ROOT / "manifests/metadata/timestamp.json").read_bytes())["signed"]
@@ -40,6 +42,23 @@ def fix() -> None:
 def on(day: datetime | None) -> dict[str, str]:
     """Return the variable that gives a child this day, from now on; the real one for None."""
     return {VARIABLE: str(day.timestamp() - time.time()) if day else ""}
+
+
+def system_on(day: datetime, folder: Path) -> dict[str, str]:
+    """Return variables that give a child this day as the system's, as ``ci/at`` does.
+
+    TLS has it, too.
+    """
+    return {"LD_PRELOAD": shifting(int(day.timestamp() - time.time()), folder), **on(None)}
+
+
+def shifting(seconds: int, folder: Path) -> str:
+    """Compile in ``folder`` what moves the system's clock for a process that preloads it."""
+    file = folder / f"{seconds}.so"
+    source = ROOT / "ci" / "day" / "shift.c"
+    words = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-DSHIFT={seconds}LL")
+    subprocess.run([require_tool("gcc"), *words, source, "-o", file], check=True)
+    return str(file)
 
 
 def day(text: str) -> datetime:

@@ -6,8 +6,8 @@ has the seconds by which the clock differs from the system's: ``support.calendar
 
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,9 +25,16 @@ def install() -> None:
 
 
 def _move_ours(module: Any) -> None:
+    real = module.now
+
     # The day of a process is in its environment. So a fixture can change it, and each program that
     # is forked from one process has its own.
-    module.time = SimpleNamespace(time=lambda: time.time() + float(os.environ.get(VARIABLE) or 0))
+    def now() -> datetime:
+        shift = timedelta(seconds=float(os.environ.get(VARIABLE) or 0))
+        moved: datetime = real() + shift
+        return moved
+
+    module.now = now
 
 
 def _move_tuf(module: Any) -> None:
