@@ -43,7 +43,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     assert told == {
         "id": build.id,
         "argv": [server, "-m", model],
-        "cwd": str(build.tree),
+        "cwd": str(tmp_path),
         "environment": {
             "GGML_VK_VISIBLE_DEVICES": "0",
             "LLAMA_API_KEY": "***",
