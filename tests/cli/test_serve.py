@@ -64,7 +64,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     assert (shown.code, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == [
         build.receipt.line,
-        f"in {build.tree}",
+        f"in {tmp_path}",
         "with GGML_VK_VISIBLE_DEVICES=0",
         "with LLAMA_API_KEY=***",
         "with LLAMA_ARG_CTX_SIZE=512",
