@@ -102,7 +102,8 @@ def test_exec_prints_no_document(home: Path) -> None:
 
 def test_a_changed_tree_is_not_served(home: Path) -> None:
     installed = put(home)
-    (installed.tree / "libggml-evil.so").write_bytes(b"x")
+    server = installed.tree / "llama-server"
+    server.write_bytes(server.read_bytes() + b"x")
     result = run_program("serve", env=environment(home))
     assert (result.code, result.stdout) == (5, "")
     assert "\nerror[tampered-install]: " in f"\n{result.stderr}"

@@ -43,7 +43,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     assert told == {
         "id": build.id,
         "argv": [server, "-m", model],
-        "cwd": str(build.tree),
+        "cwd": str(tmp_path),
         "environment": {
             "GGML_VK_VISIBLE_DEVICES": "0",
             "LLAMA_API_KEY": "***",
@@ -66,7 +66,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
     assert "no channel of repository official offers it any more" in shown.stderr
     assert shown.stdout.splitlines() == [
         build.receipt.line,
-        f"in {build.tree}",
+        f"in {tmp_path}",
         "with GGML_VK_VISIBLE_DEVICES=0",
         "with LLAMA_API_KEY=***",
         "with LLAMA_ARG_CTX_SIZE=512",
