@@ -25,15 +25,15 @@ WRITING = {f"{OWN}.store.{name}" for name in ("finalize", "locks", "reuse", "sta
 WATCHING = {"ctypes", "selectors", "subprocess"}
 
 BUDGETS = {
-    "--version": (4, 11),
-    "--help": (17, 100),
-    "list": (53, 137),
-    "which": (47, 129),
-    "serve --exec -- -m x": (72, 166),
-    "serve --exec --fallback -- -m x": (72, 166),
-    "serve -- -m x": (86, 187),
-    "run llama-server": (54, 147),
-    "config list": (27, 103),
+    "--version": (5, 12),
+    "--help": (18, 101),
+    "list": (54, 138),
+    "which": (48, 130),
+    "serve --exec -- -m x": (73, 167),
+    "serve --exec --fallback -- -m x": (73, 167),
+    "serve -- -m x": (87, 188),
+    "run llama-server": (55, 148),
+    "config list": (28, 104),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 
