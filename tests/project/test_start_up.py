@@ -25,14 +25,14 @@ WRITING = {f"{OWN}.store.{name}" for name in ("finalize", "locks", "reuse", "sta
 WATCHING = {"ctypes", "selectors", "subprocess"}
 
 BUDGETS = {
-    "--version": (4, 11),
-    "--help": (17, 100),
-    "list": (55, 139),
-    "which": (49, 131),
-    "serve --exec -- -m x": (74, 168),
-    "serve --exec --fallback -- -m x": (74, 168),
-    "serve -- -m x": (88, 189),
-    "run llama-server": (56, 149),
+    "--version": (5, 12),
+    "--help": (18, 101),
+    "list": (56, 140),
+    "which": (50, 132),
+    "serve --exec -- -m x": (75, 169),
+    "serve --exec --fallback -- -m x": (75, 169),
+    "serve -- -m x": (89, 190),
+    "run llama-server": (57, 150),
     "config list": (28, 104),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
