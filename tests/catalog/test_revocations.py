@@ -35,7 +35,7 @@ entries = st.builds(
     date=st.sampled_from(DAYS),
     builds=st.sampled_from([(), (BUILD,), (BUILD, OTHER)]),
     withdrawn=st.sampled_from(DAYS),
-    foreign=st.just(False),  # noqa: FBT003 - not stored
+    foreign=st.just(False),
 ).filter(lambda each: not each.withdrawn or each.withdrawn >= each.date)
 lists = st.lists(entries, max_size=2, unique_by=lambda each: each.release)
 
