@@ -306,6 +306,22 @@ def test_several_places_are_added_and_kept(
     assert [entry.release for entry in refresh(asked).entries] == ["b2", "b1"]
 
 
+def test_N05_a_silent_signer_of_one_channel_ends_no_other_channel(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    """A nightly channel without a build for a month, and so without a signature."""
+    shop.simulator.delegate("nightly", "releases/n*.json")
+    shop.simulator.delegated["nightly"].expires = datetime(2026, 11, 1, tzinfo=timezone.utc)
+    shop.simulator.publish(release_document("b3"))
+    place = folder(shop.simulator, tmp_path / "late")
+    assert releases(session, place) == ["b3", "b2", "b1"]
+    assert "nobody has signed the channel 'nightly' since it expired on 2026-11-01" in told(session)
+    with pytest.raises(StaleMetadata, match="has expired") as caught:
+        refresh(at(changed(session, channel="nightly"), place))
+    assert any("nightly" in fact for fact in caught.value.facts)
+    assert [entry.release for entry in refresh(at(session, place)).entries] == ["b3", "b2", "b1"]
+
+
 # --- a package of the user's package index -------------------------------------------------------
 
 

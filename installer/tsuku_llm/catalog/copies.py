@@ -130,6 +130,6 @@ def names_of(trusted: TrustedRepository, first_root: int) -> tuple[str, ...]:
     """
     roles = trusted.roles
     names = [f"metadata/{n}.root.json" for n in range(first_root, roles["root"].version + 1)]
-    others = [role for role in roles if role not in ("root", "timestamp")]
+    others = [role for role in roles if role not in ("root", "timestamp", *trusted.unread)]
     names += [trust.file_name(role, roles[role].version) for role in others]
     return (*names, TIMESTAMP)

@@ -65,13 +65,22 @@ class Catalog:
 
     @property
     def freshness(self) -> Freshness:
-        """The age of the metadata."""
+        """The age of the metadata, as far as it concerns everybody."""
+        return self.freshness_in(None)
+
+    def freshness_in(self, channel: str | None) -> Freshness:
+        """Return the age of the metadata for the users of a channel.
+
+        A delegated role's expiry is that of its own channel: its keys may be an automatic signer's,
+        whose silence must not end the other channels.
+        """
         roles = self.trusted.roles
         # An automatic signer may hold a delegated role. If its dates counted, a wrong clock there
         # would make the clock of every user look wrong.
         issued = (roles[role].issued for role in trust.ROLES)
         signed = max((date for date in issued if date), default=None)
-        return Freshness(self.repository.name, signed, min(each.expires for each in roles.values()))
+        expires = min(each.expires for each in self.trusted.within(channel).values())
+        return Freshness(self.repository.name, signed, expires)
 
     def metadata_status(self) -> MetadataStatus:
         """Summarise what the metadata says about its releases, for the next start."""

@@ -274,6 +274,22 @@ def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) ->
     )
 
 
+def require_channel(catalog: Catalog, channel: str, now: datetime) -> tuple[str, ...]:
+    """Refuse a channel whose own role has expired; return what to tell of the other channels.
+
+    Raises ``StaleMetadata``.
+    """
+    late = catalog.trusted.late(now)
+    if channel in late:
+        roles = {channel: late[channel]}
+        raise _stale(catalog.repository, f"{channel[:60]!a} is expired", roles)
+    return tuple(
+        f"warning: nobody has signed the channel {branch[:60]!a} since it expired on "
+        f"{state.expires:%Y-%m-%d}: its builds may be outdated; other channels are not affected"
+        for branch, state in late.items()
+    )
+
+
 def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
     """Describe each served role that has expired, with its age."""
     now = clock.now()  # the updater reads the same clock

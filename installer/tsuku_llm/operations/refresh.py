@@ -42,7 +42,12 @@ from tsuku_llm.metadata_status import Freshness
 from tsuku_llm.operations.choice import load_catalog
 from tsuku_llm.operations.places import download_from
 from tsuku_llm.operations.revocation import note_metadata_status, note_others
-from tsuku_llm.operations.session import Session, repository_of, way_to_undo
+from tsuku_llm.operations.session import (
+    DEFAULT_CHANNEL,
+    Session,
+    repository_of,
+    way_to_undo,
+)
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
@@ -80,6 +85,9 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
             found = _newest_valid(session, repository, network, deadline, alone=locked)
         note_metadata_status(session, found.metadata_status())
     found.freshness.require_clock(session.machine.now)
+    channel = session.settings.channel or DEFAULT_CHANNEL
+    for line in refreshing.require_channel(found, channel, session.machine.now):
+        session.user.note(line)
     with suppress(StoreError):  # a missing note only makes the next install ask again
         metadata_status.note_refresh(session.paths.data, repository.name, session.machine.now)
     return found
@@ -255,9 +263,10 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
     yet, raises the errors of ``refresh``.
     """
     catalog = _asked(session, patience) if ask else load_catalog(session)
+    freshness = catalog.freshness_in(session.settings.channel)
     if session.settings.require_fresh:
-        catalog.freshness.require(session.machine.now)
-    if warning := catalog.freshness.warning(session.machine.now):
+        freshness.require(session.machine.now)
+    if warning := freshness.warning(session.machine.now):
         session.user.note(warning)
     return catalog
 

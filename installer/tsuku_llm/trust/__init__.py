@@ -116,8 +116,10 @@ class TrustedRepository:
     the versions that must never go back: of timestamp, of snapshot, and of each role that the
     snapshot names. ``revoked`` is the field of that name in the top-level targets metadata, as
     the publisher signed it, and so is ``program``: the newest version of this program. ``refused``
-    has each delegated role whose own keys signed what this
-    program does not accept, with the reason; such a role signs no target.
+    has each delegated role whose own keys signed what this program does not accept, with the
+    reason; such a role signs no target. ``branches`` has the channel to which each delegated role
+    belongs, None for one that signs for targets itself. ``unread`` are refused roles whose files
+    were not looked at.
     """
 
     roles: Mapping[str, RoleState]
@@ -126,6 +128,8 @@ class TrustedRepository:
     revoked: Any = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     program: Any = None
+    branches: Mapping[str, str | None] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -147,9 +151,30 @@ class TrustedRepository:
             )
         return VerifiedBytes(data)
 
-    def expired(self, now: datetime) -> tuple[str, ...]:
-        """List the roles that have expired; ``now`` in UTC."""
-        return tuple(role for role, state in self.roles.items() if state.expires <= now)
+    def expired(self, now: datetime, channel: str | None = None) -> tuple[str, ...]:
+        """List the roles that have expired; ``now`` in UTC.
+
+        Of delegated roles only those of the branch ``channel`` count: the others of this kind sign
+        for other channels.
+        """
+        return tuple(role for role, state in self.within(channel).items() if state.expires <= now)
+
+    def within(self, channel: str | None) -> Mapping[str, RoleState]:
+        """Return the roles that decide for everybody, and those of one branch."""
+        return {
+            role: state
+            for role, state in self.roles.items()
+            if self.branches.get(role) in (None, channel)
+        }
+
+    def late(self, now: datetime) -> Mapping[str, RoleState]:
+        """Return the first expired role of each branch; one that signs nothing has no date."""
+        return {
+            branch: state
+            for role, state in reversed(tuple(self.roles.items()))
+            if (branch := self.branches.get(role)) and state.expires <= now
+            if not {role, branch} & self.refused.keys()
+        }
 
 
 def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepository:
@@ -177,8 +202,16 @@ def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepos
     # Both name the snapshot's version; ``referred`` has checked that they agree.
     known = {**versions_of(snapshot), **versions_of(timestamp)}
     revoked = top.unrecognized_fields.get("revoked", [])
-    program = top.unrecognized_fields.get("program")
-    return TrustedRepository(roles, targets, known, revoked, tree.refused, program)
+    return TrustedRepository(
+        roles,
+        targets,
+        known,
+        revoked,
+        tree.refused,
+        top.unrecognized_fields.get("program"),
+        tree.branches,
+        frozenset(tree.unread),
+    )
 
 
 def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:

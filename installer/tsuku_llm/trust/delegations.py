@@ -8,12 +8,22 @@ way to it covers the path. A terminating delegation ends the walk after its own 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import MetadataError
-from tsuku_llm.trust.metadata import Copy, referred, refusal, signed_state, state_of
+from tsuku_llm.errors import BodyError, MetadataError
+from tsuku_llm.trust.metadata import (
+    NEVER,
+    Copy,
+    RoleState,
+    named_state,
+    referred,
+    refusal,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
@@ -25,10 +35,19 @@ if TYPE_CHECKING:
     )
 
 MOST_ROLES = 32
-"""The most delegated roles in one walk; python-tuf's client has the same limit."""
+"""The most roles that targets delegates to, and in one branch; python-tuf has it for a walk."""
 
 MOST_PATTERNS = 256
-"""The most path patterns and hash prefixes of all roles: each is compared with every target."""
+"""The most path patterns and hash prefixes of targets, and in one branch.
+
+Each is compared with every target.
+"""
+
+MOST_TARGETS = 256
+"""The most files that one branch lists: each is another file to fetch and to read."""
+
+LARGEST_ROLE = 2_500_000
+"""Bytes of a delegated role's file, as far as the snapshot says them."""
 
 TOP = "targets"
 
@@ -50,14 +69,23 @@ class Found(NamedTuple):
 
 
 class TargetsRoles:
-    """The targets roles of a snapshot; each is read and verified when a walk reaches it."""
+    """The targets roles of a snapshot; each is read and verified when a walk reaches it.
+
+    A branch is a role that targets delegates paths to, with all that this role delegates further.
+    Its keys may be an automatic signer's, or stolen. So what they sign can only take away what the
+    branch itself offers: ``refused`` has the reasons. ``branches`` has the branch of each role,
+    None for one whose trouble is everybody's.
+    """
 
     def __init__(self, copy: Copy, snapshot: Snapshot, top: Targets) -> None:
         self._copy = copy
         self._snapshot = snapshot
-        self._verified: set[tuple[str, str]] = set()
+        self._verified: dict[tuple[str, str], Targets | None] = {}
+        self._cut: set[str] = set()
         self.roles: dict[str, Targets] = {TOP: top}
         self.refused: dict[str, str] = {}
+        self.unread: set[str] = set()
+        self.branches: dict[str, str | None] = {}
 
     def find(self, path: str) -> Found | None:
         """Walk the roles for one path, as python-tuf's client does.
@@ -71,8 +99,8 @@ class TargetsRoles:
             name, delegator, branch = waiting.pop()
             if name in visited:  # a circle, or a second way to the same role
                 continue
-            targets = self._role(name, delegator)
-            if name in self.refused:
+            targets = self._role(name, delegator, branch)
+            if targets is None or branch in self._cut:
                 # It may have listed the path, or delegated it: no later role answers for it.
                 return None
             if (file := targets.targets.get(path)) is not None:
@@ -92,70 +120,123 @@ class TargetsRoles:
             waiting += reversed(children)
         return None
 
-    def paths(self, sought: str) -> tuple[str, ...]:
+    def paths(self, sought: str) -> tuple[str, ...]:  # noqa: C901 - one walk, each limit in it
         """Read every role that may sign a target of the pattern; list the paths they name.
 
         The files of a branch's own folder are sought too: "nightly/b1.json" of the role "nightly".
         The order is pre-order, and each path comes once. A role may name paths that it is not
         delegated: only ``find`` says who signs a path. Raises ``MetadataError`` for a role that
-        does not verify, and for too many roles or patterns.
+        does not verify, and for too many roles or patterns of targets itself. A branch with too
+        many roles, patterns or files is cut off as a whole.
         """
-        # As in ``find``: (role, its delegator, branch), with the next role at the end.
+        # Those of targets first: what a branch delegates further must not use up the bytes that
+        # all roles share before its siblings are read.
+        top = self.roles[TOP].delegations
+        first = [*_roles_for(top, sought, None)] if top else []
+        if len(first) > MOST_ROLES:
+            raise refusal(TOP, f"more than {MOST_ROLES} roles are delegated {sought}")
+        for child, branch in first:
+            self._role(child, TOP, branch)
+        # As in ``find``: (role, its delegator, branch), with the next role at the end. A second
+        # delegator is another way to a role: the first one must not hide the role from it.
         waiting: list[tuple[str, str | None, str | None]] = [(TOP, None, None)]
-        visited: set[str] = set()
-        patterns = 0
-        found: dict[str, None] = {}
+        visited: set[tuple[str | None, str]] = set()
+        roles, patterns, files = (Counter[str | None]() for _ in range(3))
+        found: list[tuple[str, str | None]] = []
         while waiting:
             name, delegator, branch = waiting.pop()
-            if name in visited:
+            if (delegator, name) in visited or branch in self._cut:
                 continue
-            if len(visited) > MOST_ROLES:
-                raise refusal(TOP, f"more than {MOST_ROLES} roles are delegated {sought}")
-            targets = self._role(name, delegator)
-            visited.add(name)
-            found |= {
-                path: None
+            visited.add((delegator, name))
+            own = branch if self._is_further(delegator) else None
+            roles[own] += 1
+            if roles[own] > (MOST_ROLES + 1 if own is None else MOST_ROLES - 1):
+                self._too_many(own, TOP, f"more than {MOST_ROLES} roles are delegated {sought}")
+                continue
+            targets = self._role(name, delegator, branch)
+            if targets is None:
+                continue
+            files[branch] += len(targets.targets)
+            if branch is not None and files[branch] > MOST_TARGETS:
+                self._too_many(branch, name, f"it lists more than {MOST_TARGETS} files")
+                continue
+            found += (
+                (path, branch)
                 for path in targets.targets
                 if matches(path, sought) or is_own_file(path, branch)
-            }
+            )
             if targets.delegations is None:
                 continue
-            patterns += sum(map(_count, (targets.delegations.roles or {}).values()))
-            if patterns > MOST_PATTERNS:
-                raise refusal(name, f"it delegates by more than {MOST_PATTERNS} path patterns")
-            children = [*_roles_for(targets.delegations, sought, branch)]
+            patterns[branch] += sum(map(_count, (targets.delegations.roles or {}).values()))
+            if patterns[branch] > MOST_PATTERNS:
+                fact = f"it delegates by more than {MOST_PATTERNS} path patterns"
+                self._too_many(branch, name, fact)
+                continue
+            try:
+                children = [*_roles_for(targets.delegations, sought, branch)]
+            except MetadataError as error:
+                self._too_many(branch, name, *error.facts)
+                continue
             waiting += [(child, name, its_branch) for child, its_branch in reversed(children)]
-        return tuple(found)
+        return tuple(dict.fromkeys(path for path, branch in found if branch not in self._cut))
 
-    def _role(self, name: str, delegator: str | None) -> Targets:
-        """Read a role and verify it with the keys of this delegator.
+    def _is_further(self, delegator: str | None) -> bool:
+        """Tell whether a delegation is one of a branch, and not of targets or its hash bins."""
+        return delegator is not None and self.branches.get(delegator) is not None
 
-        A role that its keys signed and this program does not accept signs nothing: ``refused`` has
-        the reason.
+    def _too_many(self, branch: str | None, role: str, fact: str) -> None:
+        """Cut off the branch that has too much; for targets itself raise ``MetadataError``."""
+        error = refusal(role, fact)
+        if branch is None:
+            raise error
+        self._cut.add(branch)
+        self.refused[branch] = ": ".join((error.message, *error.facts))
+
+    def _role(self, name: str, delegator: str | None, branch: str | None) -> Targets | None:
+        """Read a role and verify it with the keys of this delegator; None if it signs nothing.
 
         Another delegator may give the role other keys, so each pair is verified. Raises
         ``MetadataError``.
         """
+        if delegator is None:
+            return self.roles[TOP]
+        if (delegator, name) not in self._verified:
+            self._verified[delegator, name] = self._read(name, delegator, branch)
+            # The first way counts: a branch must not claim the role of another one.
+            self.branches.setdefault(name, branch)
+        return self._verified[delegator, name]
+
+    def _read(self, name: str, delegator: str, branch: str | None) -> Targets | None:
+        """Read a role and verify it with the keys of this delegator; None if it signs nothing.
+
+        What the role's own signer did harms only this role: it signs nothing, as if it listed no
+        path. So does every trouble with a role that a branch delegates to. Anything else may be the
+        host's forgery, which must not hide a channel, and raises ``MetadataError``.
+        """
         from tuf.api.metadata import Targets  # type: ignore[attr-defined]  # noqa: PLC0415
 
-        if delegator is None or (delegator, name) in self._verified:
-            return self.roles[name]
-        about = self._snapshot.meta.get(f"{name}.json")
-        if about is None:
-            raise refusal(name, "it is delegated, and the snapshot does not name it")
-        targets: Targets
+        about, by = self._snapshot.meta.get(f"{name}.json"), self.roles[delegator]
+        state: RoleState | None = None
         try:
-            targets = referred(self._copy, self.roles[delegator], name, about)
+            if about is None:
+                raise refusal(name, "it is delegated, and the snapshot does not name it")
+            if branch is not None and (about.length or 0) > LARGEST_ROLE:
+                self.unread.add(name)
+                state = RoleState(about.version, NEVER, None)
+                raise refusal(name, f"it has more than {LARGEST_ROLE:,} bytes")
+            targets: Targets = referred(self._copy, by, name, about)
             state_of(targets)  # it raises for a date that cannot be understood
-        except MetadataError as error:
-            # What a role's own keys signed, and this program does not accept, harms only this role:
-            # it signs nothing, as if it listed no path. Anything else may be the host's forgery.
-            state = signed_state(self._copy, self.roles[delegator], name, about)
-            if state is None:
+        except (MetadataError, BodyError) as error:
+            is_further = self._is_further(delegator)
+            if state is None and about is not None and isinstance(error, MetadataError):
+                with suppress(*((MetadataError,) if is_further else ())):  # the file is missing
+                    state = named_state(self._copy, by, name, about)
+            if state is None and not is_further:
                 raise
-            targets = Targets(state.version, expires=state.expires)
-            self.refused[name] = ": ".join((error.message, *error.facts))
-        self._verified.add((delegator, name))
+            self.refused.setdefault(name, ": ".join((error.message, *error.facts)))
+            if state is not None and name not in self.roles:
+                self.roles[name] = Targets(state.version, expires=state.expires)
+            return None
         self.roles[name] = targets
         return targets
 

@@ -30,6 +30,9 @@ ROLES = ("root", "timestamp", "snapshot", "targets")
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 HINT = "it is not used; if the error remains, tell the publisher of the repository"
 
+NEVER = datetime(9999, 12, 31, tzinfo=timezone.utc)
+"""When a role expires that signs nothing: its own date says nothing either."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 RELATIVE_PATH = r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.+@-]+(?:/[A-Za-z0-9_.+@-]+)*"
 """A path with slashes in signed data: plain characters, no empty part, no "." and no ".."."""
@@ -141,12 +144,12 @@ def referred(
     return signed
 
 
-def signed_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> RoleState | None:
-    """Return the state of a role's file if its own keys signed what this program does not accept.
+def named_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> RoleState | None:
+    """Return the state of a refused role's file if no host can have made it.
 
-    None if python-tuf would refuse the file too, or if only bytes outside the signed content are
-    wrong: then it may be the host's forgery. None for weak keys too, which are refused wherever
-    they are. Raises ``MetadataError`` for a missing file.
+    A snapshot that has digests names the very bytes. Of one that names versions only, the role's
+    own keys must have signed the content that is refused. None if it may be the host's forgery, or
+    if only bytes outside the signed content are wrong. Raises ``MetadataError`` for a missing file.
     """
     from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
     from tuf.api.metadata import Metadata  # noqa: PLC0415
@@ -155,6 +158,8 @@ def signed_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> 
     data = read(copy, file_name(role, about.version), role)
     try:
         about.verify_length_and_hashes(data)
+        if about.hashes:
+            return RoleState(about.version, NEVER, None)
         metadata: Metadata[Any] = Metadata.from_bytes(data)
         signed = metadata.signed
         # To Python, ``true`` is a number too.
@@ -163,7 +168,6 @@ def signed_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> 
             and type(signed.version) is int
             and signed.version == about.version
             and delegator.get_verification_result(role, metadata.signed_bytes, metadata.signatures)
-            and not any(_delegation_objections(signed.delegations) if signed.delegations else ())
         ):
             return None
         content = json.dumps({"signatures": [], "signed": signed.to_dict()}).encode()
@@ -174,7 +178,7 @@ def signed_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> 
     try:
         state_of(_parse(content, role).signed)
     except MetadataError:
-        return RoleState(signed.version, signed.expires, None)
+        return RoleState(signed.version, NEVER, None)
     return None
 
 

@@ -147,7 +147,9 @@ def promote(  # noqa: PLR0913 - each is an option
         copy = copy_at(published or plan.published or str(plan.signed))
         root = first_root(copy)
         repository = verify(copy, root)
-        if late := [role for role in repository.expired(now) if role != "root"]:
+        if late := [
+            role for role in (*repository.expired(now), *repository.late(now)) if role != "root"
+        ]:
             raise PublishError(f"the published {', '.join(late)} has expired: what is newer?")
         seen = observe(repository, root, now)
         done = []
