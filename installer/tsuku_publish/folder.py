@@ -1,7 +1,7 @@
 """A repository as a folder of static files: written, and published to where clients look."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -28,21 +28,28 @@ def locked(data: Path, wait: float = WAIT) -> Iterator[None]:
     The weekly job, the job of a channel and people may work in one folder at the same moment. The
     operating system frees the lock if its holder dies. Raises ``PublishError``.
     """
-    lock = FileLock(data / LOCK)
     with reading(data / "repository.toml"):
         # The lock would make a folder that does not exist.
         (data / "repository.toml").stat()
+    with _alone(data, wait):
+        yield
+
+
+@contextmanager
+def _alone(folder: Path, wait: float) -> Iterator[Path]:
+    """Hold the lock of a folder, and give its path. Raises ``PublishError``."""
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(wait)
     except Timeout:
         raise PublishError(
-            f"another tsuku-publish has worked on {data} for {wait:.0f} seconds",
+            f"another tsuku-publish has worked on {folder} for {wait:.0f} seconds",
             hint="wait until it is done, and run this again",
         ) from None
     except OSError as error:
-        raise PublishError(f"{data / LOCK} cannot be made: {error.strerror or error}") from error
+        raise PublishError(f"{folder / LOCK} cannot be made: {error.strerror or error}") from error
     try:
-        yield
+        yield folder / LOCK
     finally:
         lock.release()
 
@@ -69,7 +76,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
             path.unlink()
 
 
-def publish(source: Path, target: Path) -> trust.TrustedRepository:
+def publish(source: Path, target: Path, wait: float = WAIT) -> trust.TrustedRepository:
     """Bring a folder that a web server serves to the state of the repository in ``source``.
 
     Every file is replaced as a whole, and the timestamp last: a client sees the old state or the
@@ -83,6 +90,21 @@ def publish(source: Path, target: Path) -> trust.TrustedRepository:
     }
     if FIRST_ROOT not in files:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
+    try:
+        make_folder(target)
+    except TsukuError as error:
+        raise PublishError(f"{target} cannot be made: {in_one_line(error)}") from error
+    # Of two at once, from two copies of the data, the older one would replace the newer timestamp.
+    with _alone(target, wait) as lock:
+        try:
+            return _publish(source, files, target)
+        finally:
+            # While we hold it: a process that waits opens the name again. Clients need none.
+            with suppress(OSError):
+                lock.unlink()
+
+
+def _publish(source: Path, files: Mapping[str, bytes], target: Path) -> trust.TrustedRepository:
     if (target / _TIMESTAMP).exists():
         if RepositoryFolder(target).read(FIRST_ROOT) != files[FIRST_ROOT]:
             raise PublishError(

@@ -23,6 +23,8 @@ from tsuku_llm.operations.bundle_choice import BundleWish
 from tsuku_llm.operations.mirror import check_mirror, mirror
 from tsuku_llm.operations.mirror_choice import Narrowing
 from tsuku_llm.operations.session import Session
+from tsuku_publish.errors import PublishError
+from tsuku_publish.folder import publish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes of Linux")
 
@@ -75,23 +77,29 @@ class Forked:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+def stopping_at(function: str, says: int, goes: int) -> Callable[[FrameType, str, object], None]:
+    """Make a profile that stops this process where it calls a function, until it is told to go."""
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == function:
+            sys.setprofile(None)
+            os.write(says, b"at work\n")
+            os.read(goes, 1)
+
+    return profile
+
+
 def _work(make: Make, session: Session, place: Path, says: int, goes: int | None) -> None:
     """Make it in this process; say each note, and the error."""
 
     def note(text: str) -> None:
         os.write(says, f"{text}\n".encode())
 
-    def stop(frame: FrameType, event: str, _: object) -> None:
-        # Both ask for room once they have the lock, and before anything is written.
-        if event == "call" and frame.f_code.co_name == "require_space":
-            sys.setprofile(None)
-            note("at work")
-            os.read(goes or 0, 1)
-
     code = 70
     try:
         if goes is not None:
-            sys.setprofile(stop)
+            # Both ask for room once they have the lock, and before anything is written.
+            sys.setprofile(stopping_at("require_space", says, goes))
         make(session._replace(user=session.user._replace(note=note)), place)
         code = 0
     except TsukuError as error:
@@ -213,3 +221,32 @@ def test_N08_a_link_in_the_place_of_the_lock_is_not_followed(
     with pytest.raises(CorruptStore):
         MAKERS[kind](users[0], place)
     assert (mine.read_text(), lock.is_symlink()) == ("mine", True)
+
+
+def test_N08_of_two_who_publish_the_older_state_does_not_win(tmp_path: Path) -> None:
+    """Two copies of the data, one of them a refresh behind, and one folder that is served."""
+    old, new, served = (tmp_path / name for name in ("old", "new", "served"))
+    shop = FolderShop.offering(tmp_path / "own", "b1")
+    shutil.copytree(shop.root / "repository", old)
+    shop.publish("b2", {"cpu": shop.variant(shop.stand_in("b2-cpu"))})
+    shutil.copytree(shop.root / "repository", new)
+    said, says = os.pipe()
+    goes, go = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            sys.setprofile(stopping_at("_put", says, goes))
+            publish(old, served)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.read(said, 100) == b"at work\n"
+    with pytest.raises(PublishError, match="another tsuku-publish has worked on"):
+        publish(new, served, wait=0)
+    os.write(go, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    publish(new, served)
+    with pytest.raises(PublishError, match="has newer versions"):
+        publish(old, served)
+    assert not list(served.rglob(".*"))
