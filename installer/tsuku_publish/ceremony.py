@@ -7,7 +7,7 @@ different people do not wait for each other: what is not signed now stays as it 
 import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from tsuku_llm import trust
@@ -37,7 +37,6 @@ from tsuku_publish.signing import (
     entitled,
     lacking,
     offline_files,
-    public_key,
     sign,
 )
 
@@ -73,27 +72,6 @@ def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
     save_roles(plan, data)
     record_since(data, plan, files)
     return plan
-
-
-def why_not_alone(data: Path, channel: str, signers: Signers) -> str:
-    """Return why these signers cannot sign a channel by themselves; empty if they can.
-
-    Raises ``PublishError`` for a published repository that clients would refuse.
-    """
-    plan = load_plan(data)
-    if channel not in plan.delegated:
-        return f"{channel} has no signers of its own: there is no [roles.{channel}]"
-    if channel not in published_versions(plan.signed):
-        return f"{channel} is not delegated yet: the signers of targets run sign first"
-    keys = {each.public_key.keyid for each in signers.values()}
-    lacks = []
-    for name in (channel, *ONLINE):
-        role = plan.roles[name]
-        here = [each for each in role.signers if public_key(each, plan).keyid in keys]
-        # Snapshot and timestamp get the signatures of all their signers.
-        if len(here) < (role.threshold if name == channel else len(role.signers)):
-            lacks.append(f"{name} ({', '.join(role.signers)})")
-    return f"no signer is at hand of {', '.join(lacks)}" if lacks else ""
 
 
 def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where it goes
@@ -175,21 +153,6 @@ def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
                 f"{role} {planned} is planned, and {role} {published} is published already: "
                 "use --raise"
             )
-
-
-def is_channel_due(data: Path, channel: str, now: datetime, trusted_root: Path | None) -> bool:
-    """Tell whether the own signers of a channel have to sign its next state.
-
-    They have to if the data give other release files than those of the last signature, or if that
-    expires within the days at which ``check`` warns. Raises ``PublishError``.
-    """
-    before = load_plan(data)
-    if channel not in before.delegated or channel not in published_versions(before.signed):
-        return False
-    if before.roles[channel].expires - now <= timedelta(days=before.warn[channel]):
-        return True
-    plan, _ = next_of_channel(data, channel, now, trusted_root=trusted_root)
-    return plan.since[channel] != before.since.get(channel, {})
 
 
 def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:

@@ -489,6 +489,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
     | {"packages", "plan", "promoted", "revoked", "sightings", "tsuku_llm.errors"}
     | {"tsuku_llm.manifest", "tsuku_llm.trust"},
+    "isolated": frozenset(),
     # Signatures, and the repository that they make.
     "passphrases": frozenset({"errors"}),
     "founding": frozenset({"errors", "folder", "keys", "signers"})
@@ -513,13 +514,15 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "secrets": frozenset({"errors"}),
     "feed": frozenset({"attestations", "checking", "classify", "contents", "copies", "documents"})
     | {"errors", "facts", "folder", "hosting", "plan", "refresh", "tsuku_llm.archive"}
-    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
+    | {"isolated", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"}
+    | {"tsuku_llm.safe_text"},
     # Builds of one's own.
     "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
     | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
-    "building": frozenset({"binaries", "errors", "packing", "tsuku_llm.disk", "tsuku_llm.errors"})
+    "building": frozenset({"binaries", "errors", "isolated", "packing"})
+    | {"tsuku_llm.disk", "tsuku_llm.errors"}
     | {"tsuku_llm.files", "tsuku_llm.packages", "tsuku_llm.safe_text", "tsuku_llm.tree_entry"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset(

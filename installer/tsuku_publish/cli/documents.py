@@ -54,8 +54,7 @@ class FeedAnswer(TypedDict):
     ``taken`` are new in the channel; ``measured`` were recorded before, without their archives.
     ``stopped`` has the reason for each release that is not taken (again). ``offered`` are the
     releases of the channel, newest first. ``changed`` is whether this run changed what is to be
-    signed. ``signed`` is the version of the channel that this run has signed, null if it has not;
-    ``unsigned`` says why something that is to be signed was left unsigned.
+    signed.
     """
 
     taken: Sequence[TakenRelease]
@@ -68,8 +67,6 @@ class FeedAnswer(TypedDict):
     proposal: StableProposal | None
     people: Sequence[str]
     changed: bool
-    signed: int | None
-    unsigned: str | None
 
 
 class RevokeAnswer(TypedDict):
