@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
+
+from tsuku_llm.foreign import parse_json
 
 _T = TypeVar("_T")
 _LARGEST = 1 << 53
@@ -25,17 +27,8 @@ Table = Mapping[str, Reader[Any]]
 
 
 def parse(data: bytes, read: Reader[_T]) -> _T:
-    """Decode JSON and read its value; repeated keys, NaN and Infinity are refused.
-
-    Raises ``ValueError``.
-    """
-    try:
-        value = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_no_repeats, parse_constant=_no_constant
-        )
-        return read(value, "it")
-    except RecursionError as error:  # also from a reader that shows a deeply nested value
-        raise ValueError("it is nested too deep") from error
+    """Decode JSON as ``foreign.parse_json`` does, and read its value. Raises ``ValueError``."""
+    return read(parse_json(data), "it")
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
@@ -50,17 +43,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a key appears twice")
-    return document
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number")
 
 
 # --- readers ---------------------------------------------------------------------------------

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
+
+from tsuku_llm.foreign import parse_json
 
 _LARGEST_INTEGER = 2**53
-_DEEPEST = 32
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode JSON; refuse it if two readers could understand it differently.
+    """Decode JSON as ``foreign.parse_json``, with integers within 53 bits as the only numbers.
 
-    Accepted are UTF-8, no repeated keys, only integers within 53 bits, no lone surrogates, and
-    at most 32 levels. Readers have different depth limits: ``json`` accepts documents that
-    python-tuf then cannot verify. Raises ``ValueError`` or ``RecursionError``.
+    Readers have different limits: ``json`` accepts documents that python-tuf then cannot verify.
+    Raises ``ValueError``.
     """
-    value = json.loads(
-        data.decode("utf-8"),
-        object_pairs_hook=_unique,
-        parse_int=_integer,
-        parse_float=_no_number,
-        parse_constant=_no_number,
-    )
-    _require_shallow(value)
-    json.dumps(value, ensure_ascii=False).encode("utf-8")  # a lone surrogate cannot be encoded
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return result
+    return parse_json(data, parse_int=_integer, parse_float=_no_number)
 
 
 def _integer(text: str) -> int:
@@ -43,21 +25,5 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _require_shallow(value: Any) -> None:
-    # Level by level and not by recursion: the input decides how deep it is.
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [inner for each in level for inner in _within(each)]
-        if not level:
-            return
-    raise ValueError(f"it is nested more than {_DEEPEST} deep")
-
-
-def _within(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
-
-
-def _no_number(text: str) -> Any:
+def _no_number(text: str) -> NoReturn:
     raise ValueError(f"the number {text[:40]} is not an integer")

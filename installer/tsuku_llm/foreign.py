@@ -1,0 +1,245 @@
+"""Bounded reads of what others made: users, other programs, servers, the kernel.
+
+Files of others can be pipes, devices, links into /proc, or larger than the memory. Every such file
+is read here, and every JSON document of others is decoded here. All errors are ``OSError`` for the
+reading and ``ValueError`` for the decoding, with a reason in words.
+
+The files of our own store are read by ``files.read_small``, which also refuses links and the files
+of other users.
+
+Every start loads this module, and the isolated children too: it imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import IO, Any, BinaryIO, NoReturn
+
+Path = str | os.PathLike[str]
+
+SECONDS = 60.0
+"""The longest time for one small file, in seconds; a network file system may be very slow."""
+
+KERNEL_LIMIT = 1 << 20
+"""Bytes of a file of the kernel that are read; /proc/PID/maps of a large server has 200 kB."""
+
+LONGEST_ANSWER = 16 << 20
+"""Bytes of a child's or a server's answer that are kept by default."""
+
+_CHUNK = 1 << 20
+
+# A pipe must not block the open, and a terminal must not become ours.
+_READ = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
+    _READ |= getattr(os, _flag, 0)
+
+_PSEUDO = ("/proc", "/sys")
+"""File systems whose files do things when they are read, or block."""
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def open_foreign(path: Path) -> BinaryIO:
+    """Open a regular file of any size for reading; links are followed.
+
+    Raises ``OSError`` for anything else, and for what the kernel makes (/proc, /sys).
+    """
+    return os.fdopen(_opened(path), "rb")
+
+
+def read_foreign(path: Path, limit: int) -> bytes:
+    """Read a whole file of at most ``limit`` bytes.
+
+    Raises ``OSError``, also for a larger file and for what ``open_foreign`` refuses.
+    """
+    data = read_beginning(path, limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", os.fspath(path))
+    return data
+
+
+def read_beginning(path: Path, length: int) -> bytes:
+    """Read the first ``length`` bytes of a file, fewer if it ends. Raises as ``open_foreign``."""
+    fd = _opened(path)
+    try:
+        # Never more than the file has by its own account: what a kernel makes up while it is read
+        # (another mount of /proc) has no size.
+        return _read(fd, min(length, os.fstat(fd).st_size), path)
+    finally:
+        os.close(fd)
+
+
+def read_kernel(path: Path, limit: int = KERNEL_LIMIT) -> bytes:
+    """Read the first ``limit`` bytes of a file of the system, such as /proc/meminfo.
+
+    Its path is ours and not from others. Raises ``OSError``.
+    """
+    fd = os.open(path, _READ)
+    try:
+        return _read(fd, limit, path)
+    finally:
+        os.close(fd)
+
+
+def kernel_text(path: Path, limit: int = KERNEL_LIMIT) -> str:
+    """Read the text of a file of the system, as ``read_kernel``. Raises ``OSError``."""
+    return read_kernel(path, limit).decode("utf-8", "replace")
+
+
+def _opened(path: Path) -> int:
+    try:
+        # Before the open, because the open of a device can do things. The check of the open file
+        # below is the one that counts: another process may replace the file in between.
+        _require_plain(os.stat(path), path)  # noqa: PTH116
+        fd = os.open(path, _READ)
+    except ValueError as error:  # a NUL, or a letter that no file name has
+        raise OSError(errno.EINVAL, "its name cannot be that of a file", repr(path)) from error
+    try:
+        _require_plain(os.fstat(fd), path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _require_plain(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    if status.st_dev in _pseudo_devices():
+        raise OSError(errno.EINVAL, "it is a file of the kernel", os.fspath(path))
+
+
+def _pseudo_devices() -> Iterator[int]:
+    for folder in _PSEUDO:
+        with suppress(OSError):
+            yield os.stat(folder).st_dev  # noqa: PTH116
+
+
+def _read(fd: int, limit: int, path: Path) -> bytes:
+    ends = time.monotonic() + SECONDS
+    pieces: list[bytes] = []
+    left = limit
+    while left > 0 and (piece := os.read(fd, min(left, _CHUNK))):
+        pieces.append(piece)
+        left -= len(piece)
+        if time.monotonic() > ends:
+            raise TimeoutError(errno.ETIMEDOUT, "reading it takes too long", os.fspath(path))
+    return b"".join(pieces)
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+def read_answer(stream: IO[bytes], limit: int = LONGEST_ANSWER) -> bytes:
+    """Read a pipe or a body to its end. Raises ``OSError`` for more than ``limit`` bytes.
+
+    The time limit is the caller's, who can end the other side.
+    """
+    pieces: list[bytes] = []
+    left = limit + 1
+    while left > 0 and (piece := stream.read(min(left, _CHUNK))):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
+    return b"".join(pieces)
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+_DEEPEST = 32
+"""Levels of nesting; what is read has fewer than ten. python-tuf has a limit of its own."""
+
+_LONGEST_INTEGER = 20
+"""Characters of an integer: those of 64 bits."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(
+    data: bytes | str,
+    *,
+    parse_int: Callable[[str], int] | None = None,
+    parse_float: Callable[[str], Any] | None = None,
+) -> Any:
+    """Decode JSON of others; refuse what two readers may understand differently.
+
+    Refused are repeated keys, NaN, Infinity, floats that become infinite (1e999), integers of more
+    than 20 characters, lone surrogates, and more than 32 levels. ``parse_int`` and ``parse_float``
+    may refuse more. Raises ``ValueError`` only.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode("utf-8")
+        value = json.loads(
+            text,
+            object_pairs_hook=_no_repeats,
+            parse_int=parse_int or _integer,
+            parse_float=parse_float or _float,
+            parse_constant=_no_constant,
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    _require_shallow(value)
+    # Bytes can only have one as an escape. Two of them may be one letter.
+    if isinstance(data, str) or _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Decode a JSON object, as ``parse_json``. Raises ``ValueError``, also for other values."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - one error for callers
+    return value
+
+
+def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key appears twice")
+    return document
+
+
+def _integer(text: str) -> int:
+    # The length first: converting a very long text takes quadratic time.
+    if len(text) > _LONGEST_INTEGER:
+        raise ValueError("a number is too long")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return number
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def _require_shallow(value: Any) -> None:
+    # Level by level and not by recursion: the input decides how deep it is.
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level for inner in _within(each)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {_DEEPEST} deep")
+
+
+def _within(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
