@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.errors import HttpStatusError, TsukuError
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.errors import PublishError, in_one_line
 
 _LARGEST = 5_000_000
@@ -41,7 +42,12 @@ class RepositoryFolder:
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
         file = self.path / name
-        return file.read_bytes() if file.is_file() else None
+        try:
+            return read_foreign(file, _LARGEST)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise PublishError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,6 +293,7 @@ class ReleaseChangeDocument(TypedDict):
 
     ``before`` and ``after`` are its channels. Variants and requirements are compared with its own
     release file, or with the release ``compared_with``. ``because`` says why it did not wait.
+    ``hosts`` have its archives. ``alarming`` are the lines that people see in red.
     """
 
     release: Tag
@@ -308,10 +309,16 @@ class ReleaseChangeDocument(TypedDict):
     lost: Sequence[str]
     requires: Sequence[str]
     because: str | None
+    hosts: Sequence[str]
+    alarming: Sequence[str]
 
 
 class RoleChangeDocument(TypedDict):
-    """What changes for one role: version, last day, old and new threshold, and its signers."""
+    """What changes for one role: version, last day, old and new threshold, and its signers.
+
+    ``joined`` and ``left`` have each signer with the full fingerprint of the key. ``alarming`` are
+    the lines that people see in red.
+    """
 
     role: str
     before: int
@@ -320,6 +327,7 @@ class RoleChangeDocument(TypedDict):
     threshold: Sequence[int]
     joined: Sequence[str]
     left: Sequence[str]
+    alarming: Sequence[str]
 
 
 class WrittenFile(TypedDict):
@@ -332,7 +340,8 @@ class WrittenFile(TypedDict):
 class ReviewAnswer(TypedDict):
     """The answer of ``review``: what a signature would change.
 
-    ``kept`` are the channels that stay as they are published. ``gathered`` says whether other
+    ``kept`` are the channels that stay as they are published. ``digests`` are those of the bytes
+    that the signers of each role sign, and of each release file. ``gathered`` says whether other
     holders have signed it. ``files`` are the release files that ``--write`` wrote.
     """
 
@@ -342,6 +351,7 @@ class ReviewAnswer(TypedDict):
     withdrawn: Sequence[str]
     forgotten: Sequence[str]
     kept: Sequence[str]
+    digests: dict[str, Sha256]
     gathered: bool
     files: list[WrittenFile]
 

@@ -56,10 +56,11 @@ def feed(  # noqa: PLR0913 - each is an option
     def say(line: str) -> None:
         tell(console, line)
 
-    _require_no_signers()
     time = (now or datetime.now(timezone.utc)).replace(tzinfo=timezone.utc)
     require_rules(data)
     channel = load_settings(data).channel
+    delegated = channel in load_plan(data).delegated
+    _require_no_signers()
     report = Feed(data, os.environ, time, say, api, model, trusted_root).run()
     for line in _lines(report):
         say(line)
@@ -75,7 +76,7 @@ def feed(  # noqa: PLR0913 - each is an option
         "people": report.people,
         "changed": report.changed,
     }
-    step = f"sign --channel {channel}" if channel in load_plan(data).delegated else "sign --raise"
+    step = f"sign --channel {channel}" if delegated else "sign --raise"
     return CommandResult(found, ("", f"next: tsuku-publish {step}, in another process"))
 
 
