@@ -536,8 +536,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"classify", "documents", "founding", "keys", "packing", "passphrases", "plan", "promoted"}
     | {"published", "refresh"}
     | {"releases", "review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
-    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.files", "tsuku_llm.revocations"}
-    | {"tsuku_llm.safe_text"}
+    | {"tsuku_llm.cli", "tsuku_llm.errors", "tsuku_llm.revocations", "tsuku_llm.safe_text"}
     # The command that adds this program's own extra.
     | {"tsuku_llm.operations", "tsuku_llm.own_copy"},
 }

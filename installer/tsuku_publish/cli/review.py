@@ -12,7 +12,6 @@ import click
 
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.ceremony import is_begun, next_state, require_own_keys
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (
@@ -101,8 +100,8 @@ def review(  # noqa: PLR0913 - each is an option
     written = files if folder else ()
     for each in written:
         path = Path(folder or "", each.path)
-        make_folder(path.parent)
-        replace_file(path, each.data)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(each.data)
     answer: documents.ReviewAnswer = {
         **asdict(found),  # type: ignore[typeddict-item]
         "gathered": begun,
