@@ -193,7 +193,8 @@ def test_a_review_says_in_words_what_would_change(team: Team) -> None:
 
 def test_a_review_of_nothing_new_names_no_release(team: Team) -> None:
     said = team.run("review")
-    assert "b1" not in said
+    # As a word: the digest of what is signed may have these letters.
+    assert " b1 " not in said
     assert "targets   1 -> 2, until " in said
 
 
@@ -208,7 +209,7 @@ def test_a_review_shows_what_moves_and_what_goes(team: Team) -> None:
     said = team.run("review", "--channel", "nightly")
     assert "new       b4 (nightly)" in said
     assert "nightly   1 -> 2" in said
-    assert "b3" not in said
+    assert " b3 " not in said
 
 
 def test_a_review_for_programs_follows_its_schema(team: Team) -> None:
