@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli
 
 from tsuku_llm.fetch import Network
-from tsuku_llm.foreign import parse_json, read_foreign, read_text
+from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import parse_json, read_foreign
 from tsuku_publish.classify import Rules, classify, load_rules
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
 from tsuku_publish.facts import Facts, UpstreamRelease, release_of
 from tsuku_publish.hosting import HostingService
 
@@ -49,7 +50,7 @@ def load_origin(data: Path) -> Origin:
     """Read ``rules.toml``. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
-        raw = tomli.loads(read_text(path))["attestation"]
+        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))["attestation"]
         return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
 
 
@@ -215,7 +216,8 @@ def verified(
 def stored(data: Path, tag: str) -> list[dict[str, Any]]:
     """Return the recorded bundles of a release."""
     path = _path(data, tag)
-    return bundles_in(read_foreign(path)) if path.is_file() else []
+    content = content_of(path)
+    return bundles_in(content) if content is not None else []
 
 
 def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
@@ -225,8 +227,8 @@ def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
     if not lines:
         path.unlink(missing_ok=True)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), "utf-8")
+    make_folder(path.parent)
+    replace_file(path, "".join(lines).encode())
 
 
 def _path(data: Path, tag: str) -> Path:

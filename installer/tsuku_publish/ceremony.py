@@ -4,10 +4,9 @@ Everything here runs under the lock of the data (``folder.locked``). Roles that 
 different people do not wait for each other: what is not signed now stays as it is published.
 """
 
-import shutil
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from tsuku_llm import trust
@@ -17,6 +16,7 @@ from tsuku_publish.copies import FirstOf, MemoryCopy, RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import write
+from tsuku_publish.keys import fingerprint
 from tsuku_publish.plan import (
     ONLINE,
     PLAN_FILES,
@@ -27,6 +27,7 @@ from tsuku_publish.plan import (
     load_plan,
     raised,
     save_roles,
+    with_keys,
 )
 from tsuku_publish.releases import dated, release_files
 from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
@@ -37,7 +38,7 @@ from tsuku_publish.signing import (
     entitled,
     lacking,
     offline_files,
-    public_key,
+    published_keys,
     sign,
 )
 
@@ -75,27 +76,6 @@ def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
     return plan
 
 
-def why_not_alone(data: Path, channel: str, signers: Signers) -> str:
-    """Return why these signers cannot sign a channel by themselves; empty if they can.
-
-    Raises ``PublishError`` for a published repository that clients would refuse.
-    """
-    plan = load_plan(data)
-    if channel not in plan.delegated:
-        return f"{channel} has no signers of its own: there is no [roles.{channel}]"
-    if channel not in published_versions(plan.signed):
-        return f"{channel} is not delegated yet: the signers of targets run sign first"
-    keys = {each.public_key.keyid for each in signers.values()}
-    lacks = []
-    for name in (channel, *ONLINE):
-        role = plan.roles[name]
-        here = [each for each in role.signers if public_key(each, plan).keyid in keys]
-        # Snapshot and timestamp get the signatures of all their signers.
-        if len(here) < (role.threshold if name == channel else len(role.signers)):
-            lacks.append(f"{name} ({', '.join(role.signers)})")
-    return f"no signer is at hand of {', '.join(lacks)}" if lacks else ""
-
-
 def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where it goes
     plan: Plan,
     files: Sequence[ReleaseFile],
@@ -109,6 +89,7 @@ def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where
     Alone they must reach every threshold; with ``gather`` it is enough that one of them may sign.
     Raises ``PublishError``.
     """
+    require_own_keys(plan, signers, into)
     require_not_older(plan, roles, into)
     published = RepositoryFolder(into)
     begun: RepositoryFolder | MemoryCopy = RepositoryFolder(gather) if gather else MemoryCopy({})
@@ -116,15 +97,7 @@ def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where
     made = offline_files(plan, files, {}, published, begun, roles)
     keyids = {each.public_key.keyid for each in signers.values()}
     entitling = (*roles, *ONLINE)
-    at_hand = f"signers at hand: {', '.join(signers) or 'none'}"
-    wrong = (
-        at_hand,
-        *(
-            f"{name}: its key is not the one in [keys]"
-            for name, each in signers.items()
-            if name in plan.keys and plan.keys[name].keyid != each.public_key.keyid
-        ),
-    )
+    wrong = (f"signers at hand: {', '.join(signers) or 'none'}",)
     hint = (
         "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
         "sign --gather FOLDER"
@@ -145,6 +118,36 @@ def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where
             raise PublishError(
                 f"the online signer is not at hand: {', '.join(lacks)}", facts=wrong, hint=hint
             )
+
+
+def require_own_keys(plan: Plan, signers: Signers, into: Path) -> None:
+    """Refuse a plan whose ``[keys]`` contradict what this holder has, or what is published.
+
+    A name never gets another key, and the key of a published signer stays in ``[keys]`` until the
+    next root is published. So another key under a known name is found, whoever wrote it there.
+    Raises ``PublishError``.
+    """
+    for name, each in signers.items():
+        planned = plan.keys.get(name)
+        if planned is not None and planned.keyid != each.public_key.keyid:
+            raise PublishError(
+                f"{name}: its key is not the one in [keys]",
+                facts=(
+                    f"{name} of [keys]: {fingerprint(planned)}",
+                    f"{name} at hand: {fingerprint(each.public_key)}",
+                ),
+                hint="another person has changed the data, or it is another signer's file",
+            )
+    keyids = {key.keyid for key in plan.keys.values()}
+    for role, found in published_keys(RepositoryFolder(into)).items():
+        for keyid, key in found.keys.items():
+            if keyid not in keyids:
+                raise PublishError(
+                    f"[keys] lacks the key of a published signer of {role}",
+                    facts=(f"published: {fingerprint(key)}",),
+                    hint="another person has changed or removed its line: put it back; rotate "
+                    "gives a role another signer, under a new name",
+                )
 
 
 def vouching(plan: Plan, signers: Signers, roles: Collection[str], into: Path) -> tuple[str, ...]:
@@ -175,21 +178,6 @@ def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
                 f"{role} {planned} is planned, and {role} {published} is published already: "
                 "use --raise"
             )
-
-
-def is_channel_due(data: Path, channel: str, now: datetime, trusted_root: Path | None) -> bool:
-    """Tell whether the own signers of a channel have to sign its next state.
-
-    They have to if the data give other release files than those of the last signature, or if that
-    expires within the days at which ``check`` warns. Raises ``PublishError``.
-    """
-    before = load_plan(data)
-    if channel not in before.delegated or channel not in published_versions(before.signed):
-        return False
-    if before.roles[channel].expires - now <= timedelta(days=before.warn[channel]):
-        return True
-    plan, _ = next_of_channel(data, channel, now, trusted_root=trusted_root)
-    return plan.since[channel] != before.since.get(channel, {})
 
 
 def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:
@@ -283,7 +271,11 @@ def files_for(
 
 
 def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
-    """Return the plan that holders passed on, with our state of the channels they do not sign."""
+    """Return the plan that holders passed on, with our state of the channels they do not sign.
+
+    Raises ``PublishError`` if it gives a known name another key, or a known key another name.
+    """
+    with_keys(own, passed.keys)
     ours = [name for name in passed.delegated if name not in signed and name in own.roles]
     dates = {name: own.roles[name] for name in ours}
     roles = {
@@ -346,9 +338,8 @@ class Ceremony:
             make_folder((gathered / name).parent)
             replace_file(gathered / name, content)
         if first:
-            for name in PLAN_FILES:
-                if (data / name).exists():
-                    shutil.copyfile(data / name, gathered / name)
+            for name, content in self._plan.sources.items():
+                replace_file(gathered / name, content)
             save_roles(self._plan, gathered)
             save_sightings(gathered / SINCE, self._plan.since)
         missing = lacking(self._plan, files, published)
@@ -366,7 +357,7 @@ class Ceremony:
             taken = [role for role in ONLINE if plan.roles[role].version <= versions.get(role, 0)]
             plan = raised(caught_up(plan, versions), now.date(), taken)
         self._write(plan, into, begun)
-        adopt_plan(plan, data, gathered, self._roles)
+        adopt_plan(plan, data, self._roles)
         record_since(data, plan, self._releases)
         return plan
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import msgspec
 import tomli
 
-from tsuku_llm.foreign import read_text
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.binaries import SYSTEM_LIBRARIES
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.facts import Asset, UpstreamRelease
 
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
@@ -120,7 +120,7 @@ def load_rules(data: Path) -> Rules:
     """Read ``rules.toml``. Raises ``PublishError``, but not for a wrong rule: see ``Rules``."""
     path = data / "rules.toml"
     with reading(path):
-        raw = tomli.loads(read_text(path))
+        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         platforms = {
             name: PlatformRule(
                 platform["default"],

@@ -14,11 +14,12 @@ from typing import Any
 
 from tsuku_llm import archive
 from tsuku_llm.errors import TsukuError
-from tsuku_llm.foreign import open_foreign, parse_json, read_text
+from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.foreign import open_foreign, parse_object, read_foreign
 from tsuku_llm.manifest import Artifact, Measured
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.binaries import Needs, Version, needs_of
-from tsuku_publish.errors import PublishError, in_one_line, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 
 _PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")
 
@@ -65,8 +66,8 @@ def save(folder: Path, sha256: str, contents: Contents) -> None:
         **({"gfx": contents.gfx} if contents.gfx else {}),
         "libraries": contents.libraries,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{sha256}.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    make_folder(folder)
+    replace_file(folder / f"{sha256}.json", f"{json.dumps(record, indent=1)}\n".encode())
 
 
 def read_archive(path: Path, artifact: Artifact) -> Contents:
@@ -104,7 +105,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
 
 def _loaded(path: Path) -> Contents:
     with reading(path):
-        raw = parse_json(read_text(path))
+        raw = parse_object(read_foreign(path, LARGEST_FILE))
         return Contents(
             raw["listing"],
             raw["floors"],

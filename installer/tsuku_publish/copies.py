@@ -13,7 +13,7 @@ from pathlib import Path
 from tsuku_llm import trust
 from tsuku_llm.errors import HttpStatusError, TsukuError
 from tsuku_llm.foreign import read_foreign
-from tsuku_publish.errors import PublishError, in_one_line, reading
+from tsuku_publish.errors import PublishError, in_one_line
 
 _LARGEST_WHEEL = 256 << 20
 """Bytes of a wheel, which may be the program's own."""
@@ -45,10 +45,12 @@ class RepositoryFolder:
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
         file = self.path / name
-        if not file.is_file():
+        try:
+            return read_foreign(file, _LARGEST)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        with reading(file):
-            return read_foreign(file)
+        except OSError as error:
+            raise PublishError(f"{file} cannot be read: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, slots=True)

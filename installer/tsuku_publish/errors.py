@@ -1,5 +1,6 @@
 """The errors of the publisher's commands, and the guard for files that people or programs wrote."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 import msgspec
 
 from tsuku_llm.errors import TsukuError
+from tsuku_llm.foreign import read_foreign
+
+LARGEST_FILE = 64 << 20
+"""Bytes of one file of the data that are read; a release file of upstream has some 4 MB."""
 
 
 class PublishError(TsukuError):
@@ -66,6 +71,18 @@ _MALFORMED = (
     msgspec.ValidationError,
 )
 """The errors that reading a value of an unexpected shape raises."""
+
+
+def content_of(path: Path) -> bytes | None:
+    """Return the bytes of a file of the data, None if it does not exist.
+
+    A pipe, a device, a file of the kernel and a giant are refused. Raises ``PublishError``.
+    """
+    # A link that leads nowhere is a lost file, not an absent one.
+    if not os.path.lexists(path):
+        return None
+    with reading(path):
+        return read_foreign(path, LARGEST_FILE)
 
 
 @contextmanager

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.foreign import parse_json, read_text
-from tsuku_publish.errors import PublishError, reading
+from tsuku_llm.files import replace_file
+from tsuku_llm.foreign import parse_object, read_foreign
+from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 
 NAME = "upstream-releases.json"
 
@@ -46,7 +47,7 @@ class Facts:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         with reading(self._path):
-            self._raw: dict[str, Any] = parse_json(read_text(self._path))
+            self._raw = parse_object(read_foreign(self._path, LARGEST_FILE))
         self.releases()  # raises now if the recorded data have another shape
 
     def releases(self) -> dict[str, UpstreamRelease]:
@@ -105,7 +106,7 @@ class Facts:
     def save(self) -> None:
         """Write the file."""
         text = json.dumps(self._raw, indent=1)
-        self._path.write_text(text + "\n", "utf-8")
+        replace_file(self._path, f"{text}\n".encode())
 
 
 def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamRelease:

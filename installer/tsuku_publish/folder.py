@@ -9,7 +9,8 @@ from filelock import FileLock, Timeout
 from tsuku_llm import trust
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import parse_json, read_foreign
+from tsuku_llm.foreign import parse_json
+from tsuku_llm.ownership import check_below, check_path
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, other_content, reading
@@ -21,16 +22,29 @@ METADATA = ("metadata/*.json", "targets/**/*.json")
 _TIMESTAMP = "metadata/timestamp.json"
 
 
+def require_own(*folders: Path) -> None:
+    """Refuse folders in which another user can change what is signed, or that lie in such a one.
+
+    A folder that does not exist is another error, of those who read it. Raises ``UnsafeLocation``.
+    """
+    for folder in folders:
+        check_path(folder)
+        if folder.is_dir():
+            check_below(folder)
+
+
 @contextmanager
 def locked(data: Path, wait: float = WAIT) -> Iterator[None]:
     """Hold the lock of a data folder: one command at a time signs, or changes the plan.
 
     The weekly job, the job of a channel and people may work in one folder at the same moment. The
-    operating system frees the lock if its holder dies. Raises ``PublishError``.
+    operating system frees the lock if its holder dies. Raises ``PublishError``, and
+    ``UnsafeLocation`` for data that others can write.
     """
     with reading(data / "repository.toml"):
         # The lock would make a folder that does not exist.
         (data / "repository.toml").stat()
+    require_own(data)
     with _alone(data, wait):
         yield
 
@@ -61,7 +75,9 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
     content than it has: clients keep the content that they saw first.
     """
     roots = {
-        f"metadata/{path.name}": read_foreign(path) for path in folder.glob("metadata/*.root.json")
+        name: data
+        for name in (f"metadata/{path.name}" for path in folder.glob("metadata/*.root.json"))
+        if (data := RepositoryFolder(folder).read(name)) is not None
     }
     whole = roots | dict(files)
     if FIRST_ROOT not in whole:
@@ -84,9 +100,10 @@ def publish(source: Path, target: Path, wait: float = WAIT) -> trust.TrustedRepo
     ``PublishError`` for what ``write`` refuses, and for a state older than the served one.
     """
     files = {
-        path.relative_to(source).as_posix(): read_foreign(path)
+        name: data
         for pattern in METADATA
-        for path in source.glob(pattern)
+        for name in (path.relative_to(source).as_posix() for path in source.glob(pattern))
+        if (data := RepositoryFolder(source).read(name)) is not None
     }
     if FIRST_ROOT not in files:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
@@ -128,7 +145,8 @@ def _publish(source: Path, files: Mapping[str, bytes], target: Path) -> trust.Tr
 
 def _put(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files that belong together, the timestamp last, after checking the whole."""
-    taken = [name for name, data in files.items() if _is_taken(folder / name, data)]
+    there = RepositoryFolder(folder)
+    taken = [name for name, data in files.items() if _is_taken(name, there.read(name), data)]
     if taken:
         raise other_content(f"{folder}: {', '.join(sorted(taken))}")
     verify(MemoryCopy(files), files[FIRST_ROOT])
@@ -148,15 +166,15 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (name.startswith("metadata/"), name == _TIMESTAMP, name))
 
 
-def _is_taken(path: Path, data: bytes) -> bool:
+def _is_taken(name: str, old: bytes | None, new: bytes) -> bool:
     """Tell whether a file has other content under the same name and version.
 
     A file's name has its version, except for the timestamp, which must have a newer one.
     """
-    if not path.is_file() or read_foreign(path) == data:
+    if old is None or old == new:
         return False
-    if path.name != "timestamp.json":
+    if name != _TIMESTAMP:
         return True
-    with reading(path):
-        old, new = (parse_json(each)["signed"]["version"] for each in (read_foreign(path), data))
-        return bool(new <= old)
+    with reading(name):
+        before, after = (parse_json(each)["signed"]["version"] for each in (old, new))
+        return bool(after <= before)

@@ -1,7 +1,6 @@
 """A new repository: its folder, its signers and its ``repository.toml``."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -10,13 +9,12 @@ from pathlib import Path
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.errors import UsageError
-from tsuku_llm.files import replace_file
+from tsuku_llm.files import make_folder, replace_file
 from tsuku_publish.folder import LOCK
-from tsuku_publish.keys import key_line
+from tsuku_publish.keys import key_line, require_signer_name
 from tsuku_publish.signers import make_signer
 
 CHANNEL = "stable"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 _HEAD = """\
 # A repository of builds that tsuku-llm installs: releases, signers, versions and dates.
@@ -82,15 +80,6 @@ class Founders:
                 )
 
 
-def require_signer_name(name: str) -> None:
-    """Raise ``UsageError`` for a name that could not be a key of TOML and a file's name."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{name!a} is no name of a signer",
-            hint="take letters, digits, dots and dashes, such as anna",
-        )
-
-
 def make_keys(
     names: Iterable[str], folder: Path, passphrase_of: Callable[[str], str | None]
 ) -> dict[str, SSlibKey]:
@@ -104,7 +93,7 @@ def make_keys(
         for name in names:
             passphrase = passphrase_of(name)
             path = folder / f"{name}.{'json' if passphrase is None else 'pem'}"
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, private=True)
             made[name] = make_signer(name, path, passphrase)
             paths.append(path)
     except BaseException:
@@ -143,7 +132,7 @@ def found(
         channel=CHANNEL,
         keys="\n".join(key_line(name, keys[name]) for name in founders.names),
     )
-    (folder / "releases").mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "releases")
     if not (folder / ".gitignore").exists():
         # Each clone has its own lock: git would refuse to pull another one's.
         replace_file(folder / ".gitignore", f"{LOCK}\n".encode())

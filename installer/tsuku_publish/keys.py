@@ -4,7 +4,9 @@ An Ed25519 key is written as 64 hexadecimal digits. Every other key is a table: 
 names it, and ``public``, the key in PEM.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,14 +15,28 @@ import tomli
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
+from securesystemslib.signer import Key, SSlibKey  # type: ignore[attr-defined]  # its re-export
 
-from tsuku_llm.foreign import read_text
+from tsuku_llm.errors import UsageError
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.trust.keys import key_objections
-from tsuku_publish.errors import PublishError, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 
 ED25519 = "ed25519"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _FORMS = "write 64 hexadecimal digits (Ed25519), or a table with its scheme and its public PEM"
+
+
+def require_signer_name(name: str) -> None:
+    """Raise ``UsageError`` for a name that is no key of TOML, no file's name, or looks like others.
+
+    Only ASCII: a letter of another script could look like one of a known name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!a} is no name of a signer",
+            hint="take letters, digits, dots and dashes, such as anna",
+        )
 
 
 class PublicKeyTable(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,7 +67,7 @@ def load_public_keys(paths: Iterable[Path]) -> dict[str, SSlibKey]:
     raw: dict[str, str | PublicKeyTable] = {}
     for path in paths:
         with reading(path):
-            lines = tomli.loads(read_text(path))
+            lines = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
             raw |= msgspec.convert(lines, dict[str, str | PublicKeyTable])
     return read_public_keys(raw)
 
@@ -71,6 +87,17 @@ def read_public_key(name: str, raw: str | PublicKeyTable) -> SSlibKey:
     if reason is not None:
         raise PublishError(f"clients refuse the public key of {name}: {reason}")
     return key
+
+
+def fingerprint(key: Key) -> str:
+    """Return what two people compare of a key: its scheme, and its public half in full.
+
+    Of another key than Ed25519 it is the SHA-256 of the PEM.
+    """
+    public = key.keyval["public"]
+    if key.scheme == ED25519:
+        return f"{key.scheme} {public}"
+    return f"{key.scheme} sha256:{hashlib.sha256(public.encode()).hexdigest()}"
 
 
 def key_line(name: str, key: SSlibKey) -> str:

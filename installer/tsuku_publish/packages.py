@@ -7,10 +7,10 @@ from urllib.parse import quote
 
 import tomli
 
-from tsuku_llm.foreign import read_text
+from tsuku_llm.foreign import read_foreign
 from tsuku_publish.contents import Contents
 from tsuku_publish.documents import Head, artifact, document, recorded, requirements
-from tsuku_publish.errors import reading
+from tsuku_publish.errors import LARGEST_FILE, reading
 from tsuku_publish.facts import Asset
 
 
@@ -24,7 +24,7 @@ def load_packages(
     """
     path = data / "packages.toml"
     with reading(path):
-        raw = tomli.loads(read_text(path))
+        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         return {
             wheel["release"]: _document(raw["project"], wheel, known, contents)
             for wheel in raw["wheel"]

@@ -12,11 +12,17 @@ import tomli
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import read_foreign, read_text
+from tsuku_llm.foreign import read_foreign
 from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import RELEASES, ROLES
-from tsuku_publish.errors import PublishError, reading
-from tsuku_publish.keys import PublicKeyTable, key_line, read_public_keys
+from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
+from tsuku_publish.keys import (
+    PublicKeyTable,
+    fingerprint,
+    key_line,
+    read_public_keys,
+    require_signer_name,
+)
 from tsuku_publish.promoted import NAME as PROMOTED
 from tsuku_publish.promoted import Promotion, load_promoted
 from tsuku_publish.revoked import NAME as REVOKED
@@ -64,7 +70,8 @@ class Plan:
     that has signers of its own; ``since`` is what these state. ``publisher`` is for new release
     files of own builds. ``published`` is where clients look, empty if it is not said. ``program``
     is the newest version of tsuku-llm itself, with the SHA-256 of its wheel; empty in others'
-    repositories.
+    repositories. ``sources`` are the bytes of the plan's files as they were read: what people
+    review is what is passed on.
     """
 
     signed: Path
@@ -78,6 +85,7 @@ class Plan:
     publisher: str = ""
     published: str = ""
     program: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def delegated(self) -> tuple[str, ...]:
@@ -117,22 +125,29 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
 
 
 def load_plan(data: Path) -> Plan:
-    """Read ``repository.toml`` and ``revoked.json``. Raises ``PublishError``."""
-    path = data / "repository.toml"
+    """Read the files of a plan, each of them once. Raises ``PublishError``."""
+    path = data / PLAN_FILES[0]
+    found = {name: content_of(data / name) for name in PLAN_FILES}
+    sources = {name: content for name, content in found.items() if content is not None}
     with reading(path):
-        raw = msgspec.convert(tomli.loads(read_text(path)), _RepositoryFile)
+        if path.name not in sources:
+            path.stat()  # it is missing, and the error says so
+        raw = msgspec.convert(tomli.loads(sources[path.name].decode("utf-8")), _RepositoryFile)
+        for name in raw.keys:
+            require_signer_name(name)
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
             keys=read_public_keys(raw.keys),
             roles=_roles(raw),
             warn=dict.fromkeys(raw.roles, _WARN_DELEGATED) | _WARN | raw.warn,
-            revoked=load_revoked(data),
-            promoted=load_promoted(data),
+            revoked=load_revoked(data / REVOKED, sources.get(REVOKED)),
+            promoted=load_promoted(data / PROMOTED, sources.get(PROMOTED)),
             since=load_sightings(data / SINCE),
             publisher=raw.publisher,
             published=_place(data, raw.published),
             program=msgspec.to_builtins(raw.program) if raw.program else {},
+            sources=sources,
         )
 
 
@@ -185,6 +200,21 @@ def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
     return replace(plan, roles={**plan.roles, **new})
 
 
+def with_versions(plan: Plan, newer: Plan, roles: Collection[str]) -> Plan:
+    """Return a plan whose roles have the versions and days of another, and nothing else of it."""
+    changed = {
+        name: replace(
+            role,
+            version=newer.roles[name].version,
+            issued=newer.roles[name].issued,
+            expires=newer.roles[name].issued + (role.expires - role.issued),
+        )
+        for name, role in plan.roles.items()
+        if name in roles
+    }
+    return replace(plan, roles={**plan.roles, **changed})
+
+
 def caught_up(plan: Plan, versions: Mapping[str, int]) -> Plan:
     """Return the plan with no version below the published ones (role → version)."""
     roles = {
@@ -206,7 +236,12 @@ def with_keys(plan: Plan, keys: Mapping[str, SSlibKey]) -> Plan:
                 raise PublishError(
                     f"[keys] has {known} already, with "
                     + ("another key" if known == name else f"the key that {name} is to have"),
-                    hint=f"give a new signer a new name, such as {name}-2, and a new key",
+                    facts=(
+                        f"{known} of [keys]: {fingerprint(other)}",
+                        f"{name}, as it is given: {fingerprint(key)}",
+                    ),
+                    hint=f"ask {known} by another way which one it is; a new signer gets a new "
+                    f"name, such as {name}-2, and a new key",
                 )
     return replace(plan, keys={**plan.keys, **keys})
 
@@ -258,7 +293,7 @@ def save_roles(plan: Plan, data: Path) -> None:
 
     path = data / "repository.toml"
     with reading(path):
-        document: Any = tomlkit.parse(read_text(path))
+        document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         for name, key in plan.keys.items():
             if name not in document["keys"]:
                 line: Any = tomlkit.parse(key_line(name, key))
@@ -286,7 +321,7 @@ def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
 
     path = data / "repository.toml"
     with reading(path):
-        document: Any = tomlkit.parse(read_text(path))
+        document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         channels = document["channels"]
         array = channels.setdefault(channel, [])
         # In place: a person may have written a comment beside a release that stays.
@@ -301,8 +336,10 @@ def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
     replace_file(path, text.encode())
 
 
-def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) -> None:
+def adopt_plan(plan: Plan, data: Path, signed: Collection[str]) -> None:
     """Take over what holders have signed: the plan that they passed on, with these versions.
+
+    Its files are written as they were reviewed.
 
     The channels of roles that were not ``signed`` stay as they are here: their signer may have
     gone on.
@@ -311,18 +348,20 @@ def adopt_plan(plan: Plan, data: Path, gathered: Path, signed: Collection[str]) 
 
     path = data / "repository.toml"
     with reading(path):
-        own: Any = tomlkit.parse(read_text(path))
-        document: Any = tomlkit.parse(read_text(gathered / path.name))
+        own: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
+        document: Any = tomlkit.parse(plan.sources[path.name].decode("utf-8"))
         for name in plan.delegated:
             if name not in signed and name in own["channels"]:
                 document["channels"][name] = own["channels"][name]
-        if "signed" in own:
-            document["signed"] = own["signed"]
-        else:
-            document.pop("signed", None)
-    for name in PLAN_FILES[1:]:
-        if (gathered / name).exists():
-            replace_file(data / name, read_foreign(gathered / name))
+        # Where this holder has the repository, and where this holder looks for what is published.
+        for name in ("signed", "published"):
+            if name in own:
+                document[name] = own[name]
+            else:
+                document.pop(name, None)
+    for name, content in plan.sources.items():
+        if name != path.name:
+            replace_file(data / name, content)
     replace_file(path, tomlkit.dumps(document).encode())
     save_roles(plan, data)
 

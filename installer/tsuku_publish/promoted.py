@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import read_foreign
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.sightings import Sighting
@@ -41,13 +40,12 @@ class Promotion(msgspec.Struct, frozen=True, omit_defaults=True):
         return told | ({"because": self.because} if self.because else {})
 
 
-def load_promoted(data: Path) -> tuple[Promotion, ...]:
-    """Return every promotion; none if there is no such file. Raises ``PublishError``."""
-    path = data / NAME
-    if not path.exists():
+def load_promoted(path: Path, content: bytes | None) -> tuple[Promotion, ...]:
+    """Return every promotion of a file's content; none without it. Raises ``PublishError``."""
+    if content is None:
         return ()
     with reading(path):
-        return tuple(msgspec.json.decode(read_foreign(path), type=list[Promotion]))
+        return tuple(msgspec.json.decode(content, type=list[Promotion]))
 
 
 def save_promoted(data: Path, promotions: Iterable[Promotion]) -> None:

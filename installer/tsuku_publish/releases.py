@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm.errors import ManifestError
-from tsuku_llm.foreign import parse_json, read_text
+from tsuku_llm.foreign import parse_json, parse_object, read_foreign
 from tsuku_llm.manifest import require_release
 from tsuku_llm.trust import Copy
 from tsuku_publish.attestations import check_origin
@@ -25,7 +25,7 @@ from tsuku_publish.documents import (
     release_document,
     release_file,
 )
-from tsuku_publish.errors import PublishError, in_one_line, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 from tsuku_publish.facts import Facts, release_of
 from tsuku_publish.packages import load_packages
 from tsuku_publish.plan import TARGETS, Plan
@@ -205,7 +205,7 @@ def _load_own(folder: Path) -> dict[str, dict[str, Any]]:
 
 def _own(path: Path) -> dict[str, Any]:
     with reading(path):
-        document: dict[str, Any] = parse_json(read_text(path))
+        document = parse_object(read_foreign(path, LARGEST_FILE))
     try:
         require_release(document)
     except ManifestError as error:

@@ -4,7 +4,7 @@
 the whole list into the targets metadata and marks the release files, so a rebuild keeps both.
 """
 
-import os
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -12,28 +12,24 @@ from typing import Any
 
 from tsuku_llm import manifest, trust
 from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import parse_json, read_text
+from tsuku_llm.foreign import parse_json
 from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile, json_bytes
-from tsuku_publish.errors import PublishError
+from tsuku_publish.errors import PublishError, content_of
 
 NAME = "revoked.json"
 
 
-def load_revoked(data: Path) -> tuple[Revocation, ...]:
-    """Return every release that was ever revoked; none if there is no such file.
+def load_revoked(path: Path, content: bytes | None) -> tuple[Revocation, ...]:
+    """Return every release that was ever revoked, from a file's content; none without it.
 
     Raises ``PublishError``.
     """
-    path = data / NAME
-    # A link that leads nowhere is a lost file, not a list without entries.
-    if not os.path.lexists(path):
+    if content is None:
         return ()
     try:
-        return parse("", parse_json(read_text(path)))
-    except OSError as error:
-        raise PublishError(f"{path} cannot be read: {error.strerror}") from error
+        return parse("", json.loads(content))
     except (ValueError, RecursionError) as error:
         raise PublishError(f"{path}: {error}") from error
 
@@ -48,7 +44,7 @@ def revoke(
     """
     if not reason.isprintable() or not reason.strip() or len(reason) > LONGEST_REASON:
         raise PublishError(f"a reason is one line of 1 to {LONGEST_REASON} characters")
-    known = {each.release: each for each in load_revoked(data)}
+    known = {each.release: each for each in _recorded(data)}
     before = known.get(tag)
     if before and not before.withdrawn:
         raise PublishError(f"{tag} was revoked on {before.date} already")
@@ -62,7 +58,7 @@ def revoke(
 
 def withdraw(data: Path, tag: str, day: date) -> None:
     """Record that a revocation was a mistake; its entry stays. Raises ``PublishError``."""
-    known = {each.release: each for each in load_revoked(data)}
+    known = {each.release: each for each in _recorded(data)}
     before = known.get(tag)
     if before is None or before.withdrawn:
         raise PublishError(f"{tag} is not revoked: {data / NAME} has no such entry in force")
@@ -149,6 +145,24 @@ def builds_of(document: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
         for variant in platform["variants"].values()
     }
     return tuple(sorted(found))
+
+
+def revoked_twins(
+    document: Mapping[str, Any], revoked: Collection[Revocation]
+) -> Iterator[Revocation]:
+    """Yield each other release that has a build of this one and is revoked.
+
+    Clients refuse the same archives under every name.
+    """
+    builds = {*builds_of(document)}
+    for each in revoked:
+        other = not each.withdrawn and each.release != document["release"]
+        if other and not builds.isdisjoint(each.builds):
+            yield each
+
+
+def _recorded(data: Path) -> tuple[Revocation, ...]:
+    return load_revoked(data / NAME, content_of(data / NAME))
 
 
 def _save(data: Path, revoked: Sequence[Revocation]) -> None:

@@ -16,9 +16,8 @@ import msgspec
 
 from tsuku_llm import trust
 from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import read_foreign
 from tsuku_publish.documents import json_bytes
-from tsuku_publish.errors import reading
+from tsuku_publish.errors import content_of, reading
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 SINCE = "since.json"
@@ -50,10 +49,11 @@ def own_record(first_root: bytes) -> Path:
 
 def load_sightings(path: Path) -> Sightings:
     """Read a record; empty if there is none. Raises ``PublishError``."""
-    if not path.exists():
+    content = content_of(path)
+    if content is None:
         return {}
     with reading(path):
-        return msgspec.json.decode(read_foreign(path), type=dict[str, dict[str, Sighting]])
+        return msgspec.json.decode(content, type=dict[str, dict[str, Sighting]])
 
 
 def save_sightings(path: Path, sightings: Sightings) -> None:

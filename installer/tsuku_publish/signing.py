@@ -5,10 +5,13 @@ holders of signers can sign the same bytes one after another, each on another ma
 the files in which the signatures are collected.
 """
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
+    Key,
     Signer,
     SSlibKey,
 )
@@ -33,7 +36,7 @@ from tsuku_publish.copies import MemoryCopy
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError, other_content
 from tsuku_publish.plan import TARGETS, Plan, RolePlan
-from tsuku_publish.sightings import TIME
+from tsuku_publish.sightings import TIME, parse_time
 
 Signers = Mapping[str, Signer]
 
@@ -124,6 +127,16 @@ def offline_files(  # noqa: PLR0913, PLR0917 - data, and where it comes from
         # Published bytes stay as they are: clients have stored them, with these signatures.
         files[name] = kept or _signed(signed, signers, entitled(plan, role, published), begun)
     return files
+
+
+def content(plan: Plan, role: str, releases: Iterable[ReleaseFile]) -> bytes:
+    """Return the bytes over which signers of root, targets or a channel sign.
+
+    Everything that a client obeys is in them: release files by their digest, their entries, other
+    roles with keys, thresholds and paths, revocations, versions and dates.
+    """
+    signed: Any = _root(plan) if role == "root" else _targets(plan, role, releases)
+    return Metadata(signed).signed_bytes
 
 
 def entitled(plan: Plan, role: str, published: trust.Copy) -> tuple[str, ...]:
@@ -222,6 +235,55 @@ def _root(plan: Plan) -> Root:
             root.add_key(public_key(signer, plan), name)
         root.roles[name].threshold = plan.roles[name].threshold
     return root
+
+
+@dataclass(frozen=True, slots=True)
+class SigningRole:
+    """Who signs a published role: keys by their ids, how many must, and the paths it may sign.
+
+    ``days`` is how long its published signature holds; None if that does not say when it was made.
+    """
+
+    keys: Mapping[str, Key]
+    threshold: int
+    paths: tuple[str, ...] = ()
+    days: int | None = None
+
+
+def published_keys(published: trust.Copy) -> dict[str, SigningRole]:
+    """Return who signs each role by the newest published root, and each channel by targets.
+
+    The caller verifies the repository. Empty without one. Raises ``PublishError``.
+    """
+    versions = _snapshot(published)
+    if not versions:
+        return {}
+    number = 1
+    while published.read(trust.file_name("root", number + 1)) is not None:
+        number += 1
+    timestamp: Any = _parsed(_required(published, _TIMESTAMP), _TIMESTAMP).signed
+    versions |= {"root": number, "snapshot": timestamp.snapshot_meta.version}
+    # The newest metadata of each role; one that is delegated and not begun has none.
+    signed: dict[str, Any] = {"timestamp": timestamp}
+    for role, version in versions.items():
+        name = trust.file_name(role, version)
+        signed[role] = _parsed(_required(published, name), name).signed
+
+    def signing(name: str, role: Any, keys: Mapping[str, Key]) -> SigningRole:
+        its = {keyid: keys[keyid] for keyid in role.keyids}
+        paths = tuple(getattr(role, "paths", None) or ())
+        made = signed.get(name) and signed[name].unrecognized_fields.get("issued")
+        days = None
+        with contextlib.suppress(ValueError):  # another program may have signed it
+            days = (signed[name].expires - parse_time(str(made))).days
+        return SigningRole(its, role.threshold, paths, days)
+
+    root, delegations = signed["root"], signed[TARGETS].delegations
+    found = {name: signing(name, role, root.keys) for name, role in root.roles.items()}
+    if delegations is not None:
+        its = (delegations.roles or {}).items()
+        found |= {name: signing(name, role, delegations.keys) for name, role in its}
+    return found
 
 
 def _published_root(version: int, published: trust.Copy) -> Root | None:

@@ -491,13 +491,14 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "fatbin": frozenset({"errors"}),
     "offload": frozenset({"errors"}),
     "binaries": frozenset({"errors", "fatbin", "offload"}),
-    "facts": frozenset({"errors"}),
+    "facts": frozenset({"errors", "tsuku_llm.files"}),
     "classify": frozenset({"binaries", "errors", "facts"}),
-    "contents": frozenset({"binaries", "errors"})
+    "contents": frozenset({"binaries", "errors", "tsuku_llm.files"})
     | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
     "hosting": frozenset({"errors", "facts", "tsuku_llm.clock", "tsuku_llm.errors"})
     | {"tsuku_llm.fetch"},
-    "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"}),
+    "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"})
+    | {"tsuku_llm.files"},
     "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
     | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
     # Release files, and the plan that names them.
@@ -505,7 +506,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "packages": frozenset({"contents", "documents", "errors", "facts"}),
     "revoked": frozenset({"checking", "documents", "errors"})
     | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "keys": frozenset({"errors", "tsuku_llm.trust"}),
+    "keys": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.trust"}),
     "sightings": frozenset({"documents", "errors", "tsuku_llm.files", "tsuku_llm.trust"}),
     "promoted": frozenset({"documents", "errors", "sightings", "tsuku_llm.files"}),
     "plan": frozenset({"errors", "keys", "promoted", "revoked", "sightings"})
@@ -513,6 +514,7 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
     | {"packages", "plan", "promoted", "revoked", "sightings", "tsuku_llm.errors"}
     | {"tsuku_llm.manifest", "tsuku_llm.trust"},
+    "isolated": frozenset(),
     # Signatures, and the repository that they make.
     "passphrases": frozenset({"errors"}),
     "founding": frozenset({"errors", "folder", "keys", "signers"})
@@ -525,26 +527,27 @@ PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
     "signing": frozenset({"copies", "documents", "errors", "plan", "sightings"})
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "folder": frozenset({"checking", "copies", "errors"})
-    | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.trust"},
-    "review": frozenset({"checking", "documents", "plan", "signing"})
+    | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.ownership", "tsuku_llm.trust"},
+    "review": frozenset({"checking", "documents", "keys", "plan", "revoked", "signing"})
     | {"tsuku_llm.revocations", "tsuku_llm.trust"},
     "wheel": frozenset({"checking", "copies", "errors"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
-    "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "plan"})
+    "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "keys", "plan"})
     | {"releases", "sightings", "signing", "tsuku_llm.files", "tsuku_llm.trust"},
     "published": frozenset({"ceremony", "checking", "copies", "errors", "plan", "signing"})
     | {"tsuku_llm.errors", "tsuku_llm.trust"},
     "secrets": frozenset({"errors", "tsuku_llm.children"}),
     "feed": frozenset({"attestations", "checking", "classify", "contents", "copies", "documents"})
     | {"errors", "facts", "folder", "hosting", "plan", "refresh", "tsuku_llm.archive"}
-    | {"tsuku_llm.children", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
+    | {"isolated", "tsuku_llm.children", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files"}
+    | {"tsuku_llm.manifest", "tsuku_llm.safe_text"},
     # Builds of one's own.
-    "packing": frozenset({"binaries", "tsuku_llm.archive", "tsuku_llm.backends"})
+    "packing": frozenset({"binaries", "errors", "tsuku_llm.archive", "tsuku_llm.backends"})
     | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
     | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
     | {"tsuku_llm.trust"},
-    "building": frozenset({"binaries", "errors", "packing", "tsuku_llm.disk", "tsuku_llm.errors"})
-    | {"tsuku_llm.children"}
+    "building": frozenset({"binaries", "errors", "isolated", "packing", "tsuku_llm.children"})
+    | {"tsuku_llm.disk", "tsuku_llm.errors"}
     | {"tsuku_llm.files", "tsuku_llm.packages", "tsuku_llm.safe_text", "tsuku_llm.tree_entry"},
     # The rim: the client's own rules for arguments, answers and exit codes.
     "cli": frozenset(
@@ -577,7 +580,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
         {"attestations", "building", "classify", "feed", "keys", "packages", "plan"}
     ),
     "tomlkit": frozenset({"plan"}),
-    "tuf": frozenset({"review", "signing"}),
+    "tuf": frozenset({"signing"}),
 }
 
 PURE_PUBLISHER = (

@@ -4,6 +4,7 @@ No run of them was seen yet. actionlint is no dependency: one of its packages do
 when it is installed, past our locks, and the other one is somebody's fork with a single release.
 """
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -21,9 +22,10 @@ BUILD = ROOT / ".github/workflows/build.yml"
 PUBLISH = ROOT / ".github/workflows/publish.yml"
 
 MAY = {
-    "publish": {"contents": "write", "issues": "write", "pages": "write", "id-token": "write"},
+    "publish": {"contents": "write", "pages": "write", "id-token": "write"},
+    "report": {"contents": "read", "issues": "write"},
 }
-"""What a job may do beyond reading: only the one that publishes."""
+"""What a job may do beyond reading: only the one that publishes, and the one that tells people."""
 
 each_workflow = pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 
@@ -82,7 +84,7 @@ def test_the_jobs_run_the_repositorys_own_scripts() -> None:
 def test_the_publishers_job_runs_the_commands_of_its_script() -> None:
     runs = [step.get("run", "") for step in steps(PUBLISH)]
     script = (ROOT / "ci" / "publishing").read_text("utf-8")
-    for command in ("feed", "resign", "check", "report"):
+    for command in ("feed", "sign", "resign", "check", "report"):
         assert f"ci/publishing {command}" in runs
         assert f"\n{command})\n" in script
     # The feed every six hours; resign and check once a day.
@@ -90,6 +92,7 @@ def test_the_publishers_job_runs_the_commands_of_its_script() -> None:
     assert [each[1] for each in times] == ["*/6", "3"]
     # No secret is in a command's words, and the signers' file goes away whatever happens.
     assert not any("secrets." in run for run in runs)
+    assert "secrets." not in json.dumps(load(PUBLISH)["jobs"]["measure"])
     forgotten = next(each for each in steps(PUBLISH) if each.get("name") == "Forget the signers")
     assert forgotten["if"] == "always()"
 

@@ -20,6 +20,7 @@ from support.waiting import PROMPTLY, comes, family
 
 from tsuku_publish.building.orders import MARK
 from tsuku_publish.building.place import Base
+from tsuku_publish.building.result import _copied
 
 Program = Callable[..., Result]
 LOOKS = """
@@ -348,3 +349,75 @@ def test_who_is_not_root_is_told_so(
     done = build(program, tmp_path, "cpu", "--base", "debian-11")
     assert (done.code, "only root can make the base" in done.stderr) == (1, True), done.stderr
     assert not (debootstrap / "calls").exists()
+
+
+# --- a source that attacks the machine that builds it ----------------------------------------
+
+
+def hostile(folder: Path, *commands: str) -> Path:
+    """The small source, whose CMakeLists.txt runs shell commands at the end of its configuration.
+
+    Where it can write, it replaces what the parent opens.
+    """
+    lines = "".join(
+        f"execute_process(COMMAND sh -c [==[{each}]==] ERROR_QUIET)\n" for each in commands
+    )
+    return small_source(folder / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + lines)
+
+
+@pytest.mark.parametrize("name", ["build.log", "key.json", "source/LICENSE"])
+def test_N09_a_source_in_a_base_cannot_swap_what_the_parent_opens(
+    tmp_path: Path, program: Program, name: str
+) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("a-seed\n")
+    source = hostile(tmp_path, f"rm -f /tmp/build/{name}; ln -s {seed} /tmp/build/{name}")
+    done = build(program, tmp_path, "cpu", "--base", "/", source=source)
+    assert done.code == 0, done.stderr
+    assert seed.read_text() == "a-seed\n", "a log would have been added to it"
+    assert not (tmp_path / "work/cpu" / name).is_symlink()
+    assert b"a-seed" not in b"".join(trees(tmp_path / "out/cpu/tree").values())
+
+
+def test_N09_a_folder_of_programs_that_is_a_link_is_no_build(
+    tmp_path: Path, program: Program
+) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "llama-server").write_text("a-seed")
+    hidden = FILES["CMakeLists.txt"].replace("${CMAKE_BINARY_DIR}/bin", "${CMAKE_BINARY_DIR}/other")
+    linked = f"execute_process(COMMAND ln -s {host} ${{CMAKE_BINARY_DIR}}/bin)\n"
+    source = small_source(tmp_path / "source", CMakeLists_txt=hidden + linked)
+    done = build(program, tmp_path, "cpu", "--base", "/", source=source)
+    assert (done.code, "is a link, and no folder of a build" in done.stderr) == (1, True)
+    assert not (tmp_path / "out/cpu").exists()
+
+
+def test_N09_a_source_in_a_base_is_not_root_and_has_no_capability(
+    tmp_path: Path, program: Program
+) -> None:
+    code = 'file(READ /proc/self/status said)\nmessage(STATUS "its status: ${said}")\n'
+    source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + code)
+    done = build(program, tmp_path, "cpu", "--base", "/", source=source)
+    assert done.code == 0, done.stderr
+    log = (tmp_path / "work/cpu/build.log").read_text()
+    assert re.search(r"^Uid:\s+65534", log, re.MULTILINE)
+    assert {*re.findall(r"^Cap\w+:\s+(\w+)", log, re.MULTILINE)} == {"0" * 16}
+
+
+def test_N09_a_library_of_a_base_is_not_taken_from_this_machine(tmp_path: Path) -> None:
+    seed = tmp_path / "seed"
+    seed.write_text("a-seed")
+    root, tree = tmp_path / "root", tmp_path / "tree"
+    (root / "usr/local/cuda/lib64").mkdir(parents=True)
+    tree.mkdir()
+    (root / "usr/local/cuda/lib64/libcudart.so.12").symlink_to(seed)
+    folders = [Path("/usr/local/cuda/lib64")]
+    assert not _copied("libcudart.so.12", folders, tree, Base(root))
+    # One that leads to a file of the base is its own library.
+    (root / "usr/local/cuda/lib64/libcudart.so.12").unlink()
+    (root / "usr/local/cuda/lib64/libcudart.so.12").symlink_to("/opt/libcudart.so.12.4")
+    (root / "opt").mkdir()
+    (root / "opt/libcudart.so.12.4").write_text("its own")
+    assert _copied("libcudart.so.12", folders, tree, Base(root))
+    assert (tree / "libcudart.so.12").read_text() == "its own"

@@ -183,8 +183,8 @@ def test_a_review_says_in_words_what_would_change(team: Team) -> None:
         "          gained: linux-amd64 vulkan",
         "          LOST: linux-amd64 cpu",
         "revoked   b1: it leaks",
-        "          joined: chris",
-        "          LEFT: ben",
+        f"          joined: chris (ed25519 {keys_of('chris')['chris']})",
+        f"          LEFT: ben (ed25519 {keys_of('ben')['ben']})",
         "nightly   stays as it is published",
     ):
         assert line in said, said
@@ -193,7 +193,8 @@ def test_a_review_says_in_words_what_would_change(team: Team) -> None:
 
 def test_a_review_of_nothing_new_names_no_release(team: Team) -> None:
     said = team.run("review")
-    assert "b1" not in said
+    # As a word: the digest of what is signed may have these letters.
+    assert " b1 " not in said
     assert "targets   1 -> 2, until " in said
 
 
@@ -208,7 +209,7 @@ def test_a_review_shows_what_moves_and_what_goes(team: Team) -> None:
     said = team.run("review", "--channel", "nightly")
     assert "new       b4 (nightly)" in said
     assert "nightly   1 -> 2" in said
-    assert "b3" not in said
+    assert " b3 " not in said
 
 
 def test_a_review_for_programs_follows_its_schema(team: Team) -> None:
@@ -403,7 +404,6 @@ def test_a_key_of_the_right_name_that_is_not_the_right_one_is_named(team: Team) 
     environ[VARIABLE] += f"{os.pathsep}{team.home / 'ben.json'}"
     done = release_tool("sign", "--raise", "--data", team.data, **environ)
     assert done.returncode == 1
-    assert "too few: targets: 1 of 2" in done.stderr
     assert "ben: its key is not the one in [keys]" in done.stderr
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tomlkit
 from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, compile_library, upstream_windows_build
-from support.feed_publisher import FeedPublisher, delegate, feed_publisher
-from support.release_data import copied_data, release_process, release_tool
+from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher
+from support.release_data import copied_data, is_one_error, release_process, release_tool
 from support.schemas import read
 from support.upstream_builds import GFX, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
@@ -19,6 +19,9 @@ from tsuku_publish.classify import classify, load_rules
 from tsuku_publish.facts import Facts
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.state import load_state
+from tsuku_publish.passphrases import FILE_VARIABLE as PASSPHRASE_FILE
+from tsuku_publish.passphrases import VARIABLE as PASSPHRASE
+from tsuku_publish.signers import VARIABLE as SIGNERS
 
 
 @pytest.fixture
@@ -316,11 +319,11 @@ def test_the_build_of_a_stable_version_is_taken_and_proposed_after_three_days(
     at.upstream.every = 40
     delegate(at)
     at.sign()
-    first = at.feed()
+    first = at.feed_and_sign()
     assert "b10621" in at.nightly
     assert first["proposal"] is None
     at.upstream.pass_time(hours=71)
-    assert at.feed()["proposal"] is None
+    assert at.feed_and_sign()["proposal"] is None
     at.upstream.pass_time(hours=1)
     report = at.feed()
     proposed = report["proposal"]
@@ -338,100 +341,42 @@ def test_only_the_signed_time_counts_for_a_proposal(at: FeedPublisher) -> None:
     at.upstream.every = 40
     delegate(at)
     at.sign()
-    at.feed("--unsigned")
+    at.feed()
     at.upstream.pass_time(hours=72)
-    report = at.feed()
-    assert (report["proposal"], report["signed"]) == (None, 2)
+    report = at.feed_and_sign()
+    assert report["proposal"] is None
     # A rule of a person changes the release file: the 72 hours begin again with its signature.
     at.upstream.pass_time(hours=72)
     at.adopt(each["draft"] for each in report["left_out"] if each["draft"])
-    assert at.feed()["proposal"] is None
+    assert at.feed_and_sign()["proposal"] is None
     at.upstream.pass_time(hours=72)
     assert at.feed()["proposal"]["release"] == "b10621"
 
 
-# --- the signature at the end -------------------------------------------------------------
+# --- the signature, in another process ------------------------------------------------------
 
 
-def test_the_feed_signs_the_channel_that_has_its_own_signers(at: FeedPublisher) -> None:
+def test_the_feed_signs_nothing_and_says_what_does(at: FeedPublisher) -> None:
     delegate(at)
     at.sign()
-    answer = at.feed()
-    assert (answer["signed"], answer["unsigned"], answer["changed"]) == (2, None, True)
-    assert published(at) == {*at.nightly}
-    again = at.feed()
-    assert (again["signed"], again["unsigned"], again["changed"]) == (None, None, False)
-
-
-def test_the_option_leaves_it_unsigned_and_the_next_run_signs(at: FeedPublisher) -> None:
-    delegate(at)
-    at.sign()
-    answer = at.feed("--unsigned")
-    assert (answer["signed"], answer["unsigned"]) == (None, "--unsigned was given")
+    words = ("feed", *at.asked, "--data", at.data)
+    done = release_tool(*words, **at.upstream.environ)
+    assert done.returncode == 0, done.stderr
+    assert "next: tsuku-publish sign --channel nightly, in another process" in done.stdout
     assert published(at) == set()
-    # Nothing is new, and still the signature is missing.
-    answer = at.feed("--unsigned")
-    assert (answer["changed"], answer["unsigned"]) == (False, "--unsigned was given")
-    answer = at.feed()
-    assert (answer["changed"], answer["signed"]) == (False, 2)
+    at.sign("--channel", "nightly", signers=MACHINE)
     assert published(at) == {*at.nightly}
 
 
-@pytest.mark.parametrize(
-    ("signers", "told"),
-    [
-        (("online-1",), "nightly (machine)"),
-        (("machine",), "snapshot (online-1), timestamp (online-1)"),
-    ],
-)
-def test_without_a_key_it_says_what_is_missing_and_goes_on(
-    at: FeedPublisher, signers: tuple[str, ...], told: str
+@pytest.mark.parametrize("variable", [SIGNERS, PASSPHRASE, PASSPHRASE_FILE])
+def test_N09_the_process_that_reads_builds_of_strangers_has_no_signer(
+    at: FeedPublisher, variable: str
 ) -> None:
-    delegate(at)
-    at.sign()
-    answer = at.feed(signers=signers)
-    assert answer["unsigned"] == f"no signer is at hand of {told}"
-    assert answer["taken"]
-    assert published(at) == set()
-
-
-def test_without_any_signers_or_before_people_have_delegated_it_says_so(
-    at: FeedPublisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at.sign()
-    assert "there is no [roles.nightly]" in at.feed()["unsigned"]
-    delegate(at)
-    at.upstream.pass_time(hours=20)
-    assert "the signers of targets run sign first" in at.feed()["unsigned"]
-    at.sign("--raise")
-    at.upstream.pass_time(hours=20)
-    monkeypatch.setenv("SSL_CERT_FILE", at.upstream.environ["SSL_CERT_FILE"])
-    done = release_tool("feed", "--data", at.data, *at.asked)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "nightly is not signed: no signer is at hand of nightly" in done.stdout
-    assert "next: tsuku-publish sign --channel nightly" in done.stdout
-
-
-def test_a_damaged_file_of_signers_is_an_error_before_the_downloads(at: FeedPublisher) -> None:
-    delegate(at)
-    at.sign()
-    path = at.data.parent / "damaged.json"
-    path.touch(0o600)
-    path.write_text("[]")
-    environ = {**at.upstream.environ, "TSUKU_LLM_SIGNERS": str(path)}
+    environ = {**at.upstream.environ, variable: str(at.data.parent / "anything")}
     done = release_tool("feed", "--data", at.data, *at.asked, **environ)
-    assert (done.returncode, "is no file of signers" in done.stderr) == (1, True)
+    assert (done.returncode, is_one_error(done.stderr, "bad-usage")) == (2, True), done.stderr
+    assert f"env -u {variable} tsuku-publish feed" in done.stderr
     assert at.upstream.requests == []
-
-
-def test_a_channel_without_news_is_signed_again_before_it_expires(at: FeedPublisher) -> None:
-    delegate(at)
-    at.sign()
-    assert at.feed()["signed"] == 2
-    at.edit("repository.toml", lambda document: document["warn"].update(nightly=29))
-    assert at.feed()["signed"] is None
-    at.edit("repository.toml", lambda document: document["warn"].update(nightly=30))
-    assert at.feed()["signed"] == 3
 
 
 def test_the_channel_keeps_its_number_and_forgets_other_facts(

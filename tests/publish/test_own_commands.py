@@ -320,6 +320,21 @@ def test_several_variants_and_platforms_are_added_at_once(
     assert load_plan(company).channels == {"stable": ("b1",)}
 
 
+def test_N04_a_build_of_a_revoked_release_is_added_with_a_warning(
+    company: Path, tmp_path: Path, program: Program
+) -> None:
+    build = script(tmp_path / "build")
+    variant = ("--variant", f"linux-amd64/cpu={build}")
+    assert added(program, company, "b2", *variant).code == 0
+    done = program("revoke", "b2", "--reason", "it leaks", "--data", str(company))
+    assert done.code == 0, done.stderr
+    done = added(program, company, "b3", *variant)
+    assert done.code == 0, done.stderr
+    assert "warning: b3 has builds of b2, which is revoked" in done.stderr
+    # The same release again says nothing new.
+    assert "has builds of" not in added(program, company, "b2", *variant).stderr
+
+
 def test_a_variant_is_added_again_without_touching_the_others_and_what_people_wrote(
     tmp_path: Path, company: Path, program: Program
 ) -> None:

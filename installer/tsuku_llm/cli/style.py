@@ -18,6 +18,7 @@ _LEAST = 20
 _CODES = (
     (re.compile(r"error\[[^]]*\]:"), "1;31"),
     (re.compile(r"warning:"), "1;33"),
+    (re.compile(r"WARNING: [\s\S]*"), "1;31"),  # the whole of it
     (re.compile(r"hint:"), "1"),
     (re.compile(r"Usage:|\w[\w ,'-]*:$"), "1"),  # a heading
 )

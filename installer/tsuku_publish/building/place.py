@@ -16,6 +16,7 @@ from tsuku_llm import children
 from tsuku_llm.foreign import read_foreign
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
+from tsuku_publish.isolated import ISOLATED
 
 _TIME_LIMIT = 30.0
 """Seconds for one tool to tell its version; nvcc and icpx on a network disk are slow."""
@@ -80,6 +81,10 @@ class ToolPlace:
     def outside(self, path: Path) -> Path:
         """Return where a path of this place is on this machine, without links."""
         return path.resolve()
+
+    def within(self, path: Path) -> Path:
+        """Return the path of this place that a path of ``outside`` has."""
+        return path
 
     def which(self, command: str, path: str) -> Path | None:
         """Return the program of this name on a search path."""
@@ -153,8 +158,9 @@ class ToolPlace:
 
     def text(self, path: Path) -> str:
         """Return a file's text; "" if it cannot be read."""
+        real = self.outside(path)
         try:
-            return read_foreign(self.outside(path)).decode("utf-8", "replace")
+            return read_foreign(real).decode("utf-8", "replace")
         except OSError:
             return ""
 
@@ -174,7 +180,8 @@ class Base(ToolPlace):
     """A folder with the root file system of another system; bubblewrap runs the tools in it.
 
     They see it read-only, without a network and without anything else of this machine but the
-    folder of the build, which always has the same path there.
+    folder of the build, which always has the same path there. They can write to two folders in it,
+    and to nothing that this process opens by its path: its log and the source are theirs to read.
     """
 
     def path(self, usual: str) -> Path:
@@ -200,6 +207,10 @@ class Base(ToolPlace):
                 else:
                     found.append(part)
         return self.root.joinpath(*found)
+
+    def within(self, path: Path) -> Path:
+        """Return the path that a file of this machine has in the base."""
+        return Path("/", path.relative_to(self.root))
 
     def which(self, command: str, path: str) -> Path | None:
         """Return the program of this name on a search path of the base, as a path of the base."""
@@ -234,12 +245,16 @@ class Base(ToolPlace):
     def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
         """Return the words that run a command in the base, also if we are killed: then it ends."""
         words = [
-            *(children.which("bwrap") or "bwrap", "--die-with-parent", "--unshare-all"),
+            *(children.which("bwrap") or "bwrap", *ISOLATED),
             *("--ro-bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"),
             *("--tmpfs", "/tmp"),  # noqa: S108 - of the base
         ]
         if folder:
-            words += ["--bind", str(folder.absolute()), str(_INSIDE), "--chdir", str(_INSIDE)]
+            words += ["--ro-bind", str(folder.absolute()), str(_INSIDE), "--chdir", str(_INSIDE)]
+            for name in ("build", "ccache"):
+                own = folder.absolute() / name
+                own.mkdir(exist_ok=True)
+                words += ["--bind", str(own), str(_INSIDE / name)]
         return [*words, *command]
 
     def described(self) -> dict[str, Any]:

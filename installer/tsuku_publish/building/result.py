@@ -18,6 +18,7 @@ from tsuku_llm.files import drop_tree, rename
 from tsuku_llm.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.building.compiling import Compiled, Order
 from tsuku_publish.building.matrix import BuildMatrix
+from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.building.recipe import Recipe
 from tsuku_publish.building.source import Source, copy_tree, own_name
 from tsuku_publish.building.toolchain import Toolchain
@@ -63,6 +64,9 @@ def finish(
         with disk_errors("copying the build", into):
             into.mkdir(parents=True, exist_ok=True)
             tree = beside / TREE
+            # What the source made of this folder: a link there would copy files of ours.
+            if compiled.programs.is_symlink():
+                raise BuildFailed(f"{compiled.programs} is a link, and no folder of a build")
             copy_tree(compiled.programs, tree)
             _copy_licenses(compiled.folder, tree)
             items, measured, companions = _completed(tree, recipe, toolchain, matrix)
@@ -107,6 +111,10 @@ def _replace(beside: Path, target: Path) -> None:
 
 def _copy_licenses(source: Path, tree: Path) -> None:
     for name in _LICENSES:
+        if (source / name).is_symlink() and not (source / name).resolve().is_relative_to(
+            source.resolve()
+        ):
+            continue
         if (source / name).is_file():
             shutil.copyfile(source / name, tree / name)
         elif (source / name).is_dir():
@@ -125,7 +133,7 @@ def _completed(
     while True:
         items = contents(tree)
         measured = measure_tree(tree, items)
-        new = [name for name in measured.missing if _copied(name, folders, tree)]
+        new = [name for name in measured.missing if _copied(name, folders, tree, toolchain.place)]
         added += new
         if not new:
             return items, measured, tuple(sorted(added))
@@ -138,15 +146,17 @@ def _companion_folders(recipe: Recipe, toolchain: Toolchain, matrix: BuildMatrix
         tool = next(filter(None, map(toolchain.get, backend.tools)), None)
         if tool:
             # The compiler is in the folder bin of its toolkit; its PATH entry may be a link.
-            base = toolchain.place.outside(tool.path).parent.parent
+            place = toolchain.place
+            base = place.within(place.outside(tool.path).parent.parent)
             found += [base / folder for folder in backend.companions]
     return found
 
 
-def _copied(name: str, folders: list[Path], tree: Path) -> bool:
+def _copied(name: str, folders: list[Path], tree: Path, place: ToolPlace) -> bool:
     for folder in folders:
-        if (folder / name).is_file():
-            real = (folder / name).resolve()
+        # Links of a base stay in it: on this machine they could lead to a file of ours.
+        real = place.outside(folder / name)
+        if real.is_file() and not real.is_symlink():
             shutil.copy(real, tree / real.name)
             if real.name != name:
                 (tree / name).symlink_to(real.name)

@@ -54,8 +54,7 @@ class FeedAnswer(TypedDict):
     ``taken`` are new in the channel; ``measured`` were recorded before, without their archives.
     ``stopped`` has the reason for each release that is not taken (again). ``offered`` are the
     releases of the channel, newest first. ``changed`` is whether this run changed what is to be
-    signed. ``signed`` is the version of the channel that this run has signed, null if it has not;
-    ``unsigned`` says why something that is to be signed was left unsigned.
+    signed.
     """
 
     taken: Sequence[TakenRelease]
@@ -68,8 +67,6 @@ class FeedAnswer(TypedDict):
     proposal: StableProposal | None
     people: Sequence[str]
     changed: bool
-    signed: int | None
-    unsigned: str | None
 
 
 class RevokeAnswer(TypedDict):
@@ -296,6 +293,7 @@ class ReleaseChangeDocument(TypedDict):
 
     ``before`` and ``after`` are its channels. Variants and requirements are compared with its own
     release file, or with the release ``compared_with``. ``because`` says why it did not wait.
+    ``hosts`` have its archives. ``alarming`` are the lines that people see in red.
     """
 
     release: Tag
@@ -311,10 +309,16 @@ class ReleaseChangeDocument(TypedDict):
     lost: Sequence[str]
     requires: Sequence[str]
     because: str | None
+    hosts: Sequence[str]
+    alarming: Sequence[str]
 
 
 class RoleChangeDocument(TypedDict):
-    """What changes for one role: version, last day, old and new threshold, and its signers."""
+    """What changes for one role: version, last day, old and new threshold, and its signers.
+
+    ``joined`` and ``left`` have each signer with the full fingerprint of the key. ``alarming`` are
+    the lines that people see in red.
+    """
 
     role: str
     before: int
@@ -323,6 +327,7 @@ class RoleChangeDocument(TypedDict):
     threshold: Sequence[int]
     joined: Sequence[str]
     left: Sequence[str]
+    alarming: Sequence[str]
 
 
 class WrittenFile(TypedDict):
@@ -336,7 +341,8 @@ class ReviewAnswer(TypedDict):
     """The answer of ``review``: what a signature would change.
 
     ``kept`` are the channels that stay as they are published. ``program`` says what self-update
-    would install, null if that stays. ``gathered`` says whether other
+    would install, null if that stays. ``digests`` are those of the bytes that the signers of each
+    role sign, and of each release file. ``gathered`` says whether other
     holders have signed it. ``files`` are the release files that ``--write`` wrote.
     """
 
@@ -347,6 +353,7 @@ class ReviewAnswer(TypedDict):
     forgotten: Sequence[str]
     kept: Sequence[str]
     program: str | None
+    digests: dict[str, Sha256]
     gathered: bool
     files: list[WrittenFile]
 

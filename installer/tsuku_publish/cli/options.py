@@ -151,4 +151,4 @@ def published_at(
 def tell(console: Console, line: str) -> None:
     """Print a line at once, unless a program gets the whole answer as JSON."""
     if not console.json:
-        streams.say(sys.stdout, f"{printable(line)}\n")
+        streams.say(sys.stdout, f"{console.style(sys.stdout).shaped(printable(line))}\n")

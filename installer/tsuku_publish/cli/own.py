@@ -37,6 +37,8 @@ from tsuku_publish.packing.measuring import measure as measure_build
 from tsuku_publish.packing.pack import Place
 from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import load_plan, save_channel
+from tsuku_publish.releases import known_document
+from tsuku_publish.revoked import revoked_twins
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -147,7 +149,9 @@ def init(  # noqa: PLR0913 - each is an option
     help="A library that all machines have anyway.",
 )
 @click.option("--on", "day", type=DAY, metavar="DAY", default=today, help="Its date; today.")
+@click.pass_obj
 def add(  # noqa: PLR0913 - each is an option
+    console: Console,
     *,
     data: Path,
     release: str,
@@ -192,6 +196,11 @@ def add(  # noqa: PLR0913 - each is an option
         )
         if release not in plan.channels[channel]:
             save_channel(data, channel, (release, *plan.channels[channel]))
+    for each in revoked_twins(known_document(release, data), plan.revoked):
+        console.note(
+            f"warning: {release} has builds of {each.release}, which is revoked: clients refuse "
+            "the same builds under every name"
+        )
     answer: documents.AddAnswer = {
         "release": release,
         "release_file": data / "releases" / f"{release}.json",

@@ -17,11 +17,13 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
 from tsuku_llm.errors import UsageError
 from tsuku_llm.revocations import parse
+from tsuku_publish.ceremony import require_own_keys
 from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
 from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell
 from tsuku_publish.copies import copy_at
 from tsuku_publish.errors import PublishError
 from tsuku_publish.folder import publish as publish_folder
+from tsuku_publish.folder import require_own
 from tsuku_publish.plan import load_plan
 from tsuku_publish.secrets import built, files_below, history, search
 from tsuku_publish.sightings import observe
@@ -65,7 +67,13 @@ def publish(
             "--wheel and --package belong together",
             hint="choose a name that is yours on the package index: --package NAME",
         )
-    repository = publish_folder(source or load_plan(data).signed, target)
+    if source is None:
+        plan = load_plan(data)
+        source = plan.signed
+        require_own(data)
+        require_own_keys(plan, {}, source)
+    require_own(source)
+    repository = publish_folder(source, target)
     versions = {role: state.version for role, state in repository.roles.items()}
     lines = [f"{target}: timestamp {versions['timestamp']} is served"]
     written = None

@@ -13,7 +13,7 @@ import click
 from tsuku_llm import clock
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_publish.ceremony import is_begun, next_state
+from tsuku_publish.ceremony import is_begun, next_state, require_own_keys
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (
     FOLDER,
@@ -31,7 +31,7 @@ from tsuku_publish.cli.options import (
 from tsuku_publish.copies import RepositoryFolder, copy_at
 from tsuku_publish.documents import PUBLISHER
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import locked
+from tsuku_publish.folder import locked, require_own
 from tsuku_publish.plan import load_plan, save_channel
 from tsuku_publish.promoted import promotion, save_promoted
 from tsuku_publish.published import require_not_behind
@@ -41,6 +41,9 @@ from tsuku_publish.sightings import observe, stated_by
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
+
+ALARM = "WARNING: "
+"""How a line begins that is shown in red: a thief's change would be there."""
 
 on_option = click.option(
     "--on",
@@ -87,12 +90,15 @@ def review(  # noqa: PLR0913 - each is an option
     where clients look whether that repository is what is published.
     """
     now = now.replace(tzinfo=timezone.utc)
+    require_own(data)
     own = load_plan(data)
     into = into or own.signed
+    require_own(into, *filter(None, [gather]))
     begun = gather is not None and is_begun(gather, into)
     plan, roles, files = next_state(
         data, into, now, trusted_root, gather, channel, higher=not begun
     )
+    require_own_keys(plan, {}, into)
     if there := published_at(place, into, own, seen_at("now"), offline=offline):
         require_not_behind(there, plan, roles, into)
     found = compared(plan, roles, files, RepositoryFolder(into))
@@ -201,6 +207,9 @@ def review_lines(found: Review) -> Iterator[str]:
         threshold = "" if old == new else f", {new} must sign{instead}"
         yield f"{role.role:9} {role.before} -> {role.after}, until {role.expires}{threshold}"
         yield from _indented({"joined": role.joined, "LEFT": role.left})
+        if digest := found.digests.get(role.role):
+            yield f"          content: sha256 {digest}"
+        yield from (f"{ALARM}{line}" for line in role.alarming)
     yield from (f"{name:9} stays as it is published" for name in found.kept)
 
 
@@ -220,9 +229,11 @@ def _release_lines(each: ReleaseChange) -> Iterator[str]:
             "compared with": filter(None, [each.compared_with]),
             "gained": each.gained,
             "LOST": each.lost,
+            "archives on": each.hosts,
         }
     )
     yield from (f"          needs: {line}" for line in each.requires)
+    yield from (f"{ALARM}{each.release}: {line}" for line in each.alarming)
 
 
 def _indented(lists: Mapping[str, Iterable[str]]) -> Iterator[str]:

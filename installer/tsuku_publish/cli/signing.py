@@ -22,6 +22,7 @@ from tsuku_publish.ceremony import (
     published_versions,
     record_since,
     require_able,
+    require_own_keys,
     sign_channel,
     vouching,
 )
@@ -47,9 +48,8 @@ from tsuku_publish.cli.review import review_lines
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import locked, write
-from tsuku_publish.founding import require_signer_name
-from tsuku_publish.keys import key_line, load_public_keys
+from tsuku_publish.folder import locked, require_own, write
+from tsuku_publish.keys import key_line, load_public_keys, require_signer_name
 from tsuku_publish.passphrases import Passphrases
 from tsuku_publish.plan import (
     ONLINE,
@@ -61,6 +61,7 @@ from tsuku_publish.plan import (
     save_roles,
     with_keys,
     with_signers,
+    with_versions,
 )
 from tsuku_publish.published import ServedState, require_not_behind
 from tsuku_publish.review import Review, review
@@ -113,6 +114,7 @@ def sign(  # noqa: PLR0913 - each is an option
     if channel and gather is None:
         signers = load_signers(ask=asking(console))
         with locked(data):
+            require_own(into)
             plan = sign_channel(data, channel, signers, now, into, trusted_root)
         line = f"{into}: {channel} {plan.roles[channel].version} is signed"
         return CommandResult(_signed(into, plan, (line,)), (line,))
@@ -137,6 +139,8 @@ def resign(console: Console, *, data: Path, into: Path | None, issued: datetime)
     with locked(data):
         plan = load_plan(data)
         into = into or plan.signed
+        require_own(into)
+        require_own_keys(plan, signers, into)
         copy = RepositoryFolder(into)
         first_root(copy)
         plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
@@ -268,20 +272,23 @@ class _Order:
         """
         # Before the review, without any passphrase: nobody reads what they cannot sign.
         signers = load_signers(ask=asking(self.console))
-        shown = None
-        if not yes:
-            # Without the lock: a person reads for longer than a job can wait.
-            found = state()
-            shown = self._show(*found, signers)
-            plan, roles, _ = found
-            self._ask(plan, roles, signers)
+        require_own(self.data, self.into, *filter(None, [self.gather]))
+        if yes:
+            with locked(self.data):
+                found = state()
+                self._show(*found, signers)
+                return self._sign(*found, signers)
+        # Without the lock: a person reads for longer than a job can wait.
+        plan, roles, files = state()
+        shown = self._show(plan, roles, files, signers)
+        self._ask(plan, roles, signers, shown)
         with locked(self.data):
             found = state()
-            if shown is None:
-                self._show(*found, signers)
-            elif not shown.agrees(self._review(*found)):
+            if not shown.agrees(self._review(*found)):
                 raise PublishError("other content is to be signed by now: run it again")
-            return self._sign(*found, signers)
+            # The bytes that were reviewed, from memory: what is in the files now was only compared.
+            # The weekly job may have signed meanwhile, so its roles get the versions of now.
+            return self._sign(with_versions(plan, found[0], ONLINE), roles, files, signers)
 
     def _review(self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile]) -> Review:
         return review(plan, roles, files, RepositoryFolder(self.into))
@@ -299,10 +306,11 @@ class _Order:
                 tell(self.console, line)
         return found
 
-    def _ask(self, plan: Plan, roles: Collection[str], signers: Signers) -> None:
+    def _ask(self, plan: Plan, roles: Collection[str], signers: Signers, shown: Review) -> None:
         """Raise ``PublishError`` unless a person agrees, or only a machine's signers sign."""
         if self.console.can_ask:
-            if not self.console.ask("Sign this?"):
+            told = f" with {shown.alarms} warnings" if shown.alarms else ""
+            if not self.console.ask(f"Sign this{told}?"):
                 raise PublishError("nothing was signed")
         elif names := vouching(plan, signers, roles, self.into):
             told = ", ".join(names)

@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 import tomli
 
-from tsuku_llm.foreign import read_foreign, read_text
-from tsuku_publish.errors import reading
+from tsuku_llm.files import replace_file
+from tsuku_llm.foreign import read_foreign
+from tsuku_publish.errors import LARGEST_FILE, reading
 
 STATE = "feed.json"
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -67,7 +68,7 @@ def load_settings(data: Path) -> FeedSettings:
     """Read ``rules.toml``. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
-        raw = tomli.loads(read_text(path))
+        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         return msgspec.convert(raw.get("feed", {}), FeedSettings)
 
 
@@ -77,11 +78,12 @@ def load_state(data: Path) -> FeedState:
     if not path.exists():
         return FeedState()
     with reading(path):
-        stored = msgspec.json.decode(read_foreign(path), type=_Stored)
+        stored = msgspec.json.decode(read_foreign(path, LARGEST_FILE), type=_Stored)
         return FeedState(stored.etag, {*stored.taken}, stored.stopped)
 
 
 def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
     stored = _Stored(state.etag, sorted(state.taken), dict(sorted(state.stopped.items())))
-    (data / STATE).write_bytes(msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n")
+    content = msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
+    replace_file(data / STATE, content)

@@ -12,6 +12,7 @@ from typing import Any
 from tsuku_llm.backends import POLICIES
 from tsuku_llm.errors import UsageError
 from tsuku_llm.fetch import Network
+from tsuku_llm.files import make_folder
 from tsuku_llm.tree_entry import TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.measuring import (
@@ -146,7 +147,7 @@ def _draft(folder: Path, release: str, publisher: str, published: str) -> Draft:
             hint='name the publisher: --publisher "Example Ltd", or publisher in repository.toml',
         )
     head = {"format": FORMAT, "release": release, "publisher": publisher}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return Draft(path, {**head, "published": published, "platforms": {}})
 
 

@@ -14,6 +14,7 @@ from tsuku_llm.files import write_output
 from tsuku_llm.foreign import read_foreign
 from tsuku_llm.manifest import require_release
 from tsuku_llm.trust import decode_json
+from tsuku_publish.errors import LARGEST_FILE
 
 _NOT_PACKED = {"url": "https://host.invalid/later", "sha256": "0" * 64, "format": "tar.gz"}
 """Stands in for the archives of a variant that is packed later, while the rest is checked."""
@@ -30,7 +31,7 @@ class Draft:
     def read(cls, path: Path) -> Draft:
         """Read a release file. Raises ``UsageError`` for a file that is not a JSON object."""
         try:
-            content = decode_json(read_foreign(path))
+            content = decode_json(read_foreign(path, LARGEST_FILE))
         except OSError as error:
             raise _unusable(path, error.strerror or str(error)) from error
         except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from tsuku_llm.archive import unpack
 from tsuku_llm.disk import disk_errors
 from tsuku_llm.errors import UnsafeArchive, UsageError
 from tsuku_llm.fetch.urls import shown
-from tsuku_llm.files import TEMPORARY_SUFFIX, rename, seal_file, unique
+from tsuku_llm.files import TEMPORARY_SUFFIX, make_folder, rename, seal_file, unique
 from tsuku_llm.foreign import open_foreign
 from tsuku_llm.manifest import Artifact, Measured, can_fetch
 from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
@@ -98,7 +98,7 @@ def pack_tree(tree: Path, items: Sequence[TreeEntry], place: Place) -> tuple[Pac
     Raises ``UsageError`` for a file that differs from ``items``, and the errors of the disk.
     """
     with disk_errors("packing", place.folder), ThreadPoolExecutor(_THREADS, "pack") as pool:
-        place.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(place.folder)
         # Threads help, as zlib releases the lock of the interpreter. Each part has a separate file,
         # so they share nothing that changes.
         return (*pool.map(lambda part: _archive(tree, part, place), parted(items)),)
