@@ -114,6 +114,7 @@ def test_shellcheck_has_nothing_to_say() -> None:
     scripts = [
         SCRIPT,
         ROOT / "ci/environment.sh",
+        ROOT / "ci/packages.sh",
         ROOT / "ci/test",
         ROOT / "ci/at",
         ROOT / ".ci/run",
