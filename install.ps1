@@ -6,6 +6,8 @@
 # The environment is made in .venv\. The folder of its tsuku-llm.exe holds pip and Python as well,
 # so the program is called by its path, and a small tsuku-llm.cmd in
 # %LOCALAPPDATA%\Programs\tsuku-llm calls it by its name. $env:PYTHON names another Python.
+# A later run updates the program. It leaves a build that is active as it is, unless it is given
+# arguments: to update the build is another command.
 $ErrorActionPreference = 'Stop'
 Set-Location -LiteralPath $PSScriptRoot
 
@@ -28,15 +30,32 @@ if (Test-Path -LiteralPath $own) {
     & $own -m pip --version *> $null
     $works = $LASTEXITCODE -eq 0
 }
-if (-not $works) { Invoke-Program $python @('-m', 'venv', '--clear', '.venv') }
+if (-not $works) {
+    Write-Host 'install.ps1: making a Python environment in .venv\'
+    Invoke-Program $python @('-m', 'venv', '--clear', '.venv')
+}
 
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
 $pip = @('-m', 'pip', 'install', '--quiet', '--disable-pip-version-check')
+Write-Host 'install.ps1: installing the Python packages that the program needs into .venv\'
 Invoke-Program $own ($pip + @('--no-deps', '--require-hashes', '-r', 'installer/tsuku_llm/locked.txt'))
+Write-Host 'install.ps1: installing the program into .venv\'
 Invoke-Program $own ($pip + @('--no-deps', '--no-build-isolation', '.'))
 
 $program = Join-Path $PSScriptRoot '.venv\Scripts\tsuku-llm.exe'
-Invoke-Program $program (@('install', '--yes') + $args)
+$active = $false
+if ($args.Count -eq 0) {
+    # Only a first run installs a build: a later one may meet a build that somebody chose, or compiled.
+    $listed = & $program list --json
+    if ($LASTEXITCODE -ne 0) { exit $LASTEXITCODE }
+    $active = [bool](($listed | ConvertFrom-Json).data.versions | Where-Object { $_.active })
+}
+if ($active) {
+    Write-Host 'the program is installed, and the active build is the one that it was'
+    Write-Host "to update that as well: & '$program' update"
+} else {
+    Invoke-Program $program (@('install', '--yes') + $args)
+}
 
 # What another program put there stays: a file of ours has this mark.
 $mark = '@rem made by install.ps1 of tsuku-llm'

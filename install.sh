@@ -4,11 +4,20 @@
 #   ./install.sh [ARGUMENT OF tsuku-llm install...]
 #
 # The environment is made in .venv/, a link to its tsuku-llm in ~/.local/bin, or in $XDG_BIN_HOME,
-# and one to its man page in share/man/man1 next to that folder, where man looks. What upstream's builds and Python need from the system is installed on Debian and
-# Ubuntu where it is missing, with sudo unless run by root.
+# and one to its man page in share/man/man1 next to that folder, where man looks. What upstream's
+# builds and Python need from the system is installed on Debian and Ubuntu where it is missing, with
+# sudo unless run by root.
+#
+# A later run updates the program. It leaves a build that is active as it is, unless it is given
+# arguments: to update the build is another command.
 set -eu
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}
+
+# A line for each step that may take longer than a moment.
+step() {
+    echo "install.sh: $*" >&2
+}
 
 missing=
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
@@ -26,19 +35,31 @@ if [ -n "$missing" ] && command -v apt-get >/dev/null; then
         echo "then run ./install.sh again" >&2
         exit 3
     fi
-    echo "installing what the system lacks:$missing" >&2
+    step "installing what the system lacks${sudo:+, with sudo}:$missing"
+    apt() {
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" >&2 || {
+            echo "${sudo:+$sudo }apt-get $1 ended with exit code $?; run ./install.sh again when it works" >&2
+            exit 3
+        }
+    }
+    apt update
     # shellcheck disable=SC2086  # a list of package names
-    { $sudo apt-get update -qq && $sudo apt-get install -qq -y --no-install-recommends $missing; } >&2
+    apt install -y --no-install-recommends $missing
 elif [ -n "$missing" ]; then
     echo "this system may lack (Debian's names):$missing" >&2
 fi
 
 rm -rf build # setuptools would put modules that were since removed into the wheel
 # A clone that was moved, or another Python, leaves an environment that does not start.
-.venv/bin/pip --version >/dev/null 2>&1 || "$python" -m venv --clear .venv
+if ! .venv/bin/pip --version >/dev/null 2>&1; then
+    step "making a Python environment in .venv/"
+    "$python" -m venv --clear .venv
+fi
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
 pip() { .venv/bin/pip install --quiet --disable-pip-version-check "$@"; }
+step "installing the Python packages that the program needs into .venv/"
 pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
+step "installing the program into .venv/"
 pip --no-deps --no-build-isolation .
 
 # A link to the program in the user's folder for programs. What another program put there stays.
@@ -80,9 +101,24 @@ fi
 # The hints of the program name it as it is called here, unless its name is enough.
 if [ -z "$linked" ]; then
     echo "tsuku-llm is $program" >&2
-    exec "$program" install --yes "$@"
+    link=$program
 fi
-"$link" install --yes "$@"
+
+# Without arguments, only a first run installs a build: a later one may meet a build that somebody
+# chose, or compiled.
+found=$(command -v tsuku-llm || :)
+listed=
+[ $# -gt 0 ] || listed=$("$link" list --json)
+case $listed in
+    *'"active": true'*)
+        name=$link
+        [ "$found" != "$link" ] || name=tsuku-llm
+        echo "the program is installed, and the active build is the one that it was"
+        echo "to update that as well: $name update"
+        ;;
+    *) "$link" install --yes "$@" ;;
+esac
+[ -n "$linked" ] || exit 0
 
 # The command that puts the folder onto the PATH of new shells, in words of the user's own shell.
 path_command() {
@@ -99,7 +135,6 @@ path_command() {
     esac
 }
 
-found=$(command -v tsuku-llm || :)
 case $found:$PATH: in
     "$link":*) ;;
     *:"$bin":*) echo "another program comes before this one on your PATH: $found" ;;

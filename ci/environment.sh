@@ -9,14 +9,25 @@ make_environment() {
     # Git's bash on Windows, where an environment has another layout; not seen so far.
     programs=$venv/bin
     case $(uname -s) in MINGW* | MSYS*) programs=$venv/Scripts ;; esac
-    "$programs/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
+    if ! "$programs/python" -m pip --version >/dev/null 2>&1; then
+        if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+            echo "$python cannot make an environment: install python3-venv (Debian's name)" >&2
+            return 3
+        fi
+        "$python" -m venv --clear "$venv"
+    fi
     rm -rf build # otherwise setuptools packs modules into the wheel that were removed since
-    local pip=("$programs/python" -m pip install --quiet --disable-pip-version-check)
+    local pip=("$programs/python" -m pip install --disable-pip-version-check)
     # The lock has everything. Without --no-deps, older pips look for the newest version of a package
     # that another one needs with an extra, and then refuse it for want of a digest.
-    "${pip[@]}" --no-deps --require-hashes -r ci/locks/test.txt
-    "${pip[@]}" --no-deps --no-build-isolation .
+    "${pip[@]}" --no-deps --require-hashes -r ci/locks/test.txt | what_is_new
+    "${pip[@]}" --quiet --no-deps --no-build-isolation .
     python=$programs/python
+}
+
+# pip's progress, a line for each package, without those that are there.
+what_is_new() {
+    grep --line-buffered --invert-match -e '^Requirement already' -e '^ ' || : # 1: no line is left
 }
 
 use_environment() {

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +12,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import calendar
 from support.stub_drivers import StubDrivers
-from support.tools import REQUIRED
+from support.tools import REQUIRED, untested
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 # A busy machine makes an example slow, and says nothing about the program.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,6 +50,36 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform != "win32":
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        leave_terminal()
+
+
+def leave_terminal() -> None:
+    """Detach this process and its children from the terminal, which no test may take.
+
+    An interactive shell that a test starts would take the terminal, and the system would then stop
+    all of the suite (SIGTTIN). What it prints still arrives, and so does Ctrl-C.
+    """
+    # A session's leader would end its session with this. Workers of xdist are none.
+    if os.getsid(0) != os.getpid():
+        with suppress(OSError):  # there is none
+            terminal = os.open("/dev/tty", os.O_RDWR)
+            try:
+                fcntl.ioctl(terminal, termios.TIOCNOTTY)
+            finally:
+                os.close(terminal)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Say last what was not tested, as this system lacks something."""
+    yield
+    lacking = untested(terminalreporter.stats.get("skipped", []))
+    if lacking:
+        terminalreporter.section("not tested")
+        for what, tests in lacking.most_common():
+            noun = "test needs" if tests == 1 else "tests need"
+            terminalreporter.line(f"{tests} {noun} {what}")
+        terminalreporter.line("On Debian and Ubuntu, ci/test without --no-install installs these.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

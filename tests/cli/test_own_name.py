@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from support import schemas
-from support.program import environment
+from support.program import SUDO, environment
 
+from tsuku_llm.cli import streams
 from tsuku_llm.cli.own_name import as_typed, name_of, own_name
 from tsuku_llm.cli.program import COMMANDS, PROGRAM
 
@@ -116,7 +117,30 @@ def test_root_has_another_path(tmp_path: Path) -> None:
     del env["TSUKU_HOME"]
     words = ("serve", "--systemd-unit", "--scope", "system")
     done = subprocess.run([script, *words], env=env, capture_output=True, text=True, check=False)
-    assert f"sudo TSUKU_HOME=/opt/tsuku {script} install" in done.stderr
+    assert f": {SUDO}TSUKU_HOME=/opt/tsuku {script} install" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "as_root"),
+    [
+        ("sudo apt install libvulkan1", "apt install libvulkan1"),
+        ("run: sudo dnf install libX11, then restart", "run: dnf install libX11, then restart"),
+        ("(sudo modprobe -r x; sudo modprobe x)", "(modprobe -r x; modprobe x)"),
+        ("sudo TSUKU_HOME=/opt/t nvidia-smi -c 0", "TSUKU_HOME=/opt/t nvidia-smi -c 0"),
+        ("add the user: sudo usermod -aG video $USER", "add the user: usermod -aG video $USER"),
+        ("on the host: sudo nvidia-ctk cdi generate", "on the host: sudo nvidia-ctk cdi generate"),
+        ("there is no sudo here", "there is no sudo here"),
+        ("/usr/bin/sudo apt; pseudo apt", "/usr/bin/sudo apt; pseudo apt"),
+        ("it runs without sudo: apt", "it runs without sudo: apt"),
+    ],
+)
+def test_root_is_never_told_to_use_sudo(
+    text: str, as_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert streams.as_typed(text) == as_root
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert streams.as_typed(text) == text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

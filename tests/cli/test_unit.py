@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.program import Result, environment, run_program
+from support.program import SUDO, Result, environment, run_program
 from support.user_systemd import verify_all
 
 from tsuku_llm.cli.render.units import OnDemand, Service, unit_texts
@@ -259,7 +259,7 @@ def test_a_service_of_the_system_cannot_use_a_users_own_builds(tmp_path: Path) -
     del env["TSUKU_HOME"]
     done = run_program("serve", "--systemd-unit", *SHARED, env=env, cwd=tmp_path)
     assert (done.code, done.stdout) == (2, "")
-    assert "sudo TSUKU_HOME=/opt/tsuku " in done.stderr
+    assert f"{SUDO}TSUKU_HOME=/opt/tsuku " in done.stderr
 
 
 def test_what_the_services_own_user_cannot_read_is_a_warning(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 The script runs in a copy of a clone, whose environment is complete: its pip has nothing to do.
 """
 
+import json
 import os
 import shlex
 import shutil
@@ -13,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.program import environment
+from support.builds import NO_DEVICE_STEPS, stand_in
+from support.program import environment, run_program
 from support.tools import require_tool
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +72,11 @@ def settings(home: Path | None, **extra: str) -> dict[str, str]:
 
 def install(clone: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """Run the script; the program only says what it would install."""
-    words = words or ("--dry-run", "--backend", "cpu")
+    return typed(clone, env, *(words or ("--dry-run", "--backend", "cpu")))
+
+
+def typed(clone: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the script with these words."""
     return subprocess.run(
         [str(clone / "install.sh"), *words],
         env=env,
@@ -90,6 +96,7 @@ def starts(env: dict[str, str], command: str, *shell: str) -> bool:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        start_new_session=True,  # an interactive shell takes the terminal that it has
         check=False,
     )
     return done.stdout.startswith("tsuku-llm ")
@@ -107,6 +114,7 @@ def test_shellcheck_has_nothing_to_say() -> None:
     scripts = [
         SCRIPT,
         ROOT / "ci/environment.sh",
+        ROOT / "ci/packages.sh",
         ROOT / "ci/test",
         ROOT / "ci/at",
         ROOT / ".ci/run",
@@ -295,17 +303,160 @@ def test_the_tests_program_is_where_a_shell_finds_it() -> None:
     assert Path(sysconfig.get_path("scripts"), "tsuku-llm").is_file()
 
 
-def test_without_root_and_sudo_it_ends_before_the_download(
-    clone: Path, home: Path, tmp_path: Path
-) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in ("sh", "dirname", "uname", "rm"):
-        (tools / tool).symlink_to(f"/bin/{tool}" if tool != "dirname" else "/usr/bin/dirname")
-    write(tools / "id", "#!/bin/sh\necho 1000\n")
-    write(tools / "apt-get", "#!/bin/sh\nexit 9\n")
-    write(tools / "python", "#!/bin/sh\nexit 1\n")  # it has no venv
-    done = install(clone, settings(home, PATH=str(tools), PYTHON=str(tools / "python")))
+APT_GET = """#!/bin/sh
+echo "apt-get $*" >>"$LOG"
+[ "$3" != "$FAILS" ] && [ "$2" != "$FAILS" ]
+"""
+PIP = """#!/bin/sh
+echo "pip $*" >>"$LOG"
+case "$*" in *"$FAILS"*) exit 7 ;; esac
+"""
+
+
+class Bare:
+    """A system whose Python has no venv, with the tools of Debian: who calls them is logged."""
+
+    def __init__(self, clone: Path, home: Path, folder: Path) -> None:
+        self.clone, self.tools, self.log = clone, folder / "tools", folder / "log"
+        self.tools.mkdir()
+        for tool in ("sh", "dirname", "uname", "rm", "env", "grep", "mkdir", "ln", "readlink"):
+            (self.tools / tool).symlink_to(shutil.which(tool, path=SYSTEM) or "/none")
+        self.user(1000)
+        write(self.tools / "apt-get", APT_GET)
+        write(self.tools / "python", "#!/bin/sh\nexit 1\n")
+        write(clone / ".venv/bin/pip", PIP)
+        self.env = settings(home, PATH=str(self.tools), PYTHON=str(self.tools / "python"))
+        self.env |= {"LOG": str(self.log), "FAILS": "nothing"}
+
+    def user(self, number: int) -> None:
+        write(self.tools / "id", f"#!/bin/sh\necho {number}\n")
+
+    def install(self, **extra: str) -> subprocess.CompletedProcess[str]:
+        return install(self.clone, self.env | extra)
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def bare(clone: Path, home: Path, tmp_path: Path) -> Bare:
+    return Bare(clone, home, tmp_path)
+
+
+def test_without_root_and_sudo_it_ends_before_the_download(bare: Bare, home: Path) -> None:
+    done = bare.install()
     assert (done.returncode, done.stdout) == (3, "")
     assert "there is no sudo: as root, run\n  apt-get install python3-venv" in done.stderr
+    assert bare.calls == []
     assert not (home / ".local").exists()
+
+
+def test_root_without_sudo_is_told_and_asked_nothing_of_it(bare: Bare) -> None:
+    bare.user(0)
+    done = bare.install()
+    assert done.returncode == 0, done.stderr
+    update, packages, *_ = bare.calls
+    assert (update, packages.split()[-1]) == ("apt-get -q update", "python3-venv")
+    assert "sudo" not in done.stderr + done.stdout
+
+
+def test_a_user_is_told_what_sudo_is_for(bare: Bare) -> None:
+    write(bare.tools / "sudo", '#!/bin/sh\necho "sudo $*" >>"$LOG"\nexec "$@"\n')
+    done = bare.install()
+    assert done.returncode == 0, done.stderr
+    assert "installing what the system lacks, with sudo: python3-venv" in done.stderr
+    asked = [line for line in bare.calls if line.startswith("sudo ")]
+    assert [line.split()[5] for line in asked] == ["update", "install"]
+
+
+@pytest.mark.parametrize(
+    ("step", "code", "said"),
+    [
+        ("update", 3, "apt-get update ended with exit code 1"),
+        ("install", 3, "apt-get install ended with exit code 1"),
+        ("--require-hashes", 7, "installing the Python packages"),
+        ("--no-build-isolation", 7, "installing the program"),
+    ],
+)
+def test_it_stops_at_the_first_step_that_fails(
+    step: str, code: int, said: str, bare: Bare, home: Path
+) -> None:
+    bare.user(0)
+    done = bare.install(FAILS=step)
+    assert done.returncode == code
+    # The step that failed is the last that it names, and the last that ran.
+    assert said in done.stderr.splitlines()[-1]
+    assert step in bare.calls[-1]
+    assert not (home / ".local").exists()
+
+
+def test_each_long_step_is_named_before_it_begins(bare: Bare) -> None:
+    bare.user(0)
+    shutil.rmtree(bare.clone / ".venv")  # so that one has to be made, which fails here
+    done = bare.install()
+    steps = [line for line in done.stderr.splitlines() if line.startswith("install.sh: ")]
+    assert [step.split()[1] for step in steps] == ["installing", "making"]
+    assert done.returncode == 1
+
+
+def answer(env: dict[str, str], *words: str) -> str:
+    """What the program prints for this user."""
+    done = run_program(*words, env=env)
+    assert done.code == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"llm.hold": "true"},
+        {"llm.release": "v0.6.0"},
+        {"llm.backend": "cuda"},
+        {"llm.channel": "nightly"},
+    ],
+    ids=str,
+)
+def test_the_build_that_is_active_stays(
+    chosen: dict[str, str], clone: Path, home: Path, tmp_path: Path
+) -> None:
+    env = settings(home)
+    stand_in(tmp_path / "own", devices=NO_DEVICE_STEPS)
+    answer(env, "install", "--from", str(tmp_path / "own"), "--yes")
+    for name, value in chosen.items():
+        answer(env, "config", "set", name, value)
+    before = answer(env, "list", "--json")
+    done = typed(clone, env)
+    assert done.returncode == 0, done.stderr
+    assert "the active build is the one that it was" in done.stdout
+    link = home / ".local/bin/tsuku-llm"
+    assert f"to update that as well: {link} update\n" in done.stdout
+    assert answer(env, "list", "--json") == before
+    assert json.loads(before)["data"]["versions"][0]["active"]
+
+
+def test_its_arguments_ask_for_a_build_all_the_same(
+    clone: Path, home: Path, tmp_path: Path
+) -> None:
+    env = settings(home)
+    stand_in(tmp_path / "own", devices=NO_DEVICE_STEPS)
+    answer(env, "install", "--from", str(tmp_path / "own"), "--yes")
+    done = install(clone, env)
+    assert "would install" in done.stdout.lower(), done.stdout + done.stderr
+
+
+def test_the_first_run_installs_a_build(clone: Path, home: Path) -> None:
+    unreachable = {"https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
+    done = typed(clone, settings(home, **unreachable))
+    assert done.returncode == 4
+    assert "error[" in done.stderr
+
+
+def test_where_the_builds_cannot_be_listed_none_is_installed(
+    clone: Path, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text("no folder")
+    done = typed(clone, settings(home, TSUKU_HOME=str(tmp_path / "data")))
+    assert done.returncode not in (0, 4)
+    assert done.stderr.count("error[") == 1

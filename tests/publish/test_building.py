@@ -44,11 +44,16 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="module")
+def tools() -> None:
+    """What builds is here, also for the builds that are made once for this module."""
+    for tool in ("cmake", "ninja", "c++"):
+        require_tool(tool)
+
+
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable of the developer decides what is built; a cache of his would hide faults."""
-    for tool in ("cmake", "ninja", "c++"):
-        require_tool(tool)
     for name in [name for name in os.environ if re.match(r"GGML_|LLAMA_|CMAKE_|CUDA|CC$|CX", name)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CCACHE_DISABLE", "1")

@@ -25,6 +25,8 @@ PUBLISHER = (sys.executable, "-m", "tsuku_publish")
 TIMEOUT = 600
 """Seconds; only so that a test that hangs ends."""
 
+SUDO = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
+"""What a hint has before a command for root: root is not told to use it."""
 
 _AT_THE_START = re.compile("PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|OPENSSL_")
 """The variables that the loader and the interpreter read when a process starts."""

@@ -9,10 +9,14 @@ import ctypes.util
 import os
 import shutil
 import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 REQUIRED = "TSUKU_LLM_REQUIRE_TOOLS"
+_ABSENT = " is not installed"
 
 
 def require_tool(name: str) -> str:
@@ -41,6 +45,17 @@ def open_terminal() -> tuple[int, int]:
 
 def missing(what: str) -> str:
     """Skip the test for want of ``what``, or fail it where everything has to be there."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the test's own thread can end it: a stand-in host's would answer with an error.
+        raise RuntimeError(f"{what}{_ABSENT}: the test has to ask for it before it needs it")
     if os.environ.get(REQUIRED) == "1":
-        pytest.fail(f"{what} is not installed, and {REQUIRED}=1 promises that it is")
-    pytest.skip(f"{what} is not installed")
+        pytest.fail(f"{what}{_ABSENT}, and {REQUIRED}=1 promises that it is")
+    pytest.skip(f"{what}{_ABSENT}")
+
+
+def untested(skipped: Iterable[pytest.TestReport]) -> Counter[str]:
+    """Count the tests that were skipped for each thing that this system lacks."""
+    reasons = (report.longrepr[2] for report in skipped if isinstance(report.longrepr, tuple))
+    prefix = "Skipped: "
+    found = (reason for reason in reasons if reason.endswith(_ABSENT))
+    return Counter(reason.removeprefix(prefix).removesuffix(_ABSENT) for reason in found)

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from support.certificates import Authority
 from support.sigstore_instance import Build, SigstoreInstance
-from support.upstream_builds import Name, day, names_at, packed
+from support.upstream_builds import Name, compiled, day, names_at, packed
 
 REPOSITORY = "/repos/ggml-org/llama.cpp"
 _DOWNLOADS = "/ggml-org/llama.cpp/releases/download/"
@@ -92,6 +92,7 @@ class Upstream:
     # --- what it publishes ----------------------------------------------------------------
 
     def __enter__(self) -> Upstream:  # noqa: PYI034
+        compiled()  # here, in the test's thread: it ends the test where there is no compiler
         upstream = self
 
         class Handler(_Handler):

@@ -25,9 +25,19 @@ _CALL = re.compile(
 )
 
 
+# Not what the user of a container's host types.
+_SUDO = re.compile(r"(?<![\w./\\-])(?<!host: )sudo (?=\w)")
+
+
 def as_typed(text: str) -> str:
-    """Return a text whose calls of this program work as they are printed."""
-    return _CALL.sub(_call, text)
+    """Return a text whose calls of this program work as they are printed, by this user."""
+    text = _CALL.sub(_call, text)
+    # root needs no sudo, and mostly has none: a container, a small Debian.
+    return _SUDO.sub("", text) if _is_root() else text
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _call(found: re.Match[str]) -> str:

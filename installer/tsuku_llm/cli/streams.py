@@ -74,9 +74,9 @@ def control(stream: TextIO | None, text: str) -> None:
 
 def as_typed(text: str) -> str:
     """Return a text for people whose calls of this program work as they are printed."""
-    if "tsuku-llm" not in text:
+    if "tsuku-llm" not in text and "sudo " not in text:
         return text
-    # Most texts have no call, and what finds the program on the PATH takes time to import.
+    # Most texts have no such command, and what finds the program on the PATH takes time to import.
     from tsuku_llm.cli import own_name  # noqa: PLC0415
 
     return own_name.as_typed(text)
