@@ -55,8 +55,8 @@ size={size:<20}
 sha256={sha256}
 # No program, library or module of the current folder: other users may be able to write there.
 absolute() {{
+    given='' kept='' IFS=$2 && set -f
     eval "given=\\${{$1-}}"
-    kept= IFS=$2 && set -f
     for each in $given; do
         case $each in /*) kept=$kept:$each ;; esac
     done

@@ -150,10 +150,11 @@ def test_another_python_or_platform_is_refused(
         ("platform.libc_ver = lambda: ('glibc', '2.4')", "needs glibc"),
         ("platform.libc_ver = lambda: ('', '')", "has another C library"),
     ):
-        site = tmp_path / "site"
-        site.mkdir(exist_ok=True)
-        (site / "sitecustomize.py").write_text(f"import platform, sys\n{line}\n")
-        python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+        # The bundle gives -I and -c: no variable and no file beside it can do this.
+        other = tmp_path / "other.py"
+        other.write_text(f"import platform, sys\n{line}\nexec(sys.argv.pop(1))\n")
+        text = f'shift 2\nexec {sys.executable} -I -c "$(cat {other})" "$@"\n'
+        python.write_text(f"#!/bin/sh\n{text}")
         python.chmod(0o755)
         done = run_bundle(made.path, env={**env, "PYTHON": str(python)})
         assert (done.returncode, message in done.stderr) == (3, True), done.stderr
