@@ -181,15 +181,24 @@ def with_key(place: str, key: SSlibKey) -> RepositorySimulator:
     return simulator
 
 
+def reason(simulator: RepositorySimulator, place: str, folder: Path) -> str:
+    """Why a repository with a refused key is refused; of a branch, why it signs nothing."""
+    if place == "nightly":
+        found = refreshing.refresh(simulator.repository(), folder, simulator.download)
+        assert "nightly" not in found.trusted.roles
+        return found.trusted.refused["parts"]
+    with pytest.raises(MetadataError) as caught:
+        refreshing.refresh(simulator.repository(), folder, simulator.download)
+    assert not [*folder.glob("metadata/*/copies/*")]
+    return caught.value.facts[0]
+
+
 @pytest.mark.parametrize("name", WEAK)
 @pytest.mark.parametrize("place", ["root", "targets", "nightly"])
 def test_T44_a_weak_key_is_refused(name: str, place: str, tmp_path: Path) -> None:
     keytype, scheme, text = WEAK[name]
     simulator = with_key(place, SSlibKey(KEYID, keytype, scheme, {"public": text()}))
-    with pytest.raises(MetadataError) as caught:
-        refreshing.refresh(simulator.repository(), tmp_path, simulator.download)
-    assert "key" in caught.value.facts[0]
-    assert not [*tmp_path.glob("metadata/*/copies/*")]
+    assert "key" in reason(simulator, place, tmp_path)
 
 
 def test_T44_a_prime_modulus_or_one_with_a_small_factor_is_weak() -> None:
@@ -263,9 +272,7 @@ def test_T45_one_key_in_two_spellings_is_refused(name: str, place: str, tmp_path
         delegator = simulator.targets_of("targets" if place == "targets" else "parts")
         delegator.add_key(again(one), "nightly")
         simulator.sign()
-    with pytest.raises(MetadataError) as caught:
-        refreshing.refresh(simulator.repository(), tmp_path / "bad", simulator.download)
-    assert caught.value.facts == ("it lists one public key twice",)
+    assert reason(simulator, place, tmp_path / "bad").endswith("it lists one public key twice")
 
 
 # --- any text at all -------------------------------------------------------------------------
