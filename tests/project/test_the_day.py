@@ -148,6 +148,23 @@ def in_a_child(**extra: str) -> datetime:
     return datetime.fromisoformat(done.stdout.strip())
 
 
+def in_a_worker() -> datetime:
+    """The clock of a child that is also a process of pytest, as the workers of xdist are."""
+    code = (
+        "from tsuku_llm import clock\nfrom support import calendar\n"
+        "calendar.fix()\nprint(clock.now().isoformat())"
+    )
+    paths = os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return datetime.fromisoformat(done.stdout.strip())
+
+
 def of_tuf() -> datetime:
     """What python-tuf compares expiry with."""
     return TrustedMetadataSet(
@@ -155,13 +172,13 @@ def of_tuf() -> datetime:
     ).reference_time
 
 
-@pytest.mark.parametrize("asked", [here, in_a_child, of_tuf])
+@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker, of_tuf])
 def test_every_process_has_the_day_of_the_metadata(asked: Callable[[], datetime]) -> None:
     earliest, latest = about(TODAY)
     assert earliest < asked() < latest
 
 
-@pytest.mark.parametrize("asked", [here, in_a_child, of_tuf])
+@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker, of_tuf])
 @pytest.mark.parametrize("other", ["2020-02-29", "2039-01-01T12:00:00Z"])
 def test_a_test_can_have_another_day(
     asked: Callable[[], datetime], other: str, at: Callable[[datetime], None]

@@ -26,6 +26,8 @@ def install() -> None:
 
 def _move_ours(module: Any) -> None:
     real = module.now
+    if hasattr(real, "is_moved"):  # a worker of xdist is such a child, and loads conftest.py, too
+        return
 
     # The day of a process is in its environment. So a fixture can change it, and each program that
     # is forked from one process has its own.
@@ -34,6 +36,7 @@ def _move_ours(module: Any) -> None:
         moved: datetime = real() + shift
         return moved
 
+    now.is_moved = True  # type: ignore[attr-defined]
     module.now = now
 
 
