@@ -25,8 +25,8 @@ _CALL = re.compile(
 )
 
 
-# Not what the user of a container's host types.
-_SUDO = re.compile(r"(?<![\w./\\-])(?<!host: )sudo (?=\w)")
+# Where a command begins, but not one for the user of a container's host.
+_SUDO = re.compile(r"(?:^|(?<=[:;&] )|(?<=\())(?<!host: )sudo (?=\w)", re.MULTILINE)
 
 
 def as_typed(text: str) -> str:
