@@ -11,7 +11,17 @@
 # A later run updates the program. It leaves a build that is active as it is, unless it is given
 # arguments: to update the build is another command.
 set -eu
-cd "$(dirname "$0")"
+
+# No program of the folder from which this is called, which other users may be able to write: the
+# relative entries of the PATH go, before any program is looked for.
+absolute=
+rest=${PATH-}:
+while [ -n "$rest" ]; do
+    case ${rest%%:*} in /*) absolute=$absolute${absolute:+:}${rest%%:*} ;; esac
+    rest=${rest#*:}
+done
+PATH=${absolute:-/usr/sbin:/usr/bin:/sbin:/bin}
+case $0 in */*) cd "${0%/*}" ;; esac
 python=${PYTHON:-python3}
 
 # A line for each step that may take longer than a moment.
@@ -20,7 +30,8 @@ step() {
 }
 
 missing=
-"$python" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+# -I: no variable and no file of this folder chooses Python's modules.
+"$python" -I -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
 # The OpenMP runtime, to which every CPU backend links.
 if [ "$(uname -s)" = Linux ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libgomp\.so\.1 '; then
     missing="$missing libgomp1"
@@ -51,12 +62,12 @@ fi
 
 rm -rf build # setuptools would put modules that were since removed into the wheel
 # A clone that was moved, or another Python, leaves an environment that does not start.
-if ! .venv/bin/pip --version >/dev/null 2>&1; then
+if ! .venv/bin/python -I -m pip --version >/dev/null 2>&1; then
     step "making a Python environment in .venv/"
-    "$python" -m venv --clear .venv
+    "$python" -I -m venv --clear .venv
 fi
 # Every dependency, and what builds the package, is locked with its digests (ci/lock).
-pip() { .venv/bin/pip install --quiet --disable-pip-version-check "$@"; }
+pip() { .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"; }
 step "installing the Python packages that the program needs into .venv/"
 pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
 step "installing the program into .venv/"

@@ -32,11 +32,11 @@ def clone(tmp_path: Path) -> Path:
 
 
 def make_clone(folder: Path) -> Path:
-    """A clone whose environment has this program, and a pip that installs nothing."""
+    """A clone whose environment has this program, and a Python whose pip installs nothing."""
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
     shutil.copy(SCRIPT, folder)
-    write(programs / "pip", "#!/bin/sh\n")
+    write(programs / "python", "#!/bin/sh\n")
     page = folder / PAGE
     page.parent.mkdir(parents=True)
     page.write_text(".TH TSUKU-LLM 1\n")
@@ -291,10 +291,10 @@ def test_a_program_that_comes_first_on_the_path_is_named(
 
 
 def test_an_environment_that_does_not_start_is_made_again(clone: Path, home: Path) -> None:
-    pip = clone / ".venv/bin/pip"
-    write(pip, "#!/none/python\n")
+    own = clone / ".venv/bin/python"
+    write(own, "#!/none/python\n")
     install(clone, settings(home))
-    assert "#!/none" not in pip.read_text()
+    assert b"#!/none" not in own.read_bytes()
     assert (clone / ".venv/pyvenv.cfg").exists()
 
 
@@ -308,7 +308,7 @@ echo "apt-get $*" >>"$LOG"
 [ "$3" != "$FAILS" ] && [ "$2" != "$FAILS" ]
 """
 PIP = """#!/bin/sh
-echo "pip $*" >>"$LOG"
+echo "python $*" >>"$LOG"
 case "$*" in *"$FAILS"*) exit 7 ;; esac
 """
 
@@ -319,12 +319,12 @@ class Bare:
     def __init__(self, clone: Path, home: Path, folder: Path) -> None:
         self.clone, self.tools, self.log = clone, folder / "tools", folder / "log"
         self.tools.mkdir()
-        for tool in ("sh", "dirname", "uname", "rm", "env", "grep", "mkdir", "ln", "readlink"):
+        for tool in ("sh", "uname", "rm", "env", "grep", "mkdir", "ln", "readlink"):
             (self.tools / tool).symlink_to(shutil.which(tool, path=SYSTEM) or "/none")
         self.user(1000)
         write(self.tools / "apt-get", APT_GET)
         write(self.tools / "python", "#!/bin/sh\nexit 1\n")
-        write(clone / ".venv/bin/pip", PIP)
+        write(clone / ".venv/bin/python", PIP)
         self.env = settings(home, PATH=str(self.tools), PYTHON=str(self.tools / "python"))
         self.env |= {"LOG": str(self.log), "FAILS": "nothing"}
 
@@ -389,6 +389,29 @@ def test_it_stops_at_the_first_step_that_fails(
     assert said in done.stderr.splitlines()[-1]
     assert step in bare.calls[-1]
     assert not (home / ".local").exists()
+
+
+def test_N02_no_program_of_the_callers_folder_runs(clone: Path, home: Path, tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    ran = tmp_path / "ran"
+    for name in ("dirname", "uname", "python3", "pip", "mkdir", "ln", "id", "rm", "grep", "env"):
+        write(planted / name, f"#!/bin/sh\ntouch {ran}\n")
+    for module in ("json", "venv", "ensurepip", "pip", "sitecustomize"):
+        (planted / f"{module}.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    env = settings(home)
+    for path in (f".:{env['PATH']}", f":{env['PATH']}", f"{env['PATH']}:", f"./x/..:{env['PATH']}"):
+        done = subprocess.run(
+            [str(clone / "install.sh"), "--dry-run", "--backend", "cpu"],
+            env=env | {"PATH": path, "PYTHONPATH": "."},
+            cwd=planted,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not ran.exists(), path
 
 
 def test_each_long_step_is_named_before_it_begins(bare: Bare) -> None:
