@@ -28,7 +28,9 @@ def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> 
 
 def _space(session: Session, candidate: Candidate) -> Space:
     missing = to_download(session.store, candidate.variant)
-    return Space(missing, [fetch.present(each, session.store.partials) for each in missing])
+    # Not ``store.partials``, which makes the folder: a question writes nothing.
+    partials = session.paths.data / "partials"
+    return Space(missing, [fetch.present(each, partials) for each in missing])
 
 
 def require_possible(session: Session, choice: Choice, candidate: Candidate) -> None:
