@@ -4,7 +4,6 @@
 the whole list into the targets metadata and marks the release files, so a rebuild keeps both.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -29,8 +28,8 @@ def load_revoked(path: Path, content: bytes | None) -> tuple[Revocation, ...]:
     if content is None:
         return ()
     try:
-        return parse("", json.loads(content))
-    except (ValueError, RecursionError) as error:
+        return parse("", parse_json(content))
+    except ValueError as error:
         raise PublishError(f"{path}: {error}") from error
 
 

@@ -284,8 +284,8 @@ def require_channel(catalog: Catalog, channel: str, now: datetime) -> tuple[str,
         roles = {channel: late[channel]}
         raise _stale(catalog.repository, f"{channel[:60]!a} is expired", roles)
     return tuple(
-        f"warning: nobody has signed the channel {branch[:60]!a} since it expired on "
-        f"{state.expires:%Y-%m-%d}: its builds may be outdated; other channels are not affected"
+        f"warning: the channel {branch[:60]!a} expired on {state.expires:%Y-%m-%d}, and was not "
+        "signed again: its builds may be outdated; other channels are not affected"
         for branch, state in late.items()
     )
 
