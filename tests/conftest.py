@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import calendar
+from support import the_day
 from support.stub_drivers import StubDrivers
 from support.tools import REQUIRED, untested
 
@@ -39,7 +39,7 @@ def pytest_configure() -> None:
     # So a test that nobody thought of has it, too; one that fails without a fixture would still
     # have to be met on the day that breaks it. tests/project/test_the_day.py keeps the program to
     # its one clock.
-    calendar.fix()
+    the_day.fix()
     # pytest imports readline, which sets both for child processes, behind the back of Python. A
     # worker of xdist is such a child.
     for name in ("COLUMNS", "LINES"):
@@ -115,7 +115,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
     """What gives the program another day, here and in children that are started afterwards."""
 
     def move(day: datetime) -> None:
-        for name, value in calendar.on(day).items():
+        for name, value in the_day.on(day).items():
             monkeypatch.setenv(name, value)
 
     return move

@@ -107,6 +107,8 @@ def publish(source: Path, target: Path, wait: float = WAIT) -> trust.TrustedRepo
     }
     if FIRST_ROOT not in files:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
+    # First: nothing is made for a repository that no client would take.
+    verify(MemoryCopy(files), files[FIRST_ROOT])
     try:
         make_folder(target)
     except TsukuError as error:

@@ -31,7 +31,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
         "LLAMA_API_KEY": "secret",
         "GGML_VK_VISIBLE_DEVICES": "0",
         "GGML_BACKEND_PATH": "/evil.so",
-        "LD_PRELOAD": "",
+        "LD_PRELOAD": "libm.so.6",
         "MESA_SHADER_CACHE_MAX_SIZE": "2G",
         "__GL_SHADER_DISK_CACHE": "0",
     }

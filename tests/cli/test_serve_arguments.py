@@ -68,7 +68,7 @@ def test_it_starts_what_an_option_more_starts(
     assert (plain.returncode, plain.stdout) == (same.returncode, same.stdout)
     assert plain.stderr == same.stderr
     assert plain.returncode == 7
-    assert plain.stdout.endswith(b"/tree\n")
+    assert plain.stdout.endswith(f"in {tmp_path}\n".encode())
     # Only with --exec: else the server says where it is. Port 0 and --help have no address.
     is_told = "--exec" in own and not {"0", "--help"} & {*arguments}
     assert (b"web page, once the server is ready: http" in plain.stderr) == is_told

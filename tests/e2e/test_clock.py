@@ -4,9 +4,9 @@ import json
 from typing import Any, Protocol
 
 import pytest
-from support.calendar import day, system_on
 from support.program import Result, run_program
 from support.release_server import User
+from support.the_day import day, system_on
 
 AGO = day("2020-01-01T12:00:00Z")
 

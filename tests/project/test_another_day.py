@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.calendar import shifting
+from support.the_day import shifting
 from support.tools import require_tool
 
 ROOT = Path(__file__).parents[2]

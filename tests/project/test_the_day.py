@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from support import calendar
-from support.calendar import TODAY, day, shifting
+from support import the_day
 from support.program import environment, run_program
 from support.repository import RepositorySimulator
 from support.servers import NOW
+from support.the_day import TODAY, day, shifting
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
@@ -47,7 +47,7 @@ MAY_READ = {
     "installer/tsuku_llm/launch/observation.py": OF_DRIVERS,
     "installer/tsuku_llm/store/store.py": OF_FILES,
     "installer/tsuku_llm/system_limits.py": "asks whether there is a date at all",
-    "tests/support/calendar.py": "moves the clock",
+    "tests/support/the_day.py": "moves the clock",
     "tests/support/certificates.py": OF_TLS,
     "tests/project/test_another_day.py": "compares with the system's day",
     "tests/project/test_the_day.py": "compares with the system's day",
@@ -151,8 +151,8 @@ def in_a_child(**extra: str) -> datetime:
 def in_a_worker() -> datetime:
     """The clock of a child that is also a process of pytest, as the workers of xdist are."""
     code = (
-        "from tsuku_llm import clock\nfrom support import calendar\n"
-        "calendar.fix()\nprint(clock.now().isoformat())"
+        "from tsuku_llm import clock\nfrom support import the_day\n"
+        "the_day.fix()\nprint(clock.now().isoformat())"
     )
     paths = os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "tests")])
     done = subprocess.run(
@@ -190,7 +190,7 @@ def test_a_test_can_have_another_day(
 
 @pytest.mark.parametrize("later", [0, 1, 400, 4500, 2_000_000])
 def test_a_program_has_the_day_of_its_environment(later: int, tmp_path: Path) -> None:
-    env = {**environment(tmp_path), **calendar.on(TODAY + timedelta(days=later))}
+    env = {**environment(tmp_path), **the_day.on(TODAY + timedelta(days=later))}
     done = run_program("repository", "list", env=env)
     assert f"({later} day{'' if later == 1 else 's'} ago)" in done.stdout, done
 

@@ -106,7 +106,7 @@ def test_an_own_junk_file_is_named(data: Path, name: str, content: bytes | None)
 def test_a_folder_in_the_place_of_a_file_is_named(data: Path, name: str) -> None:
     put(data / name, None)
     (data / name).mkdir()
-    assert "it is a folder" in tried(data)
+    assert "Is a directory" in tried(data)
 
 
 def spoiled(document: Any, others: tuple[Any, ...]) -> Iterator[Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.calendar import day
 from support.own_publisher import ROLE, write_plan
 from support.release_data import copied_data, keys_of, release_tool, signers_file
 from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, stolen
+from support.the_day import day
 
 from tsuku_llm import trust
 from tsuku_publish import checking, copies, folder

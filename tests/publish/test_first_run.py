@@ -96,7 +96,7 @@ def test_it_measures_what_was_recorded_and_users_install_and_serve_it(
     old = Client(tmp_path / "old", at, embedded=True)
     assert measured(at) == {tag: tag not in KNOWN for tag in seen(at)}
     assert {role for role, _ in seen(at).values()} == {"targets"}
-    answer = at.feed(signers=ONLINE)
+    answer = at.feed_and_sign()
     assert [each["release"] for each in answer["taken"]] == [NEW]
     assert {each["release"] for each in answer["measured"]} == KNOWN
     assert all(each["attested"] for each in answer["measured"])
@@ -133,8 +133,8 @@ def test_it_measures_what_was_recorded_and_users_install_and_serve_it(
     )
     assert now["glibc"] != was["glibc"]
     assert len(now["rocm"]["gfx"]) < len(was["rocm"]["gfx"])
-    again = at.feed(signers=ONLINE)
-    assert (again["measured"], again["changed"], again["signed"]) == ([], False, None)
+    again = at.feed_and_sign()
+    assert (again["measured"], again["changed"]) == ([], False)
     assert not [line for line in again["people"] if "measured" in line]
     user = installed(at, tmp_path / "home", "nightly")
     assert [NEW in each for each in user.versions()] == [True]
@@ -155,14 +155,14 @@ def test_other_bytes_than_the_recorded_ones_stop_a_release_and_fill_in_nothing(
     for tag in ("b11429", "b11541"):
         (asset,) = (a for a in facts.releases()[tag].assets if a.name == CPU.format(tag))
         path.write_text(path.read_text("utf-8").replace(asset.sha256, "5e" * 32), "utf-8")
-    answer = at.feed(signers=ONLINE)
+    answer = at.feed_and_sign()
     assert {*answer["stopped"]} == {"b11429", "b11541"}
     assert {each["release"] for each in answer["measured"]} == KNOWN - {"b11429", "b11541"}
     assert answer["offered"] == [NEW, "b11347"]
     recorded = Facts(at.data / "facts").releases()
     assert recorded["b11429"].unmeasured is not None
-    again = at.feed(signers=ONLINE)
-    assert (again["measured"], again["signed"]) == ([], None)
+    again = at.feed_and_sign()
+    assert again["measured"] == []
 
 
 def test_a_release_that_cannot_be_had_waits_for_the_next_run(
@@ -170,10 +170,10 @@ def test_a_release_that_cannot_be_had_waits_for_the_next_run(
 ) -> None:
     at = own_data(tmp_path, upstream)
     upstream.unreachable.add(CPU.format("b11429"))
-    assert {each["release"] for each in at.feed(signers=ONLINE)["measured"]} == KNOWN - {"b11429"}
+    assert {each["release"] for each in at.feed_and_sign()["measured"]} == KNOWN - {"b11429"}
     assert Facts(at.data / "facts").releases()["b11429"].unmeasured is not None
     upstream.unreachable.clear()
-    answer = at.feed(signers=ONLINE)
+    answer = at.feed_and_sign()
     assert [each["release"] for each in answer["measured"]] == ["b11429"]
 
 
@@ -207,7 +207,8 @@ def test_real_builds_under_upstreams_names_are_measured_installed_and_served(
             pack_tar(binaries, path, root=f"llama-{tag}")
             upstream.replaced[tag, path.name] = path.read_bytes()
     at = own_data(tmp_path, upstream)
-    answer = at.feed("--model", str(model), signers=ONLINE)
+    answer = at.feed("--model", str(model))
+    at.sign("--channel", "nightly", signers=ONLINE)
     assert (answer["left_out"], answer["stopped"]) == ([], {})
     assert {each["release"] for each in answer["measured"]} == KNOWN
     at.sign("--raise", "--yes")

@@ -133,7 +133,7 @@ def test_exit_codes_and_slugs_are_those_of_the_documents(
     ("words", "told"),
     [
         (("review", "--write", "file/review"), "file/review/releases cannot be read or written: "),
-        (("publish", "file/served"), "file/served cannot be written: "),
+        (("publish", "file/served"), "file/served cannot be made: "),
         (("revoke", "b1", "--by-name", "--reason=x", "--data=none"), "cannot be read: "),
         (("sign", "--data=none"), "none/repository.toml cannot be read: "),
     ],

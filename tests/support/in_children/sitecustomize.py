@@ -1,7 +1,7 @@
 """Moves the clocks of the program in a test's children; Python imports it as it starts.
 
 It runs in every child, so it does nothing until a module with a clock is imported. The variable
-has the seconds by which the clock differs from the system's: ``support.calendar`` sets it.
+has the seconds by which the clock differs from the system's: ``support.the_day`` sets it.
 """
 
 import os
