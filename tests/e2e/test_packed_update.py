@@ -90,7 +90,7 @@ def test_only_the_changed_archive_is_downloaded(
     assert (new / "libllama.so.0.1").read_bytes() == b"new" * MIB
     assert (new / "libggml-cuda.so").readlink() == Path("libggml-cuda.so.0")
     assert (new / "libggml-cuda.so").samefile(old / "libggml-cuda.so.0.20")
-    assert (new / "tools" / "llama-cli").stat().st_mode & 0o777 == 0o755
+    assert (new / "tools" / "llama-cli").stat().st_mode & 0o777 == 0o555
 
 
 def test_a_renamed_library_is_not_downloaded(
