@@ -13,14 +13,16 @@ Every start loads this module, and the isolated children too: it imports nothing
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import IO, Any, BinaryIO, NoReturn
+
+TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
+if TYPE_CHECKING:
+    from typing import IO, Any, BinaryIO, NoReturn
 
 Path = str | os.PathLike[str]
 
@@ -197,6 +199,8 @@ def parse_json(
     surrogate may stand for a byte of a path that is not UTF-8. ``parse_int`` and ``parse_float``
     may refuse more. Raises ``ValueError`` only.
     """
+    import json  # noqa: PLC0415 - the question to the drivers starts without it
+
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
         value = json.loads(

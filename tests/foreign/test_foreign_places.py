@@ -59,6 +59,7 @@ from tsuku_publish.binaries import needs_of
 from tsuku_publish.classify import load_rules
 from tsuku_publish.contents import load_contents
 from tsuku_publish.copies import RepositoryFolder, WheelCopy
+from tsuku_publish.errors import content_of
 from tsuku_publish.facts import Facts
 from tsuku_publish.feed.state import STATE, load_settings, load_state
 from tsuku_publish.hosting import parse_release
@@ -206,10 +207,14 @@ FILES = [
     Place("tsuku_publish.packing.draft", "r.json", lambda at: Draft.read(at / "r.json")),
     Place("tsuku_publish.passphrases", "p", lambda at: read_closed(at / "p", "V", closed=False)),
     Place("tsuku_publish.plan", "repository.toml", load_plan),
-    Place("tsuku_publish.promoted", "promoted.json", load_promoted),
+    Place(
+        "tsuku_publish.errors", "promoted.json", lambda path: load_promoted(path, content_of(path))
+    ),
     Place("tsuku_publish.releases", "releases/b1.json", lambda at: _load_own(at / "releases")),
-    Place("tsuku_publish.revoked", "revoked.json", load_revoked),
-    Place("tsuku_publish.sightings", "s.json", lambda at: load_sightings(at / "s.json")),
+    Place(
+        "tsuku_publish.revoked", "revoked.json", lambda path: load_revoked(path, content_of(path))
+    ),
+    Place("tsuku_publish.errors", "s.json", lambda at: load_sightings(at / "s.json")),
 ]
 
 

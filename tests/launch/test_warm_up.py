@@ -13,6 +13,7 @@ import pytest
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.warm_up import SIZES, WarmUp
 from tsuku_llm.launch.wishes import Wishes
+from tsuku_llm.secret import Secret
 
 
 @dataclass
@@ -118,7 +119,7 @@ def test_after_a_warm_up_no_prompt_is_more_than_twice_as_slow_as_the_second(prom
 def test_where_all_is_compiled_each_size_is_asked_for_once() -> None:
     device = Device()
     with llama(device) as server:
-        warm_up = WarmUp(server.address, Wishes(key="a,b"), clock=device.clock)
+        warm_up = WarmUp(server.address, Wishes(key=Secret("a,b")), clock=device.clock)
         assert not warm_up.first().problem
         assert sizes(server) == [1]
         assert not warm_up.rest().problem

@@ -283,7 +283,7 @@ def test_drivers_that_could_not_be_asked_are_named_if_others_answered() -> None:
     assert "start processes" in problem.fix
 
 
-@pytest.mark.parametrize("raw", [0, -1, True, "20", float("nan"), 1e300, [20]])
+@pytest.mark.parametrize("raw", [0, -1, True, "20", 1e300, [20]])
 def test_a_limit_that_no_question_had_is_not_read_from_a_recording(raw: object) -> None:
     document = {"format": 1, "answers": {"cuda": {"end": "timed-out", "limit": raw}}}
     assert parse_recording(json.dumps(document).encode()).answers["cuda"].limit is None

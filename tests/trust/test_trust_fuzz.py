@@ -486,8 +486,11 @@ def test_M27_a_refresh_accepts_nothing_that_python_tuf_refuses(
             note("accepted")
             if versions(found) != versions(loading.load(repository, trusted_before())):
                 accepted = accepted_by_python_tuf(theirs, server)
-                assert accepted is not None
-                assert accepted == {role: versions(found)[role] for role in accepted}
+                # What python-tuf refuses as a whole takes away, at the most, what its role signs.
+                assert accepted is not None or is_harmless(found.trusted)
+                assert not accepted or accepted == {
+                    role: versions(found)[role] for role in accepted
+                }
         if not signed:
             healed = refreshing.refresh(repository, ours, later().download)
             others = dict.fromkeys(("timestamp", "snapshot", *TARGETS), 4)

@@ -107,8 +107,7 @@ def local_chunks(url: str) -> Iterator[bytes]:
         ) from error
     except (OSError, ValueError) as error:
         raise DownloadError(
-            f"{path} cannot be read",
-            facts=(getattr(error, "strerror", None) or str(error),),
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
             hint="put the file itself there",
         ) from error
 

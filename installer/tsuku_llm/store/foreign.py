@@ -35,7 +35,7 @@ from tsuku_llm.store.layout import (
     is_version,
 )
 
-_MOVES = 5
+_MOVES = 100
 """Tries to move a file while other processes move files out of the same folder."""
 
 _OF_A_VERSION = folder_names(
