@@ -309,7 +309,8 @@ class _Order:
     def _ask(self, plan: Plan, roles: Collection[str], signers: Signers, shown: Review) -> None:
         """Raise ``PublishError`` unless a person agrees, or only a machine's signers sign."""
         if self.console.can_ask:
-            told = f" with {shown.alarms} warnings" if shown.alarms else ""
+            count = shown.alarms
+            told = f" with {count} warning{'' if count == 1 else 's'}" if count else ""
             if not self.console.ask(f"Sign this{told}?"):
                 raise PublishError("nothing was signed")
         elif names := vouching(plan, signers, roles, self.into):
