@@ -15,6 +15,7 @@ import pytest
 from support.ansible_modules import require_ansible
 from support.convergence import SelfUpdating, self_updating
 from support.program import COMMAND
+from support.tools import require_tool
 
 from tsuku_llm.cli.render.fleet import data, lines
 from tsuku_llm.operations.fleet import judged
@@ -67,6 +68,7 @@ def states(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 
 def test_hosts_that_fail_are_named_and_the_others_go_on(fleet: Fleet) -> None:
+    require_tool("ssh")  # by which one of them cannot be reached
     good = dict.fromkeys(fleet.homes, "would change")
     bad = {"bare": "failed", "silent": "unreachable"}
     code, hosts, error = fleet.run("plan")
@@ -147,6 +149,7 @@ def test_a_batch_goes_back_together() -> None:
 
 
 def test_N07_a_comma_makes_a_list_of_hosts(fleet: Fleet) -> None:
+    require_tool("ssh")
     """Ansible's own rule; nothing listens at these ports."""
     for given, hosts in {
         "127.0.0.1:1,127.0.0.2:1": ["127.0.0.1", "127.0.0.2"],
