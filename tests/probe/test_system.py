@@ -289,6 +289,12 @@ def test_a_limit_that_no_question_had_is_not_read_from_a_recording(raw: object) 
     assert parse_recording(json.dumps(document).encode()).answers["cuda"].limit is None
 
 
+def test_a_recording_with_a_number_that_is_none_is_refused() -> None:
+    document = {"format": 1, "answers": {"cuda": {"end": "timed-out", "limit": float("nan")}}}
+    with pytest.raises(ValueError, match="NaN is not a number"):
+        parse_recording(json.dumps(document).encode())
+
+
 def test_the_limit_of_a_slow_driver_is_recorded() -> None:
     slow = DriverAnswer((), "timed-out", "cuInit", 90.0)
     document = {"format": 1, "answers": {"cuda": asdict(slow)}}
