@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import sys
 
+import tsuku_llm
+
 TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
 if TYPE_CHECKING:
     import subprocess
@@ -192,7 +194,7 @@ def is_private(folder: str | Path) -> bool:
 def python(code: str, *arguments: str) -> list[str]:
     """Return the line that runs ``code`` in an isolated Python with the modules of this process."""
     here = _callers_folder()
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    own = os.path.dirname(os.path.dirname(os.path.abspath(tsuku_llm.__file__)))  # noqa: PTH100, PTH120
     # ``python -m`` and ``-c`` put the caller's folder first: it counts only if we are from there.
     found = (each for each in sys.path if os.path.isabs(each) and os.path.exists(each))  # noqa: PTH110, PTH117
     path = [each for each in found if each not in {own, here} and is_private(each)]

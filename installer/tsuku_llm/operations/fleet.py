@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import tsuku_llm
 from tsuku_llm import children
 from tsuku_llm.errors import FleetFailed, UsageError
 from tsuku_llm.operations.copy_facts import copy_facts
@@ -25,7 +26,7 @@ from tsuku_llm.own_copy import extra_command
 from tsuku_llm.ownership import check_below, check_path
 from tsuku_llm.safe_text import shell_word, shortened
 
-COLLECTION = Path(__file__).parents[2]
+COLLECTION = Path(tsuku_llm.__file__).parents[1]
 """The folder with ``ansible_collections``: next to this package, in a clone and in a wheel."""
 
 _PLAYBOOKS = COLLECTION / "ansible_collections/tsuku/llm/playbooks"
