@@ -11,7 +11,7 @@ import pytest
 
 from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import api_key, ask_canary
-from tsuku_llm.launch.gpu_use import CanaryResult
+from tsuku_llm.launch.report import CanaryResult
 from tsuku_llm.launch.wishes import Wishes
 from tsuku_llm.secret import Secret
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.gpu_use import (
-    CanaryResult,
     Observed,
     ProcessSample,
     backend_in_use,
@@ -18,7 +17,7 @@ from tsuku_llm.launch.gpu_use import (
     shortfall,
 )
 from tsuku_llm.launch.log import LogFacts, LogReader, read_line
-from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.report import CanaryResult, Verdict
 from tsuku_llm.launch.verdict import RANK, decide
 from tsuku_llm.launch.wishes import Wishes
 

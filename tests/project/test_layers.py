@@ -95,7 +95,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"system_limits"},
     "cli": VALUES
     | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
-    | {"launch", "local_host", "metadata_status", "mirror_folder", "operations", "own_copy"}
+    | {"launch", "local_host", "metadata_status", "mirror_folder", "model_caches", "operations"}
+    | {"own_copy"}
     | {"children", "ownership"}
     | {"revocations", "safe_text", "secret", "selection"}
     | {"snapshot", "store", "system_limits"},
@@ -134,7 +135,7 @@ OPERATIONS: dict[str, frozenset[str]] = {
     | {"which"},
     "fitting": frozenset({"device_check"}),
     "models": frozenset({"explain", "session", "which"}),
-    "downloads": frozenset({"models", "session", "which"}),
+    "downloads": frozenset({"session", "which"}),
     "reuse": frozenset(),
     "consent": frozenset({"choice", "reuse", "session"}),
     "copy_facts": frozenset(),
@@ -331,7 +332,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "speed": {"addresses", "health"},
         "child": {"last_words", "planning", "replace_process"},
         "health": {"addresses", "log", "planning"},
-        "canary": {"addresses", "gpu_use", "health", "wishes"},
+        "canary": {"addresses", "report", "health", "wishes"},
         "warm_up": {"addresses", "canary", "health", "wishes"},
         "nvml": {"card_speeds", "child", "placement", "planning", "report"},
         "proc": {"gpu_use"},

@@ -31,7 +31,7 @@ from tsuku_llm.embedded import REPOSITORY
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.metadata_status import configured
-from tsuku_llm.operations.models import local_models
+from tsuku_llm.model_caches.finding import local_models
 from tsuku_llm.operations.which import tools_of
 from tsuku_llm.store.installed import Installed
 from tsuku_llm.store.reader import StoreReader

@@ -13,8 +13,8 @@ from contextlib import closing
 
 from tsuku_llm.foreign import read_foreign
 from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.gpu_use import CanaryResult
 from tsuku_llm.launch.health import connect
+from tsuku_llm.launch.report import CanaryResult
 from tsuku_llm.launch.wishes import Wishes
 from tsuku_llm.secret import Secret
 

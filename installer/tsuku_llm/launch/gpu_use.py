@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tsuku_llm.launch.devices import ListedDevice, backend_named, own_devices
 from tsuku_llm.launch.log import LogFacts
-from tsuku_llm.launch.report import Sign, Verdict
+from tsuku_llm.launch.report import CanaryResult, Sign, Verdict
 from tsuku_llm.launch.wishes import Wishes
 
 # Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
@@ -58,19 +58,6 @@ class ProcessSample(NamedTuple):
     device_memory: int | None = None
     model_mapped: int | None = None
     busy: int | None = None
-
-
-class CanaryResult(NamedTuple):
-    """The result of the canary request: ``answered`` with a result, or why it was not.
-
-    ``lost``: the connection broke. ``worked``: the GPU's engines worked for the server meanwhile;
-    None if no driver tells.
-    """
-
-    answered: bool = False
-    problem: str = "not made"
-    lost: bool = False
-    worked: bool | None = None
 
 
 class Observed(NamedTuple):

@@ -14,13 +14,13 @@ from tsuku_llm.launch.addresses import ServerAddress
 from tsuku_llm.launch.canary import ask_canary
 from tsuku_llm.launch.devices import ListedDevice
 from tsuku_llm.launch.gguf import ModelLayout, read_header, read_layout
-from tsuku_llm.launch.gpu_use import CanaryResult, Observed, ProcessSample, collect_signs
+from tsuku_llm.launch.gpu_use import Observed, ProcessSample, collect_signs
 from tsuku_llm.launch.log import LogFacts
 from tsuku_llm.launch.memory_options import memory_options
 from tsuku_llm.launch.need import estimate_need
 from tsuku_llm.launch.planning import LaunchPlan
 from tsuku_llm.launch.proc import computing_processes, counts_work, mapped_model, sample_processes
-from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.report import CanaryResult, Verdict
 from tsuku_llm.launch.verdict import decide
 from tsuku_llm.launch.wishes import wishes_in
 

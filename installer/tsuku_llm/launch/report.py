@@ -42,6 +42,19 @@ class Sign(NamedTuple):
     evidence: str
 
 
+class CanaryResult(NamedTuple):
+    """The result of the canary request: ``answered`` with a result, or why it was not.
+
+    ``lost``: the connection broke. ``worked``: the GPU's engines worked for the server meanwhile;
+    None if no driver tells.
+    """
+
+    answered: bool = False
+    problem: str = "not made"
+    lost: bool = False
+    worked: bool | None = None
+
+
 class FallenBack(NamedTuple):
     """A variant that was tried before the one that runs, and why it does not run."""
 

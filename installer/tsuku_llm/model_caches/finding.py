@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.foreign import parse_object, read_foreign
@@ -18,7 +19,7 @@ from tsuku_llm.model_caches.files import (
 from tsuku_llm.model_caches.grouping import grouped
 from tsuku_llm.model_caches.naming import LocalModel, named
 from tsuku_llm.model_caches.ollama import ollama_files
-from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace
+from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace, places_of
 from tsuku_llm.model_caches.walking import Seen, walk
 
 _HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
@@ -38,6 +39,19 @@ class FoundModels(NamedTuple):
     models: tuple[LocalModel, ...]
     notes: tuple[str, ...]
     places: tuple[tuple[ModelPlace, bool], ...]
+
+
+def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
+    """Find the models in the caches of other programs and in the folders of ``llm.model_path``."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises where there is none
+    return find_models(places_of(environ, home, sys.platform, folders, _read))
+
+
+def _read(path: str) -> str | None:
+    try:
+        return read_foreign(path, _LARGEST).decode("utf-8", "replace")
+    except OSError:
+        return None
 
 
 def find_models(places: Sequence[ModelPlace]) -> FoundModels:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tsuku_llm.errors import LaunchError
 from tsuku_llm.launch.wishes import downloads_in
-from tsuku_llm.operations.models import local_models
+from tsuku_llm.model_caches.finding import local_models
 from tsuku_llm.operations.session import Session
 from tsuku_llm.operations.which import lacks_https
 from tsuku_llm.store.installed import Installed

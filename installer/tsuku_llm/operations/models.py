@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +17,15 @@ from tsuku_llm.errors import (
     UsageError,
     did_you_mean,
 )
-from tsuku_llm.foreign import read_foreign
 from tsuku_llm.launch.fit import Fit
 from tsuku_llm.launch.model_header import first_part
 from tsuku_llm.launch.wishes import last_value, wishes_in
-from tsuku_llm.model_caches.finding import FoundModels, find_models
+from tsuku_llm.model_caches.finding import FoundModels, local_models
 from tsuku_llm.model_caches.naming import LocalModel, matching
-from tsuku_llm.model_caches.places import places_of
 from tsuku_llm.operations.session import Session, working_folder
 from tsuku_llm.operations.which import lacks_https
 from tsuku_llm.safe_text import shell_word
 
-_SMALL_FILE = 1 << 20
 _MOST_LISTED = 20
 """Names in an error."""
 
@@ -57,19 +53,6 @@ class ModelList:
     rows: tuple[ModelRow, ...]
     problem: str = ""
     ways: tuple[str, ...] = ()
-
-
-def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
-    """Find the models in the caches of other programs and in the folders of ``llm.model_path``."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises where there is none
-    return find_models(places_of(environ, home, sys.platform, folders, _read))
-
-
-def _read(path: str) -> str | None:
-    try:
-        return read_foreign(path, _SMALL_FILE).decode("utf-8", "replace")
-    except OSError:
-        return None
 
 
 def list_models(session: Session) -> ModelList:
