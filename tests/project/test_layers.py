@@ -330,7 +330,7 @@ INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
         "secret_arguments": set(),
         "planning": {"addresses", "report", "secret_arguments"},
         "speed": {"addresses", "health"},
-        "child": {"last_words", "planning", "replace_process"},
+        "child": {"last_words", "planning"},
         "health": {"addresses", "log", "planning"},
         "canary": {"addresses", "report", "health", "wishes"},
         "warm_up": {"addresses", "canary", "health", "wishes"},

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from tsuku_llm import children
+from tsuku_llm.children import no_core_dumps
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.replace_process import no_core_dumps
 
 _CHUNK = 64 * 1024
 _WINDOW = 64 * 1024

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from typing import NoReturn
 
 from tsuku_llm.children import environment
@@ -40,28 +40,6 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
         from tsuku_llm.launch.failure import refuse  # noqa: PLC0415 - only then
 
         refuse(plan, exc)
-
-
-@contextmanager
-def no_core_dumps() -> Iterator[None]:
-    """Let the processes that start in the block make no core dumps.
-
-    A core of a server is as large as its model, and may hold prompts. Only the soft limit is 0:
-    the user can raise it for a process that runs (``prlimit --core=unlimited --pid PID``).
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    import resource  # noqa: PLC0415 - Windows has none
-
-    # Around the start and not in the child: code between fork and exec is not safe with threads.
-    # For this moment the limit is ours as well, also in other threads, which does no harm.
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
 
 
 def flush_output() -> None:

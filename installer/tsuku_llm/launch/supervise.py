@@ -17,12 +17,13 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Protocol
 
 from tsuku_llm import children
+from tsuku_llm.children import no_core_dumps
 from tsuku_llm.foreign import kernel_text
 from tsuku_llm.launch.child import ChildEnd, LastWords
 from tsuku_llm.launch.forwarding import SignalForwarder
 from tsuku_llm.launch.health import Readiness
 from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.replace_process import flush_output, no_core_dumps
+from tsuku_llm.launch.replace_process import flush_output
 
 if TYPE_CHECKING:  # a server that ends well needs no diagnosis
     from tsuku_llm.launch.causes import Diagnosis

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm import clock
+from tsuku_llm.children import no_core_dumps
 from tsuku_llm.errors import (
     DoesNotFit,
     GpuLost,
@@ -21,7 +22,6 @@ from tsuku_llm.errors import (
 )
 from tsuku_llm.launch.fingerprint import driver_fingerprint
 from tsuku_llm.launch.planning import LaunchPlan, plan_server
-from tsuku_llm.launch.replace_process import no_core_dumps
 from tsuku_llm.launch.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.operations.caches import BuildCaches, build_caches, would_give
 from tsuku_llm.operations.device_check import (
