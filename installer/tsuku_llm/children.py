@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 
 import tsuku_llm
 
 TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Mapping, MutableMapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -205,26 +204,30 @@ def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", *warnings, "-c", begin + code, *arguments]
 
 
-@contextmanager
-def no_core_dumps() -> Iterator[None]:
+class no_core_dumps:  # noqa: N801 - a context manager, without contextlib's time at each start
     """Let the processes that start in the block make no core dumps.
 
     A core of a server is as large as its model, and may hold prompts. Only the soft limit is 0:
     the user can raise it for a process that runs (``prlimit --core=unlimited --pid PID``).
     """
-    if sys.platform == "win32":
-        yield
-        return
-    import resource  # noqa: PLC0415 - Windows has none
 
-    # Around the start and not in the child: code between fork and exec is not safe with threads.
-    # For this moment the limit is ours as well, also in other threads, which does no harm.
-    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    def __enter__(self) -> None:
+        """Set the limit."""
+        if sys.platform != "win32":
+            import resource  # noqa: PLC0415 - Windows has none
+
+            # Around the start and not in the child: code between fork and exec is not safe with
+            # threads. For this moment the limit is ours as well, also in other threads, which does
+            # no harm.
+            self._limits = resource.getrlimit(resource.RLIMIT_CORE)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, self._limits[1]))
+
+    def __exit__(self, *_: object) -> None:
+        """Set it back."""
+        if sys.platform != "win32":
+            import resource  # noqa: PLC0415
+
+            resource.setrlimit(resource.RLIMIT_CORE, self._limits)
 
 
 def this_program(*arguments: str) -> list[str]:

@@ -21,8 +21,9 @@ from tsuku_llm.cli import entry
 from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.entry import run
-from tsuku_llm.cli.program import COMMANDS, wants_json
 from tsuku_llm.cli.program import program as group
+from tsuku_llm.cli.program import wants_json
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.errors import Declined, StillRunning, TsukuError
 from tsuku_llm.hardware import GpuKind, Libc
 from tsuku_llm.operations.copy_facts import own_updater

@@ -16,9 +16,9 @@ from support.program import Result, environment, run_on_terminal, run_program
 from support.tools import require_tool
 
 from tsuku_llm._version import REPORTS, __version__
-from tsuku_llm.cli.program import COMMANDS
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.operations.copy_facts import own_updater
 
 Run = Callable[..., Result]

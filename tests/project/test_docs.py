@@ -12,7 +12,7 @@ from support.help_texts import HEADING, PROGRAMS, help_texts
 import tsuku_llm.errors
 from ci.faultlab.rows import load_rows
 from tsuku_llm import __version__
-from tsuku_llm.cli.program import PROGRAM
+from tsuku_llm.cli.table import PROGRAM
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.errors import TsukuError
 from tsuku_llm.manifest import Release, Variant, parse_release

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.program import PROGRAM
+from tsuku_llm.cli.table import PROGRAM
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.errors import ConfigError, TsukuError, UsageError
 from tsuku_llm.launch.secret_arguments import without_secrets

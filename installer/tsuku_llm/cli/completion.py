@@ -23,8 +23,8 @@ from io import StringIO
 import click
 from click.shell_completion import ShellComplete
 
-from tsuku_llm.cli.main import COMPLETE
-from tsuku_llm.cli.program import PROGRAM, program
+from tsuku_llm.cli.program import program
+from tsuku_llm.cli.table import COMPLETE, PROGRAM
 from tsuku_llm.safe_text import printable
 
 LINE = "_TSUKU_LLM_LINE"

@@ -7,13 +7,11 @@ import os
 import sys
 
 from tsuku_llm.children import find_no_program_here
+from tsuku_llm.cli.table import COMPLETE
 
 TYPE_CHECKING = False  # as in typing, which takes time to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-COMPLETE = "_TSUKU_LLM_COMPLETE"
-"""The variable in which a shell asks for completions: its name."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from tsuku_llm.cli.program import COMMANDS, PROGRAM
+from tsuku_llm.cli.table import COMMANDS, PROGRAM
 
 _PACKAGE = "tsuku_llm"
 

@@ -10,7 +10,7 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.program import PROGRAM
+from tsuku_llm.cli.table import PROGRAM
 from tsuku_llm.errors import UsageError
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tsuku_llm._version import __version__
 from tsuku_llm.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.program import PROGRAM
 from tsuku_llm.cli.render.choice import head, machine_name, named_problem
 from tsuku_llm.cli.render.installed import (
     rolled_back_data,
@@ -17,6 +16,7 @@ from tsuku_llm.cli.render.installed import (
     told_lines,
 )
 from tsuku_llm.cli.render.text import named, sentence, size, table
+from tsuku_llm.cli.table import PROGRAM
 from tsuku_llm.hardware import Problem
 from tsuku_llm.operations.caches import CacheState
 from tsuku_llm.operations.doctor import Examination

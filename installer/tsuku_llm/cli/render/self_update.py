@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.program import PROGRAM
+from tsuku_llm.cli.table import PROGRAM
 from tsuku_llm.operations.self_update import SelfUpdate
 from tsuku_llm.own_copy import Updater
 
