@@ -211,7 +211,8 @@ def test_pip_updates_what_it_installed_in_an_environment(
     (packages,) = program.parents[1].glob("lib/python*/site-packages")
     assert (packages / "pinned.py").exists()
     assert not [*program.parents[1].glob(".tsuku-llm-update-*")]
-    assert program.read_bytes().startswith(f"#!{program.parent}/".encode())
+    # A path that is too long for the first line is in the second one.
+    assert f"{program.parent}/" in "".join(program.read_text().splitlines()[:2])
     again = run(program, env, "self-update", "--yes")
     assert again.stdout == f"there is no newer version; tsuku-llm is {NEWER}\n"
 
