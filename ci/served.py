@@ -22,17 +22,17 @@ from typing import Any
 import msgspec
 import tomli
 
-from tsuku_llm.chain.judging import diagnose
-from tsuku_llm.chain.links import subject_of
-from tsuku_llm.errors import NotInstalled
+from tsuku_llm.choose.chain.judging import diagnose
+from tsuku_llm.choose.chain.links import subject_of
+from tsuku_llm.choose.selection import Request, select
 from tsuku_llm.fetch import Silent
-from tsuku_llm.operations import repository as repositories
-from tsuku_llm.operations.choice import Choice, choose, load_catalog
-from tsuku_llm.operations.opening import opened_session
-from tsuku_llm.operations.session import User
+from tsuku_llm.ground.errors import NotInstalled
+from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, select
-from tsuku_llm.snapshot import ReplayHost
+from tsuku_llm.steps.choosing.choice import Choice, choose, load_catalog
+from tsuku_llm.steps.metadata import repository as repositories
+from tsuku_llm.steps.opening import opened_session
+from tsuku_llm.steps.session import User
 from tsuku_publish.building.matrix import BuildMatrix, load_matrix
 from tsuku_publish.building.recipe import device_code
 from tsuku_publish.plan import save_channel

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from support.builds import NO_DEVICE_STEPS, stand_in
 
-from tsuku_llm.manifest import PIECE, Measured
+from tsuku_llm.catalog.manifest import PIECE, Measured
 from tsuku_publish.packing.pack import Place, pack_tree
 from tsuku_publish.packing.tree import contents
 

@@ -13,14 +13,14 @@ import time
 from typing import Any
 
 PHASES = {
-    "catalog": "tsuku_llm.operations.choice:load_catalog",
-    "probe": "tsuku_llm.operations.choice:probe",
-    "linking": "tsuku_llm.operations.build_version:reuse_files",
-    "hashing what is linked": "tsuku_llm.operations.build_version:verify_reused",
-    "connections": "tsuku_llm.fetch.parallel:Connection._fetch_from",
-    "fetched and verified": "tsuku_llm.fetch.download:download",
+    "catalog": "tsuku_llm.steps.choosing.choice:load_catalog",
+    "probe": "tsuku_llm.steps.choosing.choice:probe",
+    "linking": "tsuku_llm.steps.install.build_version:reuse_files",
+    "hashing what is linked": "tsuku_llm.steps.install.build_version:verify_reused",
+    "connections": "tsuku_llm.fetch.artifacts.parallel:Connection._fetch_from",
+    "fetched and verified": "tsuku_llm.fetch.artifacts.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
-    "trial start": "tsuku_llm.operations.build_version:VersionBuilder._gate",
+    "trial start": "tsuku_llm.steps.install.build_version:VersionBuilder._gate",
     "files flushed": "tsuku_llm.store.finalize:seal_file",
     "commit": "tsuku_llm.store.store:Store.commit",
     "activation": "tsuku_llm.store.store:Store.activate",

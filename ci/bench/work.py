@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import archive, fetch
-from tsuku_llm.archive import gzips
-from tsuku_llm.manifest import Artifact, Pieces
+from tsuku_llm.archive.formats import gzips
+from tsuku_llm.catalog.manifest import Artifact, Pieces
 
 _LOOK = 0.001
 """Seconds between two looks at a starting server."""

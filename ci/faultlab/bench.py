@@ -29,8 +29,8 @@ from support.repository import RepositorySimulator, release_document
 from support.waiting import Standstill
 
 from ci.faultlab.verdict import Finished
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 WORKERS = 2

@@ -23,8 +23,8 @@ from ci.faultlab.bench import Bench, Home, side_by_side
 from ci.faultlab.crowds import serving
 from ci.faultlab.offers import offer
 from ci.faultlab.verdict import Tally
-from tsuku_llm.errors import DownloadError, TsukuError
-from tsuku_llm.manifest import Measured
+from tsuku_llm.catalog.manifest import Measured
+from tsuku_llm.ground.errors import DownloadError, TsukuError
 
 _AT_ONCE = 8
 """Installs at the same time: most of them wait."""

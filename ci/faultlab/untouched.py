@@ -14,7 +14,7 @@ from pathlib import Path
 from ci.faultlab.bench import Bench, Home, sample, side_by_side
 from ci.faultlab.points import Point, calls_in, points_in
 from ci.faultlab.verdict import Tally
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.ground.errors import TsukuError
 
 _KILLED = "+++ killed by SIGKILL"
 _KILLS = 14

@@ -25,7 +25,7 @@ from ci.faultlab.bench import Bench, Home, sample, side_by_side
 from ci.faultlab.points import Point, calls_in, points_in
 from ci.faultlab.verdict import Tally
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.store.updates import MARKS, read_journal, read_marks
+from tsuku_llm.store.records.updates import MARKS, read_journal, read_marks
 
 FAULTS = {"C18": "KILL", "C19": "TERM"}
 _WHAT = {"C18": "kills", "C19": "signals"}

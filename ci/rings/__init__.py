@@ -1,6 +1,6 @@
 """Ten thousand simulated machines on rings, which decide as the program decides.
 
-The program's own functions (``operations.acceptance``) decide what a machine takes and refuses.
+The program's own functions (``steps.choosing.acceptance``) decide what a machine takes and refuses.
 The machines, the nights and the effects of a release are simulated. So is the administrator, who
 moves a release on by the rule of ``docs/rings.md``.
 """
@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tsuku_llm.launch.report import Performance, Verdict
-from tsuku_llm.manifest import ReleaseEntry
-from tsuku_llm.operations.acceptance import (
+from tsuku_llm.catalog.manifest import ReleaseEntry
+from tsuku_llm.launch.plan.report import Performance, Verdict
+from tsuku_llm.steps.choosing.acceptance import (
     Trial,
     needed_speed,
     shortcoming,
     without_rolled_back,
 )
-from tsuku_llm.store.updates import RolledBack
+from tsuku_llm.store.records.updates import RolledBack
 
 REPOSITORY: Final = "company"
 RINGS: Final = ("canary", "early", "all")

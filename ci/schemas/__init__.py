@@ -16,12 +16,12 @@ from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_t
 
 import msgspec
 
-from tsuku_llm import manifest
-from tsuku_llm.cli.answer import FORMAT, ReportedError
+from tsuku_llm.catalog import manifest
+from tsuku_llm.catalog.requirements import Requirements
 from tsuku_llm.cli.documents import answers as client
 from tsuku_llm.cli.documents.keys import KEYS
 from tsuku_llm.cli.documents.running import HelpAnswer
-from tsuku_llm.requirements import Requirements
+from tsuku_llm.cli.terminal.answer import FORMAT, ReportedError
 from tsuku_publish.cli import documents as publisher
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import api, errors
+from tsuku_llm import api
+from tsuku_llm.ground import errors
 
 PAGE = Path(__file__).parents[2] / "docs/api.md"
 BEGIN, END = "<!-- made by: python -m ci.schemas -->\n", "<!-- end -->\n"
@@ -33,7 +34,7 @@ def reference() -> str:
     parts += [part for name, each in classes.items() for part in _class(name, each)]
     parts += [
         "## Errors\n",
-        "Each is a class of `tsuku_llm.errors`, derived from the one above it.\n",
+        "Each is a class of `tsuku_llm.ground.errors`, derived from the one above it.\n",
     ]
     parts.append("\n".join(_errors(errors.TsukuError)) + "\n")
     return "\n".join(parts)

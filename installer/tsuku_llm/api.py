@@ -22,12 +22,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tsuku_llm import system_limits
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.config.settings import ALL, CHOOSING, INSTALLING
-from tsuku_llm.errors import SystemLimitReached
-from tsuku_llm.errors import TsukuError as Error
-from tsuku_llm.hardware import (
+from tsuku_llm.ground import system_limits
+from tsuku_llm.ground.errors import SystemLimitReached
+from tsuku_llm.ground.errors import TsukuError as Error
+from tsuku_llm.instances.record import Record
+from tsuku_llm.machine.hardware import (
     Api,
     ApiState,
     Cpu,
@@ -38,15 +39,16 @@ from tsuku_llm.hardware import (
     Libc,
     Problem,
 )
-from tsuku_llm.instances.record import Record
-from tsuku_llm.operations import background, ensuring, maintenance, prefetch, versions
-from tsuku_llm.operations import explain as explaining
-from tsuku_llm.operations import install as installing
-from tsuku_llm.operations import update as updating
-from tsuku_llm.operations.choice import Choice
-from tsuku_llm.operations.opening import opened_session, simulated_host
-from tsuku_llm.operations.session import Session, User
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.steps import prefetch
+from tsuku_llm.steps.choosing.choice import Choice
+from tsuku_llm.steps.install import install as installing
+from tsuku_llm.steps.install import maintenance, versions
+from tsuku_llm.steps.install import update as updating
+from tsuku_llm.steps.opening import opened_session, simulated_host
+from tsuku_llm.steps.report import explain as explaining
+from tsuku_llm.steps.servers import background, ensuring
+from tsuku_llm.steps.session import Session, User
+from tsuku_llm.store.records.installed import Installed
 
 __all__ = [
     "Api",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import tomli
 
 from tsuku_llm.fetch import Network
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import parse_json, read_foreign
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import parse_json, read_foreign
 from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
 from tsuku_publish.facts import Facts, UpstreamRelease, release_of

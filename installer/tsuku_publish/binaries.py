@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tsuku_llm.foreign import open_foreign
+from tsuku_llm.ground.foreign import open_foreign
 from tsuku_publish.errors import PublishError
 from tsuku_publish.fatbin import SECTION, DeviceCode, device_code
 from tsuku_publish.offload import SECTIONS, gfx_targets

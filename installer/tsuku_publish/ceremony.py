@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tsuku_llm import trust
-from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_publish.checking import FIRST_ROOT, first_root, verify
 from tsuku_publish.copies import FirstOf, MemoryCopy, RepositoryFolder
 from tsuku_publish.documents import ReleaseFile

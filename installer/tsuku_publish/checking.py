@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from tsuku_llm import manifest, trust
-from tsuku_llm.errors import TrustError
-from tsuku_llm.revocations import parse
+from tsuku_llm import trust
+from tsuku_llm.catalog import manifest
+from tsuku_llm.catalog.revocations import parse
+from tsuku_llm.ground.errors import TrustError
 from tsuku_llm.trust.delegations import matches
 from tsuku_publish.copies import EMBEDDED, WheelCopy
 from tsuku_publish.errors import PublishError, in_one_line

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import tomli
 
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.binaries import SYSTEM_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.facts import Asset, UpstreamRelease

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm import archive
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import open_foreign, parse_object, read_foreign
-from tsuku_llm.manifest import Artifact, Measured
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import Artifact, Measured
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import open_foreign, parse_object, read_foreign
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.binaries import Needs, Version, needs_of
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 

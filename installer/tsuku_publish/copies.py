@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
-from tsuku_llm.errors import HttpStatusError, TsukuError
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.errors import HttpStatusError, TsukuError
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.errors import PublishError, in_one_line
 
 _LARGEST_WHEEL = 256 << 20
@@ -112,7 +112,7 @@ class WheelCopy:
         Its files count in the folder of its name only. Raises ``PublishError``.
         """
         from tsuku_llm.fetch import Network, package  # noqa: PLC0415
-        from tsuku_llm.fetch.pip_index import package_folder  # noqa: PLC0415
+        from tsuku_llm.fetch.places.pip_index import package_folder  # noqa: PLC0415
 
         name = url.removeprefix(PACKAGE).rstrip("/")
         if not PACKAGE_NAME.fullmatch(name):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.foreign import read_foreign
 
 LARGEST_FILE = 64 << 20
 """Bytes of one file of the data that are read; a release file of upstream has some 4 MB."""

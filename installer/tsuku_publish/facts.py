@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import parse_object, read_foreign
+from tsuku_llm.ground.files import replace_file
+from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 
 NAME = "upstream-releases.json"

@@ -7,10 +7,10 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tsuku_llm import trust
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import parse_json
-from tsuku_llm.ownership import check_below, check_path
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import parse_json
+from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, other_content, reading

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_publish.folder import LOCK
 from tsuku_publish.keys import key_line, require_signer_name
 from tsuku_publish.signers import make_signer

@@ -8,10 +8,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from tsuku_llm import clock
-from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Network
-from tsuku_llm.foreign import parse_json
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.facts import Asset, UpstreamRelease
 
@@ -180,8 +180,8 @@ class _Answer:
 
 
 def _get(url: str, headers: Mapping[str, str], network: Network) -> _Answer:
-    from tsuku_llm.fetch.http_get import answered, check_no_page, check_status  # noqa: PLC0415
-    from tsuku_llm.fetch.retries import Retries  # noqa: PLC0415
+    from tsuku_llm.fetch.http.http_get import answered, check_no_page, check_status  # noqa: PLC0415
+    from tsuku_llm.fetch.http.retries import Retries  # noqa: PLC0415
 
     deadline = network.clock() + network.limits.metadata
 

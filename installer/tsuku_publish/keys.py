@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from securesystemslib.signer import Key, SSlibKey  # type: ignore[attr-defined]  # its re-export
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.trust.keys import key_objections
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import tomli
 
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.contents import Contents
 from tsuku_publish.documents import Head, artifact, document, recorded, requirements
 from tsuku_publish.errors import LARGEST_FILE, reading

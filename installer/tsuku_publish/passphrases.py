@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tsuku_llm.foreign import open_foreign, read_answer
+from tsuku_llm.ground.foreign import open_foreign, read_answer
 from tsuku_publish.errors import PublishError
 
 VARIABLE = "TSUKU_LLM_PASSPHRASE"

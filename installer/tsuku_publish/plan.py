@@ -11,9 +11,9 @@ import msgspec
 import tomli
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
-from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import read_foreign
-from tsuku_llm.revocations import Revocation
+from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.ground.files import replace_file
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
 from tsuku_publish.keys import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tsuku_llm.files import replace_file
+from tsuku_llm.ground.files import replace_file
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import PublishError, reading
 from tsuku_publish.sightings import Sighting

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
-from tsuku_llm.errors import TrustError
+from tsuku_llm.ground.errors import TrustError
 from tsuku_publish.ceremony import published_versions
 from tsuku_publish.checking import FIRST_ROOT, first_root
 from tsuku_publish.copies import RepositoryFolder, copy_at

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tsuku_llm.errors import ManifestError, TsukuError
+from tsuku_llm.catalog.manifest import Artifact, parse_artifact
 from tsuku_llm.fetch import Network, fetch
-from tsuku_llm.manifest import Artifact, parse_artifact
+from tsuku_llm.ground.errors import ManifestError, TsukuError
 from tsuku_publish import hosting
 from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.contents import Contents, read_archive, save

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.errors import ManifestError
-from tsuku_llm.foreign import parse_json, parse_object, read_foreign
-from tsuku_llm.manifest import require_release
+from tsuku_llm.catalog.manifest import require_release
+from tsuku_llm.ground.errors import ManifestError
+from tsuku_llm.ground.foreign import parse_json, parse_object, read_foreign
 from tsuku_llm.trust import Copy
 from tsuku_publish.attestations import check_origin
 from tsuku_publish.classify import load_rules

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tsuku_llm import trust
-from tsuku_llm.foreign import parse_json
-from tsuku_llm.revocations import Revocation, parse
+from tsuku_llm.catalog.revocations import Revocation, parse
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.keys import fingerprint

@@ -9,10 +9,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import manifest, trust
-from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import parse_json
-from tsuku_llm.revocations import LONGEST_REASON, Revocation, merged, parse, plain
+from tsuku_llm import trust
+from tsuku_llm.catalog import manifest
+from tsuku_llm.catalog.revocations import LONGEST_REASON, Revocation, merged, parse, plain
+from tsuku_llm.ground.files import replace_file
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.documents import ReleaseFile, json_bytes
 from tsuku_publish.errors import PublishError, content_of

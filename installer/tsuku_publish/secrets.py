@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm import children
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.processes import children
 from tsuku_publish.errors import PublishError
 
 _HALF = 16

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from tsuku_llm import trust
-from tsuku_llm.files import make_folder, replace_file
+from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import content_of, reading
 

@@ -27,7 +27,7 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own r
     SSlibKey,
 )
 
-from tsuku_llm.foreign import parse_json
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish import tokens
 from tsuku_publish.errors import PublishError
 from tsuku_publish.keys import PublicKeyTable, read_public_key

@@ -31,7 +31,7 @@ from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
 from tsuku_llm import trust
-from tsuku_llm.revocations import plain
+from tsuku_llm.catalog.revocations import plain
 from tsuku_publish.copies import MemoryCopy
 from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError, other_content

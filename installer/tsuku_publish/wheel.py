@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm import trust
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.fetch.pip_index import LARGEST_PACKAGE, package_folder
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.fetch.places.pip_index import LARGEST_PACKAGE, package_folder
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.copies import PACKAGE_NAME, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line

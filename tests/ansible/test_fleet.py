@@ -18,7 +18,7 @@ from support.program import COMMAND
 from support.tools import require_tool
 
 from tsuku_llm.cli.render.fleet import data, lines
-from tsuku_llm.operations.fleet import judged
+from tsuku_llm.steps.fleet.fleet import judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -14,7 +14,8 @@ from typing import TypeVar
 import pytest
 from support.release_server import SLOW, ReleaseServer, User, release_server
 
-from tsuku_llm import api, errors
+from tsuku_llm import api
+from tsuku_llm.ground import errors
 from tsuku_llm.instances.folder import Instances
 
 pytestmark = [

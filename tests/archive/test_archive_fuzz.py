@@ -14,8 +14,8 @@ from support.archives import Tar, Zip, artifact_for, gnu_long, pax, tar, tar_gz,
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import unpack
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.tree_entry import FileEntry
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.tree_entry import FileEntry
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 """More on demand: half a million take about ten minutes."""

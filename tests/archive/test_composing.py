@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.archive import Names, checked_parts, compose
-from tsuku_llm.errors import CannotCombine
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.ground.errors import CannotCombine
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 PLUGIN = "libggml-vulkan.so"
 

@@ -24,8 +24,8 @@ from support.archives import (
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import Budget, unpack
-from tsuku_llm.archive.budget import MEMBERS
-from tsuku_llm.errors import TsukuError, UnsafeArchive
+from tsuku_llm.archive.formats.budget import MEMBERS
+from tsuku_llm.ground.errors import TsukuError, UnsafeArchive
 
 GOOD = Tar(name="good", data=b"good")
 DEEP = "/".join(["d"] * 1500)

@@ -14,8 +14,8 @@ from support.folder_shop import FolderShop
 from support.serving import serving
 
 from tsuku_llm.archive import Aside, as_it_is, place, unpack
-from tsuku_llm.errors import UnsafeArchive
-from tsuku_llm.tree_entry import TreeEntry
+from tsuku_llm.ground.errors import UnsafeArchive
+from tsuku_llm.ground.tree_entry import TreeEntry
 
 SERVER = {"llama-server": b"server", "libllama.so": b"lib"}
 RUNTIME = {"libcudart.so.13": b"cuda"}

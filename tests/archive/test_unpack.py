@@ -24,8 +24,8 @@ from support.archives import (
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
 from tsuku_llm.archive import Budget, unpack
-from tsuku_llm.errors import DigestMismatch, NoSpace, StoreError, TsukuError, UnsafeArchive
-from tsuku_llm.tree_entry import FileEntry, LinkEntry
+from tsuku_llm.ground.errors import DigestMismatch, NoSpace, StoreError, TsukuError, UnsafeArchive
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 
 BODY = b"\x7fELF" + bytes(range(256)) * 9
 

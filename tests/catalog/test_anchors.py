@@ -9,9 +9,9 @@ import pytest
 from support.packaged import packaged_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
-from tsuku_llm import embedded, trust
-from tsuku_llm.catalog import loading, refreshing, repositories
-from tsuku_llm.errors import MetadataError
+from tsuku_llm import trust
+from tsuku_llm.catalog import embedded, loading, refreshing, repositories
+from tsuku_llm.ground.errors import MetadataError
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 EVERY_ROLE = ("root", "targets", "snapshot", "timestamp")

@@ -24,7 +24,7 @@ from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, refreshing, repositories
-from tsuku_llm.errors import (
+from tsuku_llm.ground.errors import (
     BodyError,
     CorruptStore,
     DigestMismatch,

@@ -13,8 +13,8 @@ from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.copies import FolderCopy
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.offered import offered
-from tsuku_llm.errors import MetadataError, UnknownRequest
-from tsuku_llm.operations.install import install
+from tsuku_llm.ground.errors import MetadataError, UnknownRequest
+from tsuku_llm.steps.install.install import install
 
 
 class TufOnCi(RepositorySimulator):

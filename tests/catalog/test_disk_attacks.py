@@ -12,7 +12,7 @@ from support.repository import URL, RepositorySimulator, release_document
 
 from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import FolderCopy
-from tsuku_llm.errors import MetadataError, TsukuError
+from tsuku_llm.ground.errors import MetadataError, TsukuError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes of a POSIX system")
 

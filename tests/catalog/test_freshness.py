@@ -12,14 +12,13 @@ from support.folder_shop import NOW, FolderShop
 from support.release_server import NAME
 from support.repository import ISSUED, release_document
 
-from tsuku_llm import embedded, metadata_status
-from tsuku_llm.catalog import repositories
-from tsuku_llm.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
-from tsuku_llm.metadata_status import SKEW, Freshness, MetadataStatus
-from tsuku_llm.operations.choice import load_catalog
-from tsuku_llm.operations.refresh import refresh
-from tsuku_llm.operations.update_notice import Offer, keep_offer, kept_offer
-from tsuku_llm.revocations import Revocation
+from tsuku_llm.catalog import embedded, metadata_status, repositories
+from tsuku_llm.catalog.metadata_status import SKEW, Freshness, MetadataStatus
+from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.ground.errors import ClockBehind, HttpStatusError, MetadataError, StaleMetadata
+from tsuku_llm.steps.choosing.choice import load_catalog
+from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.metadata.update_notice import Offer, keep_offer, kept_offer
 
 DAY = timedelta(days=1)
 SIGNED = datetime(2026, 11, 20, tzinfo=timezone.utc)

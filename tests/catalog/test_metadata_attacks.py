@@ -16,8 +16,8 @@ from support.repository import FrozenCopy, RepositorySimulator, release_document
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import LARGEST_FILE
-from tsuku_llm.errors import BodyError, DownloadError, HostUnreachable, MetadataError
 from tsuku_llm.fetch import Limits, Network, get
+from tsuku_llm.ground.errors import BodyError, DownloadError, HostUnreachable, MetadataError
 
 
 @pytest.fixture

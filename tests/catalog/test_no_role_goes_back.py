@@ -17,7 +17,7 @@ from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, refreshing, repositories
-from tsuku_llm.errors import HttpStatusError, MetadataError
+from tsuku_llm.ground.errors import HttpStatusError, MetadataError
 
 ROLES = ("timestamp", "snapshot", "targets")
 

@@ -10,10 +10,8 @@ from support.folder_shop import FolderShop
 from support.own_publisher import OwnPublisher
 from support.repository import RepositorySimulator, release_document
 
-from tsuku_llm import revocations
-from tsuku_llm.catalog import loading
-from tsuku_llm.errors import CorruptStore, ManifestError
-from tsuku_llm.revocations import (
+from tsuku_llm.catalog import loading, revocations
+from tsuku_llm.catalog.revocations import (
     Revocation,
     forget_builds,
     merged,
@@ -22,6 +20,7 @@ from tsuku_llm.revocations import (
     read_all,
     remember,
 )
+from tsuku_llm.ground.errors import CorruptStore, ManifestError
 
 NAME = "test"
 BUILD, OTHER = ("a" * 64,), ("b" * 64, "c" * 64)

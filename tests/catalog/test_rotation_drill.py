@@ -9,9 +9,9 @@ import pytest
 from support.folder_shop import FolderShop
 from support.repository import release_document
 
-from tsuku_llm import metadata_status
-from tsuku_llm.operations.choice import load_catalog
-from tsuku_llm.operations.refresh import refresh
+from tsuku_llm.catalog import metadata_status
+from tsuku_llm.steps.choosing.choice import load_catalog
+from tsuku_llm.steps.metadata.refresh import refresh
 
 DRILL = Path(__file__).parents[1] / "support" / "rotation_drill.py"
 

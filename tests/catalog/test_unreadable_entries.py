@@ -17,8 +17,8 @@ from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]  # its own r
 from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.offered import offered
-from tsuku_llm.errors import HttpStatusError, ManifestError, MetadataError, UnknownRequest
-from tsuku_llm.revocations import parse
+from tsuku_llm.catalog.revocations import parse
+from tsuku_llm.ground.errors import HttpStatusError, ManifestError, MetadataError, UnknownRequest
 from tsuku_publish import checking
 from tsuku_publish.errors import PublishError
 

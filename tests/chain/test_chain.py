@@ -9,15 +9,30 @@ from typing import Any
 import pytest
 from support import machines
 
-from tsuku_llm.backends import NAMES, facts_of
-from tsuku_llm.chain.judging import diagnose
-from tsuku_llm.chain.links import Chain, Link, LinkState, Listed, Stage, subject_of
-from tsuku_llm.errors import CorruptStore, GateFailed, NotInstalled, TamperedInstall, TsukuError
-from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Hardware, Libc, Problem
-from tsuku_llm.manifest import parse_release
+from tsuku_llm.catalog.manifest import parse_release
+from tsuku_llm.choose.chain.judging import diagnose
+from tsuku_llm.choose.chain.links import Chain, Link, LinkState, Listed, Stage, subject_of
+from tsuku_llm.choose.selection import Request, select
+from tsuku_llm.ground.errors import (
+    CorruptStore,
+    GateFailed,
+    NotInstalled,
+    TamperedInstall,
+    TsukuError,
+)
+from tsuku_llm.machine.backends import NAMES, facts_of
+from tsuku_llm.machine.hardware import (
+    Api,
+    ApiState,
+    Evidence,
+    Gpu,
+    GpuKind,
+    Hardware,
+    Libc,
+    Problem,
+)
+from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, select
-from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from support import machines
 
-from tsuku_llm.backends import NAMES, facts_of
-from tsuku_llm.chain.judging import NOTHING, diagnose, remedy
-from tsuku_llm.chain.links import Chain, subject_of
-from tsuku_llm.errors import NotInstalled
-from tsuku_llm.fitting import system_obstacle
-from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc
-from tsuku_llm.manifest import parse_release
-from tsuku_llm.packages import command_for, family_of
+from tsuku_llm.catalog.manifest import parse_release
+from tsuku_llm.choose.chain.judging import NOTHING, diagnose, remedy
+from tsuku_llm.choose.chain.links import Chain, subject_of
+from tsuku_llm.choose.fitting import system_obstacle
+from tsuku_llm.choose.selection import Request, Selection, not_requested, select
+from tsuku_llm.ground.errors import NotInstalled
+from tsuku_llm.machine.backends import NAMES, facts_of
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Libc
+from tsuku_llm.machine.packages import command_for, family_of
+from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, Selection, not_requested, select
-from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]

@@ -18,14 +18,14 @@ from support.program import COMMAND, Result, environment, run_program
 from support.servers import install_stand_in
 from support.stored import install
 
-from tsuku_llm import revocations
-from tsuku_llm.cli.console import Console
+from tsuku_llm.catalog import revocations
+from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.operations.background import start, stop
-from tsuku_llm.process import Process
-from tsuku_llm.revocations import Revocation
+from tsuku_llm.steps.servers.background import start, stop
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")

@@ -15,7 +15,7 @@ import pytest
 from support import schemas
 from support.program import COMMAND, Result, environment, run_program
 
-from tsuku_llm.backends import REQUESTS
+from tsuku_llm.machine.backends import REQUESTS
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/sys of Linux")
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -18,15 +18,15 @@ from support.program import Result, environment, run_program
 from tsuku_llm import __version__
 from tsuku_llm._version import REPORTS
 from tsuku_llm.cli import entry
-from tsuku_llm.cli.answer import CommandResult, ReportedError, document
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.program import wants_json
-from tsuku_llm.cli.table import COMMANDS
-from tsuku_llm.errors import Declined, StillRunning, TsukuError
-from tsuku_llm.hardware import GpuKind, Libc
-from tsuku_llm.operations.copy_facts import own_updater
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError, document
+from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.ground.errors import Declined, StillRunning, TsukuError
+from tsuku_llm.machine.hardware import GpuKind, Libc
+from tsuku_llm.steps.program.copy_facts import own_updater
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]
@@ -421,7 +421,7 @@ def test_the_version_is_shown_without_loading_click(tmp_path: Path) -> None:
         "from tsuku_llm.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as stop:\n"
-        "    print(stop.code, 'click' in sys.modules, 'tsuku_llm.errors' in sys.modules)"
+        "    print(stop.code, 'click' in sys.modules, 'tsuku_llm.ground.errors' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -13,7 +13,7 @@ from support.http_faults import Behaviour, FaultServer, answer, good, head, raw
 from support.model_headers import Q4_0, write_header, write_shape
 from support.program import Result
 
-from tsuku_llm.launch.model_header import parts_of
+from tsuku_llm.launch.memory.model_header import parts_of
 
 Program = Callable[..., Result]
 Explained = Callable[..., Any]
@@ -79,7 +79,7 @@ def test_a_sparse_file_of_400_gigabytes_is_read_at_once(
     # Nothing but the header is read, and no more memory is used.
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
-        "from tsuku_llm.launch.gguf import read_header; print(read_header(sys.argv[1]).size)"
+        "from tsuku_llm.launch.memory.gguf import read_header; print(read_header(sys.argv[1]).size)"
     )
     if sys.platform != "win32":
         line = [sys.executable, "-c", code, str(path)]

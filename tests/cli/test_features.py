@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.program import Result
 
 from tsuku_llm.cli.render.features import PREFIX, value
-from tsuku_llm.operations.opening import FAKE_HARDWARE
+from tsuku_llm.steps.opening import FAKE_HARDWARE
 
 Program = Callable[..., Result]
 

@@ -18,8 +18,8 @@ from support.tools import require_tool
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
-from tsuku_llm.cli.table import COMMANDS
-from tsuku_llm.operations.copy_facts import own_updater
+from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.steps.program.copy_facts import own_updater
 
 Run = Callable[..., Result]
 AsJson = Callable[..., Any]

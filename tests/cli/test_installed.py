@@ -9,8 +9,8 @@ import pytest
 from support.program import COMMAND, environment, run_program
 from support.stored import FILES, install
 
-from tsuku_llm.operations.state_notes import FailureNote, StateNotes
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.steps.drivers.state_notes import FailureNote, StateNotes
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")

@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from support.program import environment, run_program
 
-from tsuku_llm.cli.render.metrics import text
+from tsuku_llm.cli.render.services.metrics import text
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import FallenBack, GpuHolder, StartReport, Trouble, Verdict
-from tsuku_llm.process import Process
+from tsuku_llm.launch.plan.report import FallenBack, GpuHolder, StartReport, Trouble, Verdict
 
 US = Process.of(os.getpid())
 assert US

@@ -21,16 +21,16 @@ from support.program import environment, run_on_terminal, run_program
 from support.tools import require_tool
 from support.user_systemd import verify_all
 
-from tsuku_llm.cli.render import metrics
-from tsuku_llm.cli.render.login import launchd_plist, windows_task
-from tsuku_llm.cli.render.units import OnDemand, Service, file_text, line_text, unit_texts
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.render.services import metrics
+from tsuku_llm.cli.render.services.login import launchd_plist, windows_task
+from tsuku_llm.cli.render.services.units import OnDemand, Service, file_text, line_text, unit_texts
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.operations.credentials import Handover
-from tsuku_llm.process import Process
-from tsuku_llm.safe_text import shell_word
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.steps.serve.credentials import Handover
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 

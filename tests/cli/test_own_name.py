@@ -12,9 +12,9 @@ import pytest
 from support import schemas
 from support.program import SUDO, environment
 
-from tsuku_llm.cli import streams
-from tsuku_llm.cli.own_name import as_typed, name_of, own_name
-from tsuku_llm.cli.table import COMMANDS, PROGRAM
+from tsuku_llm.cli.terminal import streams
+from tsuku_llm.cli.words.own_name import as_typed, name_of, own_name
+from tsuku_llm.cli.words.table import COMMANDS, PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for a POSIX shell")
 

@@ -16,8 +16,8 @@ from support.repository import release_document
 from support.schemas import check_output
 
 from ci.schemas import PUBLISHER
-from tsuku_llm.errors import ManifestError
-from tsuku_llm.manifest import require_release
+from tsuku_llm.catalog.manifest import require_release
+from tsuku_llm.ground.errors import ManifestError
 from tsuku_publish.cli.main import run
 
 Program = Callable[..., Result]

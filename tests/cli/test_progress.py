@@ -11,8 +11,8 @@ import pytest
 from support.program import environment
 from support.tools import open_terminal
 
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.progress_bar import (
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.progress_bar import (
     Bars,
     Job,
     Lines,
@@ -24,7 +24,7 @@ from tsuku_llm.cli.progress_bar import (
 
 SHOW = """
 import sys
-from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.terminal.console import Console
 
 console = Console(json="--json" in sys.argv)
 console.progress.begin("build.tar.gz", 3_000_000)

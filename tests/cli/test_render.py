@@ -13,23 +13,23 @@ from support.stored import make_receipt
 
 from tsuku_llm._version import REPORTS
 from tsuku_llm.catalog import loading, repositories
-from tsuku_llm.cli.answer import CommandResult, document
+from tsuku_llm.choose.selection import Request, select
 from tsuku_llm.cli.render import choice as choice_render
 from tsuku_llm.cli.render import install as install_render
 from tsuku_llm.cli.render import installed as installed_render
-from tsuku_llm.cli.render import servers as servers_render
-from tsuku_llm.cli.render import text
-from tsuku_llm.hardware import Api, ApiState, GpuKind, Hardware, Problem
+from tsuku_llm.cli.render.services import servers as servers_render
+from tsuku_llm.cli.terminal import text
+from tsuku_llm.cli.terminal.answer import CommandResult, document
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import StartReport, Trouble
-from tsuku_llm.operations.background import Servers
-from tsuku_llm.operations.choice import Choice
-from tsuku_llm.operations.install import InstallReport
-from tsuku_llm.operations.update import UpdateReport
-from tsuku_llm.operations.versions import Inventory
-from tsuku_llm.process import Process
-from tsuku_llm.selection import Request, select
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.launch.plan.report import StartReport, Trouble
+from tsuku_llm.machine.hardware import Api, ApiState, GpuKind, Hardware, Problem
+from tsuku_llm.steps.choosing.choice import Choice
+from tsuku_llm.steps.install.install import InstallReport
+from tsuku_llm.steps.install.update import UpdateReport
+from tsuku_llm.steps.install.versions import Inventory
+from tsuku_llm.steps.servers.background import Servers
+from tsuku_llm.store.records.installed import Installed
 
 CATALOG = loading.load(repositories.repository(Path("/nowhere")), Path("/nowhere"))
 GPU = machines.machine(machines.cuda(), machines.vulkan(GpuKind.DISCRETE))

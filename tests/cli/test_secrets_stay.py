@@ -20,13 +20,13 @@ from support.builds import stand_in
 from support.program import environment, run_program
 from support.stored import install
 
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.entry import run
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.safe_text import has_secret, redacted
+from tsuku_llm.ground.secret import Secret
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.secret_arguments import handed_over
-from tsuku_llm.safe_text import has_secret, redacted
-from tsuku_llm.secret import Secret
+from tsuku_llm.launch.plan.secret_arguments import handed_over
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")

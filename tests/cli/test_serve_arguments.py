@@ -13,7 +13,7 @@ from support.stored import FILES, install
 
 from tsuku_llm.cli.commands.serve import serve_command
 from tsuku_llm.cli.program import wants_json
-from tsuku_llm.operations.version_start import Serving
+from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.store.store import Store
 
 PLAIN = (["serve"], ["serve", "--exec"])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.program import COMMAND, environment
 
-from tsuku_llm.cli.streams import reserved_stdout, say
-from tsuku_llm.safe_text import printable
+from tsuku_llm.cli.terminal.streams import reserved_stdout, say
+from tsuku_llm.ground.safe_text import printable
 
 posix = pytest.mark.skipif(os.name != "posix", reason="descriptors and devices of POSIX")
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from support.program import COMMAND, Result, environment, run_program
 from support.screens import screen
 
-from tsuku_llm.cli.answer import CommandResult, details
-from tsuku_llm.cli.background import serve_again
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import wanted_color
-from tsuku_llm.cli.render.text import table
-from tsuku_llm.cli.style import Style, columns, painted, wants_color, wrapped
+from tsuku_llm.cli.services.background import serve_again
+from tsuku_llm.cli.terminal.answer import CommandResult, details
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.style import Style, columns, painted, wants_color, wrapped
+from tsuku_llm.cli.terminal.text import table
 
 Run = Callable[..., Result]
 MACHINE = Path(__file__).parents[1] / "snapshots" / "a100-driver-550-without-vulkan.json"

@@ -11,8 +11,8 @@ from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
 from support.tools import open_terminal
 
-from tsuku_llm.operations.which import tools_of
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.steps.choosing.which import tools_of
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the tools are shell scripts")

@@ -11,9 +11,9 @@ import pytest
 from support.program import SUDO, Result, environment, run_program
 from support.user_systemd import verify_all
 
-from tsuku_llm.cli.render.units import OnDemand, Service, unit_texts
-from tsuku_llm.launch.secret_arguments import masked
-from tsuku_llm.operations.credentials import Handover
+from tsuku_llm.cli.render.services.units import OnDemand, Service, unit_texts
+from tsuku_llm.launch.plan.secret_arguments import masked
+from tsuku_llm.steps.serve.credentials import Handover
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 

@@ -16,8 +16,8 @@ from support.processes import gone
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import FILES, install, snapshot
 
-from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.integrity import stamp_of
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.integrity import stamp_of
 from tsuku_llm.store.store import Store
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the server is a shell script")

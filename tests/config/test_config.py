@@ -11,14 +11,14 @@ import tomli
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tsuku_llm.backends import NAMES, POLICIES
 from tsuku_llm.config import keys
 from tsuku_llm.config.editing import checked_value, edited, set_value, unset_value
 from tsuku_llm.config.file import SIZE_LIMIT
 from tsuku_llm.config.keys import KEYS, Value, bytes_of, parse_share, share_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Settings, load
-from tsuku_llm.errors import ConfigError, NotWritable, UsageError
+from tsuku_llm.ground.errors import ConfigError, NotWritable, UsageError
+from tsuku_llm.machine.backends import NAMES, POLICIES
 from tsuku_llm.store.store import LOCK_TIMEOUT
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")

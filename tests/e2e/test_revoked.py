@@ -12,7 +12,7 @@ from support.folder_shop import FolderShop
 from support.program import Result
 from support.release_server import NAME, User
 
-from tsuku_llm import metadata_status
+from tsuku_llm.catalog import metadata_status
 
 STRICT = {"TSUKU_LLM_REQUIRE_FRESH": "true"}
 

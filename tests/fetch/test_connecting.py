@@ -14,10 +14,10 @@ from support.deaf import deaf, mute
 from support.downloads import BODY, QUICK, Clock, artifact_at
 from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 
-from tsuku_llm.errors import DownloadError, HostUnreachable, ProxyError
 from tsuku_llm.fetch import Limits, Network, Timing, fetch, get
-from tsuku_llm.fetch.connections import ExchangeDeadline, Stream
-from tsuku_llm.fetch.race import STAGGER, Schedule, SocketAddress, in_turns, race
+from tsuku_llm.fetch.http.connections import ExchangeDeadline, Stream
+from tsuku_llm.fetch.http.race import STAGGER, Schedule, SocketAddress, in_turns, race
+from tsuku_llm.ground.errors import DownloadError, HostUnreachable, ProxyError
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
 HOST = "releases.test"

@@ -13,7 +13,9 @@ from support.downloads import BODY, Clock, Seen, artifact_at
 from support.http_faults import Exchange, FaultServer, answer, good, head, raw
 
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import (
+from tsuku_llm.fetch import Limits, fetch, get
+from tsuku_llm.fetch.artifacts.partial import finish
+from tsuku_llm.ground.errors import (
     BodyError,
     ConfigError,
     DigestMismatch,
@@ -23,8 +25,6 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.fetch import Limits, fetch, get
-from tsuku_llm.fetch.partial import finish
 
 HALF = len(BODY) // 2
 GOOD = good(BODY)

@@ -20,8 +20,8 @@ from support.http_faults import (
 )
 
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Limits, fetch
+from tsuku_llm.ground.errors import TsukuError
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 """More on demand: fifty thousand take about ten minutes."""

@@ -12,7 +12,8 @@ import pytest
 from support.downloads import BODY, QUICK, Clock, artifact_at
 from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head, raw
 
-from tsuku_llm.errors import (
+from tsuku_llm.fetch import Limits, fetch, get
+from tsuku_llm.ground.errors import (
     BodyError,
     DigestMismatch,
     DownloadError,
@@ -21,7 +22,6 @@ from tsuku_llm.errors import (
     NoSpace,
     TsukuError,
 )
-from tsuku_llm.fetch import Limits, fetch, get
 
 HALF = len(BODY) // 2
 WHOLE = head("200 OK", Content_Length=len(BODY)) + BODY

@@ -15,9 +15,9 @@ from support.downloads import Clock, Seen, artifact_at
 from support.nginx import Nginx, serving
 
 from tsuku_llm.archive import unpack
-from tsuku_llm.errors import HttpStatusError
 from tsuku_llm.fetch import Limits, Network, fetch, get
-from tsuku_llm.fetch.segments import gaps_of
+from tsuku_llm.fetch.artifacts.segments import gaps_of
+from tsuku_llm.ground.errors import HttpStatusError
 
 BODY = random.Random(11).randbytes(8 << 20)  # noqa: S311 - any bytes that do not compress
 
@@ -109,7 +109,7 @@ import os, signal, sys
 from pathlib import Path
 from support.downloads import Seen
 from tsuku_llm.fetch import Network, fetch
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.catalog.manifest import Artifact
 from fetch.test_nginx import WIDE
 
 class Killed(Seen):
@@ -205,7 +205,7 @@ def test_a_large_archive_needs_constant_memory(nginx: Nginx, tmp_path: Path) -> 
         "import os, resource, sys\n"
         "from pathlib import Path\n"
         "from tsuku_llm.fetch import Network, fetch, get\n"
-        "from tsuku_llm.manifest import Artifact\n"
+        "from tsuku_llm.catalog.manifest import Artifact\n"
         "url, partials, digest, size = sys.argv[1:]\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "a = Artifact(url=url + '/big', sha256=digest, size=int(size), format='zip')\n"

@@ -14,8 +14,8 @@ from support.certificates import Authority
 from support.downloads import Clock, artifact_at
 from support.nginx import Nginx, running, serving
 
-from tsuku_llm.errors import HttpStatusError
 from tsuku_llm.fetch import Limits, Network, fetch, get
+from tsuku_llm.ground.errors import HttpStatusError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirrors.md"
 SLICE = 4 << 20

@@ -23,15 +23,15 @@ from support.http_faults import (
 )
 
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import (
+from tsuku_llm.fetch import Limits, fetch
+from tsuku_llm.fetch.artifacts.partial import opened_part
+from tsuku_llm.ground.errors import (
     BodyError,
     DigestMismatch,
     HttpStatusError,
     Interrupted,
     TsukuError,
 )
-from tsuku_llm.fetch import Limits, fetch
-from tsuku_llm.fetch.partial import opened_part
 
 WIDE = Limits(parallel_threshold=1, segment=(10_000, 20_000), progress_bytes=5_000)
 """Several connections for two hundred kilobytes."""
@@ -541,7 +541,7 @@ import dataclasses, resource, sys
 from pathlib import Path
 from support.downloads import Clock, artifact_at
 from fetch.test_parallel import WIDE
-from tsuku_llm.errors import NoSpace
+from tsuku_llm.ground.errors import NoSpace
 from tsuku_llm.fetch import fetch
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

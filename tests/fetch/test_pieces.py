@@ -26,12 +26,18 @@ from support.http_faults import (
     places_asked,
 )
 
+from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import BodyError, DigestMismatch, HttpStatusError, Interrupted, StoreError
 from tsuku_llm.fetch import VerifiedStream, delivered, fetch
-from tsuku_llm.fetch.limits import Limits
-from tsuku_llm.fetch.pieces import PieceVerifier, WrongPiece
-from tsuku_llm.manifest import Artifact, Measured
+from tsuku_llm.fetch.artifacts.pieces import PieceVerifier, WrongPiece
+from tsuku_llm.fetch.http.limits import Limits
+from tsuku_llm.ground.errors import (
+    BodyError,
+    DigestMismatch,
+    HttpStatusError,
+    Interrupted,
+    StoreError,
+)
 
 PIECE = 10_000
 PIECES = pieces_of(BODY, PIECE)

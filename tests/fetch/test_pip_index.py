@@ -16,10 +16,10 @@ from support.downloads import Clock, Seen, artifact_at
 from support.http_faults import Exchange, FaultServer, answer
 
 from tsuku_llm.archive import unpack
-from tsuku_llm.errors import DigestMismatch, Interrupted, PackageIndexError, TsukuError
+from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch import Limits, fetch
-from tsuku_llm.fetch.pip_index import parse_package_url
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.fetch.places.pip_index import parse_package_url
+from tsuku_llm.ground.errors import DigestMismatch, Interrupted, PackageIndexError, TsukuError
 
 FILE_NAME = "tsuku_test_server-1.2.3-py3-none-manylinux_2_35_x86_64.whl"
 URL = f"pkg:pypi/tsuku-test-server@1.2.3?file_name={FILE_NAME}"
@@ -252,7 +252,7 @@ CTRL_C = """
 import os, sys
 from pathlib import Path
 from tsuku_llm.fetch import Network, fetch
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.catalog.manifest import Artifact
 a = Artifact(url=sys.argv[1], sha256="0" * 64, format="wheel")
 try:
     with Network(os.environ) as network:

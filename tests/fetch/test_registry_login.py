@@ -9,12 +9,23 @@ from support.certificates import Authority
 from support.downloads import BODY, Clock, artifact_at
 from support.http_faults import Exchange, FaultServer, answer
 
-from tsuku_llm.errors import BodyError, ConfigError, DownloadError, HttpStatusError, TsukuError
 from tsuku_llm.fetch import fetch, registry_mirror
-from tsuku_llm.fetch.mirrors import parse_place
-from tsuku_llm.fetch.registry import ARTIFACT, ROOT, TITLE, parse_manifest
-from tsuku_llm.fetch.registry_login import Challenge, Credentials, credentials_of, parse_challenge
-from tsuku_llm.secret import Secret
+from tsuku_llm.fetch.http.registry_login import (
+    Challenge,
+    Credentials,
+    credentials_of,
+    parse_challenge,
+)
+from tsuku_llm.fetch.places.mirrors import parse_place
+from tsuku_llm.fetch.places.registry import ARTIFACT, ROOT, TITLE, parse_manifest
+from tsuku_llm.ground.errors import (
+    BodyError,
+    ConfigError,
+    DownloadError,
+    HttpStatusError,
+    TsukuError,
+)
+from tsuku_llm.ground.secret import Secret
 
 API = "https://registry.example/v2/team/llm/"
 

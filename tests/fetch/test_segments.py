@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.fetch.segments import ConnectionScaler, Segment, SegmentPlan, gaps_of
+from tsuku_llm.fetch.artifacts.segments import (
+    ConnectionScaler,
+    Segment,
+    SegmentPlan,
+    gaps_of,
+)
 
 SIZES = st.integers(0, 300)
 COOLDOWN = 5.0

@@ -19,9 +19,15 @@ from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, 
 from support.socks import GREETED, socks_server
 from support.tools import require_tool
 
-from tsuku_llm.errors import HostUnreachable, HttpStatusError, ProxyError, TlsError, TsukuError
 from tsuku_llm.fetch import Limits, Network, fetch, get
-from tsuku_llm.fetch.tls import client_context
+from tsuku_llm.fetch.http.tls import client_context
+from tsuku_llm.ground.errors import (
+    HostUnreachable,
+    HttpStatusError,
+    ProxyError,
+    TlsError,
+    TsukuError,
+)
 
 GOOD = good(BODY)
 DAY = timedelta(days=1)

@@ -8,10 +8,10 @@ import pytest
 from support.downloads import BODY, Clock, artifact_at, pieces_of
 from support.http_faults import Behaviour, Exchange, FaultServer, answer, good, head, raw
 
+from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import DigestMismatch, DownloadError, HostUnreachable, TsukuError
 from tsuku_llm.fetch import Limits, delivered, fetch
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.ground.errors import DigestMismatch, DownloadError, HostUnreachable, TsukuError
 
 HALF = len(BODY) // 2
 PIECE = 10_000

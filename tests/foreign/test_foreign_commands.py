@@ -13,10 +13,10 @@ import pytest
 from support.model_shelves import ollama_model, small_model
 from support.program import Result, environment, run_program
 
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.process import Process
+from tsuku_llm.launch.plan.report import StartReport
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes and /proc")
 

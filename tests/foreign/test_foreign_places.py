@@ -21,38 +21,38 @@ from typing import NamedTuple
 import pytest
 from support.model_shelves import ollama_model, small_model
 
-from tsuku_llm import fetch, records
-from tsuku_llm.bundle_file import opened_bundle
+from tsuku_llm import fetch
+from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.catalog.offered import offered
 from tsuku_llm.config import file as config_file
-from tsuku_llm.driver_child import _message
-from tsuku_llm.errors import DownloadError, TsukuError
-from tsuku_llm.fetch.mirrors import RegistryPlace
-from tsuku_llm.fetch.partial import PartialFile, verified
-from tsuku_llm.fetch.pip_index import Wheel, _chunks
-from tsuku_llm.fetch.registry import ROOT, TITLE, parse_manifest
-from tsuku_llm.fetch.registry_login import Challenge, _token, credentials_of
-from tsuku_llm.fetch.registry_push import of_file
-from tsuku_llm.fetch.tls import client_context
+from tsuku_llm.fetch.artifacts.partial import PartialFile, verified
+from tsuku_llm.fetch.http.registry_login import Challenge, _token, credentials_of
+from tsuku_llm.fetch.http.tls import client_context
+from tsuku_llm.fetch.places.bundle_file import opened_bundle
+from tsuku_llm.fetch.places.mirrors import RegistryPlace
+from tsuku_llm.fetch.places.pip_index import Wheel, _chunks
+from tsuku_llm.fetch.places.registry import ROOT, TITLE, parse_manifest
+from tsuku_llm.fetch.places.registry_push import of_file
+from tsuku_llm.ground import records
+from tsuku_llm.ground.errors import DownloadError, TsukuError
+from tsuku_llm.ground.processes.driver_child import _message
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import read_log
-from tsuku_llm.launch.canary import api_key
-from tsuku_llm.launch.gguf import read_header, read_layout
-from tsuku_llm.launch.nvml import parse_memory, parse_watched
-from tsuku_llm.launch.proc import _is_gguf
-from tsuku_llm.launch.speed import _message as speed_message
-from tsuku_llm.launch.wishes import wishes_in
-from tsuku_llm.manifest import Artifact
-from tsuku_llm.model_caches.finding import find_models
+from tsuku_llm.launch.ask.canary import api_key
+from tsuku_llm.launch.ask.speed import _message as speed_message
+from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
+from tsuku_llm.launch.gpu.proc import _is_gguf
+from tsuku_llm.launch.memory.gguf import read_header, read_layout
+from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.machine.snapshot import ReplayHost
+from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
-from tsuku_llm.operations.background import _document
-from tsuku_llm.operations.bench import _checked
-from tsuku_llm.operations.bundle import _given_wheel
-from tsuku_llm.operations.editing import _has_work
-from tsuku_llm.operations.from_source import _progress
-from tsuku_llm.operations.models import _read
-from tsuku_llm.snapshot import ReplayHost
-from tsuku_llm.store.updates import MARKS, read_marks
+from tsuku_llm.steps.bundle.bundle import _given_wheel
+from tsuku_llm.steps.install.from_source import _progress
+from tsuku_llm.steps.report.bench import _checked
+from tsuku_llm.steps.report.editing import _has_work
+from tsuku_llm.steps.servers.background import _document
+from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
 from tsuku_publish.attestations import bundles_in, load_origin, stored
 from tsuku_publish.binaries import needs_of
@@ -145,49 +145,58 @@ FILES = [
     Place("model_caches.files", "x.gguf", models_beside(FOLDER)),
     Place("model_caches.files", "deep/x.gguf.part", models_beside(FOLDER)),
     Place("model_caches.places", ".lmstudio/settings.json", lm_studio),
-    Place("operations.models", ".lmstudio-home-pointer", lm_studio),
+    Place("model_caches.finding", ".lmstudio-home-pointer", lm_studio),
     Place(
-        "launch.gguf", "m.gguf", lambda at: read_header(str(at / "m.gguf")), (OSError, ValueError)
+        "launch.memory.gguf",
+        "m.gguf",
+        lambda at: read_header(str(at / "m.gguf")),
+        (OSError, ValueError),
     ),
-    Place("launch.gguf", "m.gguf", lambda at: read_layout(str(at / "m.gguf"))),
-    Place("launch.proc", "m.gguf", lambda at: _is_gguf(str(at / "m.gguf"))),
+    Place("launch.memory.gguf", "m.gguf", lambda at: read_layout(str(at / "m.gguf"))),
+    Place("launch.gpu.proc", "m.gguf", lambda at: _is_gguf(str(at / "m.gguf"))),
     Place(
-        "launch.canary",
+        "launch.ask.canary",
         "keys",
         lambda at: api_key(wishes_in(["--api-key-file", str(at / "keys")], {})),
         (OSError,),
     ),
     Place(
-        "fetch.registry_login",
+        "fetch.http.registry_login",
         "config.json",
         lambda at: credentials_of(REGISTRY.api, {"DOCKER_CONFIG": str(at)}),
     ),
     Place(
-        "fetch.registry_login",
+        "fetch.http.registry_login",
         "auth.json",
         lambda at: credentials_of(REGISTRY.api, {"REGISTRY_AUTH_FILE": str(at / "auth.json")}),
     ),
-    Place("fetch.registry_push", "file", lambda at: next(of_file(at / "file", "a").chunks(), b"")),
-    Place("fetch.small_files", "mirror/file", get_file),
-    Place("fetch.pip_index", "x.whl", lambda at: next(_chunks(at, Wheel("x", "")), b"")),
-    Place("fetch.partial", "a" * 64, lambda at: verified(at / ("a" * 64), ARTIFACT)),
-    Place("bundle_file", "bundle.run", bundle),
-    Place("fetch.tls", "ca.pem", lambda at: client_context({"SSL_CERT_FILE": str(at / "ca.pem")})),
+    Place(
+        "fetch.places.registry_push",
+        "file",
+        lambda at: next(of_file(at / "file", "a").chunks(), b""),
+    ),
+    Place("fetch.places.small_files", "mirror/file", get_file),
+    Place("fetch.places.pip_index", "x.whl", lambda at: next(_chunks(at, Wheel("x", "")), b"")),
+    Place("fetch.artifacts.partial", "a" * 64, lambda at: verified(at / ("a" * 64), ARTIFACT)),
+    Place("fetch.places.bundle_file", "bundle.run", bundle),
+    Place(
+        "fetch.http.tls", "ca.pem", lambda at: client_context({"SSL_CERT_FILE": str(at / "ca.pem")})
+    ),
     Place("config.file", "config.toml", lambda at: config_file.read(at / "config.toml")),
-    Place("snapshot", "machine.json", lambda at: ReplayHost.load(at / "machine.json")),
+    Place("machine.snapshot", "machine.json", lambda at: ReplayHost.load(at / "machine.json")),
     Place("instances.log", "x.log", lambda at: next(read_log(at / "x.log"), b""), (OSError,)),
     Place("instances.log", "x.log.1", lambda at: next(read_log(at / "x.log"), b""), (OSError,)),
-    Place("records", "servers/default.json", record_of),
-    Place("records", MARKS, read_marks),
+    Place("ground.records", "servers/default.json", record_of),
+    Place("ground.records", MARKS, read_marks),
     Place("catalog.offered", f"{COPY}/metadata/timestamp.json", offered_there),
-    Place("operations.bench", "m.gguf", lambda at: _checked(at / "m.gguf")),
+    Place("steps.report.bench", "m.gguf", lambda at: _checked(at / "m.gguf")),
     Place(
-        "operations.bundle",
+        "steps.bundle.bundle",
         "w-1-py3-none-any.whl",
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
-    Place("operations.editing", "copy.toml", lambda at: _has_work(at / "copy.toml", b"")),
-    Place("operations.from_source", "log", lambda at: _progress(at / "log", 0)),
+    Place("steps.report.editing", "copy.toml", lambda at: _has_work(at / "copy.toml", b"")),
+    Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
     Place("tsuku_publish.attestations", "rules.toml", load_origin),
     Place(
         "tsuku_publish.attestations",
@@ -241,31 +250,31 @@ def layer_of(data: bytes) -> object:
 
 
 ANSWERS = [
-    AnswerPlace("fetch.registry", lambda data: parse_manifest(data, REGISTRY)),
-    AnswerPlace("fetch.registry", layer_of),
-    AnswerPlace("fetch.registry_login", token_of),
+    AnswerPlace("fetch.places.registry", lambda data: parse_manifest(data, REGISTRY)),
+    AnswerPlace("fetch.places.registry", layer_of),
+    AnswerPlace("fetch.http.registry_login", token_of),
     AnswerPlace("trust.strict_json", decode_json, (ValueError,)),
-    AnswerPlace("records", lambda data: records.parse(data, records.mapping), (ValueError,)),
-    AnswerPlace("driver_child", lambda data: _message(data, ("nvml",))),
-    AnswerPlace("launch.nvml", lambda data: parse_watched(data.decode("utf-8", "replace"))),
-    AnswerPlace("launch.nvml", lambda data: parse_memory(data.decode("utf-8", "replace"))),
-    AnswerPlace("launch.speed", speed_message),
-    AnswerPlace("operations.background", _document),
+    AnswerPlace("ground.records", lambda data: records.parse(data, records.mapping), (ValueError,)),
+    AnswerPlace("ground.processes.driver_child", lambda data: _message(data, ("nvml",))),
+    AnswerPlace("launch.gpu.nvml", lambda data: parse_watched(data.decode("utf-8", "replace"))),
+    AnswerPlace("launch.gpu.nvml", lambda data: parse_memory(data.decode("utf-8", "replace"))),
+    AnswerPlace("launch.ask.speed", speed_message),
+    AnswerPlace("steps.servers.background", _document),
     AnswerPlace("tsuku_publish.attestations", bundles_in),
     AnswerPlace("tsuku_publish.hosting", lambda data: parse_release(data, "b1")),
 ]
 
 ELSEWHERE = {
-    "operations.repository": "tests/cli/test_repository.py, and the first check is the fingerprint",
-    "children": "``answer``, with the answer's reader",
-    "operations.bundle": "a wheel that pip has just verified",
-    "operations.renewed": "the settings of this program's own environment",
-    "operations.self_update": "the lock in a wheel that pip has just verified",
-    "operations.short_start": "a temporary file of our own, of which the end is read",
-    "operations.own_wheel": "the files of this program's own installation",
-    "operations.own_build": "tests/operations/test_own_build.py",
-    "operations.build_version": "a value that this program has just encoded",
-    "operations.copy_facts": "the record of this program's own installation",
+    "steps.metadata.repository": "tests/cli/test_repository.py; the first check is the fingerprint",
+    "ground.processes.children": "``answer``, with the answer's reader",
+    "steps.bundle.bundle": "a wheel that pip has just verified",
+    "steps.program.renewed": "the settings of this program's own environment",
+    "steps.program.self_update": "the lock in a wheel that pip has just verified",
+    "steps.serve.short_start": "a temporary file of our own, of which the end is read",
+    "steps.bundle.own_wheel": "the files of this program's own installation",
+    "steps.install.own_build": "tests/steps/test_own_build.py",
+    "steps.install.build_version": "a value that this program has just encoded",
+    "steps.program.copy_facts": "the record of this program's own installation",
     "store.layout": "tests/store/test_foreign_files.py",
     "tsuku_publish.secrets": "the publisher's own repository",
     "tsuku_publish.review": "verified files of a repository",
@@ -411,7 +420,9 @@ def users_of_the_reader() -> set[str]:
     for package in ("tsuku_llm", "tsuku_publish"):
         for path in (INSTALLER / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                of_it = isinstance(node, ast.ImportFrom) and node.module == "tsuku_llm.foreign"
+                of_it = (
+                    isinstance(node, ast.ImportFrom) and node.module == "tsuku_llm.ground.foreign"
+                )
                 if of_it and {each.name for each in node.names} & READERS:  # type: ignore[attr-defined]
                     name = path.relative_to(INSTALLER).with_suffix("").as_posix()
                     found.add(name.replace("/", ".").removeprefix("tsuku_llm."))

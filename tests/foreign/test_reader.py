@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm import foreign
-from tsuku_llm.foreign import (
+from tsuku_llm.ground import foreign
+from tsuku_llm.ground.foreign import (
     kernel_text,
     open_foreign,
     parse_json,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.processes import gone
 
+from tsuku_llm.ground.processes.process import Process, processor_seconds
 from tsuku_llm.instances.idle import sample_activity
-from tsuku_llm.process import Process, processor_seconds
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sleep and signals of POSIX")
 
@@ -103,7 +103,7 @@ def test_the_work_and_the_connections_of_a_process_are_seen() -> None:
 def test_C04_reading_our_start_time_loads_no_codec_from_disk() -> None:
     code = (
         "import os, sys\n"
-        "from tsuku_llm.process import Process, processor_seconds\n"
+        "from tsuku_llm.ground.processes.process import Process, processor_seconds\n"
         "before = set(sys.modules)\n"
         "assert Process.of(os.getpid())\n"
         "print(sorted(set(sys.modules) - before))\n"

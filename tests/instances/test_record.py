@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.errors import AlreadyRunning, CorruptStore, UsageError
+from tsuku_llm.ground.errors import AlreadyRunning, CorruptStore, UsageError
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState, checked_name
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.process import Process
+from tsuku_llm.launch.plan.report import StartReport
 
 US = Process.of(os.getpid())
 assert US

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.launch.addresses import (
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.launch.plan.addresses import (
     ServerAddress,
     ServerUrls,
     address_of,

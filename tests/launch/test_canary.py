@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.canary import api_key, ask_canary
-from tsuku_llm.launch.report import CanaryResult
-from tsuku_llm.launch.wishes import Wishes
-from tsuku_llm.secret import Secret
+from tsuku_llm.ground.secret import Secret
+from tsuku_llm.launch.ask.canary import api_key, ask_canary
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.report import CanaryResult
+from tsuku_llm.launch.plan.wishes import Wishes
 
 ANSWERED = CanaryResult(answered=True)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.devices import (
+from tsuku_llm.launch.plan.devices import (
     ListedDevice,
     choose,
     own_devices,

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.last_words import ROWS, Row, one_of_each
 
-from tsuku_llm.launch.child import LastWords
-from tsuku_llm.launch.diagnosis import TABLE, diagnose, ending, unknown
-from tsuku_llm.launch.failure import why_not_started
-from tsuku_llm.packages import family_of, package_of
+from tsuku_llm.launch.ask.child import LastWords
+from tsuku_llm.launch.failed.diagnosis import TABLE, diagnose, ending, unknown
+from tsuku_llm.launch.failed.failure import why_not_started
+from tsuku_llm.machine.packages import family_of, package_of
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)

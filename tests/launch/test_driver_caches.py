@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.backends import TABLE as BACKENDS
-from tsuku_llm.launch.driver_caches import (
+from tsuku_llm.launch.plan.driver_caches import (
     LIMIT,
     TABLE,
     cache_variables,
@@ -15,7 +14,8 @@ from tsuku_llm.launch.driver_caches import (
     switched_off,
     users_place,
 )
-from tsuku_llm.launch.planning import Build, environment
+from tsuku_llm.launch.plan.planning import Build, environment
+from tsuku_llm.machine.backends import TABLE as BACKENDS
 
 ROOT = Path("/cache/drivers")
 

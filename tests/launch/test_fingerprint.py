@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch import fingerprint
-from tsuku_llm.launch.fingerprint import driver_fingerprint, seconds_asleep
+from tsuku_llm.launch.plan import fingerprint
+from tsuku_llm.launch.plan.fingerprint import driver_fingerprint, seconds_asleep
 
 
 def test_without_visible_drivers_nothing_is_remembered() -> None:

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Shape, write_shape
 
-from tsuku_llm.launch.fit import Fit, FreeMemory, judge
-from tsuku_llm.launch.gguf import read_header
-from tsuku_llm.launch.memory_options import memory_options
-from tsuku_llm.launch.model_header import ModelHeader
-from tsuku_llm.launch.need import ROOM, MemoryNeed, estimate_need
-from tsuku_llm.launch.report import GpuHolder
+from tsuku_llm.launch.memory.fit import Fit, FreeMemory, judge
+from tsuku_llm.launch.memory.gguf import read_header
+from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.memory.model_header import ModelHeader
+from tsuku_llm.launch.memory.need import ROOM, MemoryNeed, estimate_need
+from tsuku_llm.launch.plan.report import GpuHolder
 
 GB = 10**9
 HOST = FreeMemory("the machine", 64 * GB, 64 * GB)

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.fit_tool import (
+from tsuku_llm.launch.memory.fit_tool import (
     MemoryShare,
     ask_fit_tool,
     correction_of,
     parse_shares,
     tool_arguments,
 )
-from tsuku_llm.launch.memory_options import memory_options
-from tsuku_llm.launch.need import MemoryNeed
-from tsuku_llm.launch.planning import Build
+from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.memory.need import MemoryNeed
+from tsuku_llm.launch.plan.planning import Build
 
 MIB = 1 << 20
 TABLE = "Vulkan0 15317 1024 124 \nHost 1002 0 24 \n"

@@ -17,9 +17,9 @@ from support.builds import (
 from support.processes import gone
 from support.tools import require_tool
 
-from tsuku_llm.errors import GateFailed, SystemLimitReached
-from tsuku_llm.launch.gate import GateReport, gate, list_devices
-from tsuku_llm.launch.planning import Build
+from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
+from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.run.gate import GateReport, gate, list_devices
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gguf_files import write_gguf
 
-from tsuku_llm.launch.gguf import ModelLayout, read_layout
+from tsuku_llm.launch.memory.gguf import ModelLayout, read_layout
 
 TENSORS = {
     "token_embd.weight": 64,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.devices import ListedDevice
-from tsuku_llm.launch.gpu_use import (
+from tsuku_llm.launch.ask.log import LogFacts, LogReader, read_line
+from tsuku_llm.launch.gpu.gpu_use import (
     Observed,
     ProcessSample,
     backend_in_use,
@@ -16,10 +16,10 @@ from tsuku_llm.launch.gpu_use import (
     gpu_names,
     shortfall,
 )
-from tsuku_llm.launch.log import LogFacts, LogReader, read_line
-from tsuku_llm.launch.report import CanaryResult, Verdict
-from tsuku_llm.launch.verdict import RANK, decide
-from tsuku_llm.launch.wishes import Wishes
+from tsuku_llm.launch.gpu.verdict import RANK, decide
+from tsuku_llm.launch.plan.devices import ListedDevice
+from tsuku_llm.launch.plan.report import CanaryResult, Verdict
+from tsuku_llm.launch.plan.wishes import Wishes
 
 LOGS = Path(__file__).parents[1] / "server_logs"
 GIB = 1 << 30

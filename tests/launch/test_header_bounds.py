@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.gguf_files import write_gguf
 
-from tsuku_llm.launch import model_header
-from tsuku_llm.launch.gguf import read_header
-from tsuku_llm.launch.model_header import (
+from tsuku_llm.launch.memory import model_header
+from tsuku_llm.launch.memory.gguf import read_header
+from tsuku_llm.launch.memory.model_header import (
     HeaderBudget,
     ModelHeader,
     NotGguf,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from support.certificates import Authority
 
-from tsuku_llm.launch import health
-from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.health import Readiness, is_healthy, remove_dead_sockets
-from tsuku_llm.launch.planning import LaunchPlan
+from tsuku_llm.launch.ask import health
+from tsuku_llm.launch.ask.health import Readiness, is_healthy, remove_dead_sockets
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.planning import LaunchPlan
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.life import (
+from tsuku_llm.launch.gpu.life import (
     FAULT,
     HANG,
     HANGS_AT_WORK,
@@ -21,7 +21,7 @@ from tsuku_llm.launch.life import (
     hint_for,
     restart_pause,
 )
-from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.plan.report import Verdict
 
 ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
 GIB = 1 << 30

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.life_sampling import (
+from tsuku_llm.launch.gpu.life_sampling import (
     LifeSampler,
     Work,
     gpus_are_idle,
     has_worked,
     is_connected,
 )
-from tsuku_llm.launch.planning import LaunchPlan
-from tsuku_llm.launch.report import Verdict
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.report import Verdict
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tsuku_llm.launch.main_memory import main_memory, parse_main_memory
+from tsuku_llm.launch.memory.main_memory import main_memory, parse_main_memory
 
 MEMINFO = """\
 MemTotal:       24546532 kB

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Q4_0, Q8_0, Shape, write_header, write_shape
 
-from tsuku_llm.backends import facts_of
-from tsuku_llm.launch.gguf import read_header
-from tsuku_llm.launch.memory_options import MemoryOptions, memory_options
-from tsuku_llm.launch.model_header import ModelHeader
-from tsuku_llm.launch.need import MemoryNeed, cache_cells, estimate_need
+from tsuku_llm.launch.memory.gguf import read_header
+from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
+from tsuku_llm.launch.memory.model_header import ModelHeader
+from tsuku_llm.launch.memory.need import MemoryNeed, cache_cells, estimate_need
+from tsuku_llm.machine.backends import facts_of
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stub_drivers import StubDrivers
 
-from tsuku_llm.launch import nvml
-from tsuku_llm.launch.nvml import (
+from tsuku_llm.launch.gpu import nvml
+from tsuku_llm.launch.gpu.nvml import (
     GpuMemory,
     NvidiaDevice,
     NvidiaLine,
@@ -23,7 +23,7 @@ from tsuku_llm.launch.nvml import (
     parse_watched,
     with_holders,
 )
-from tsuku_llm.launch.placement import Card
+from tsuku_llm.launch.memory.placement import Card
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.devices import ListedDevice
-from tsuku_llm.launch.need import MemoryNeed
-from tsuku_llm.launch.placement import Card, cards_of, memory_matters, place
-from tsuku_llm.launch.report import GpuHolder, Placement
+from tsuku_llm.launch.memory.need import MemoryNeed
+from tsuku_llm.launch.memory.placement import Card, cards_of, memory_matters, place
+from tsuku_llm.launch.plan.devices import ListedDevice
+from tsuku_llm.launch.plan.report import GpuHolder, Placement
 
 GB = 10**9
 GIB = 1 << 30

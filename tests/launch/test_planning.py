@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.launch.planning import (
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.launch.plan.planning import (
     SOCKET_PATH_BYTES,
     Build,
     environment,
     plan_question,
     plan_server,
 )
-from tsuku_llm.launch.report import Placement
+from tsuku_llm.launch.plan.report import Placement
 
 TREE = Path("/opt/llm/versions/b11429-vulkan")
 BUILD = Build(TREE, "bin/llama-server", "vulkan")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch import proc
-from tsuku_llm.launch.proc import (
+from tsuku_llm.launch.gpu import proc
+from tsuku_llm.launch.gpu.proc import (
     DrmCount,
     computing_processes,
     drm_count,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.tools import require_tool
 
-from tsuku_llm.launch.driver_caches import cache_variables
+from tsuku_llm.launch.plan.driver_caches import cache_variables
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these drivers are Linux's")
 

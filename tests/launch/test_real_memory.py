@@ -16,9 +16,9 @@ from support import model_headers
 from support.builds import REAL_SERVER, real_build
 from support.model_headers import Q4_0, Shape, write_shape
 
-from tsuku_llm.launch.gguf import read_header
-from tsuku_llm.launch.memory_options import memory_options
-from tsuku_llm.launch.need import estimate_need
+from tsuku_llm.launch.memory.gguf import read_header
+from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.memory.need import estimate_need
 
 pytestmark = [
     pytest.mark.index,

@@ -26,9 +26,9 @@ from support.serving import told_port
 from support.tiny_model import write_tiny_model
 
 from ci.gpulab.model import write_model
-from tsuku_llm.errors import GateFailed
-from tsuku_llm.launch.gate import gate, list_devices
-from tsuku_llm.launch.planning import _ONE_PATH, _PATH_LISTS, Build
+from tsuku_llm.ground.errors import GateFailed
+from tsuku_llm.launch.plan.planning import _ONE_PATH, _PATH_LISTS, Build
+from tsuku_llm.launch.run.gate import gate, list_devices
 
 pytestmark = [
     pytest.mark.index,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.errors import CorruptStore
-from tsuku_llm.launch.report import (
+from tsuku_llm.ground.errors import CorruptStore
+from tsuku_llm.launch.plan.report import (
     FallenBack,
     GpuHolder,
     Placement,
@@ -18,7 +18,7 @@ from tsuku_llm.launch.report import (
     Trouble,
     Verdict,
 )
-from tsuku_llm.launch.supervise import StopHandle
+from tsuku_llm.launch.run.supervise import StopHandle
 
 TEXTS = st.text(max_size=12)
 COUNTS = st.integers(0, 1 << 50)

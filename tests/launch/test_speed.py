@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from tsuku_llm.errors import LaunchError
-from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.speed import measure
+from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.launch.ask.speed import measure
+from tsuku_llm.launch.plan.addresses import ServerAddress
 
 
 @contextmanager

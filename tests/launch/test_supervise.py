@@ -17,11 +17,11 @@ from support.builds import compile_stand_in, stand_in
 from support.processes import gone, ignores, only_child, stopped
 from support.tools import open_terminal
 
-from tsuku_llm.errors import LaunchError
-from tsuku_llm.launch.child import ChildEnd
-from tsuku_llm.launch.forwarding import SignalForwarder
-from tsuku_llm.launch.planning import Build, LaunchPlan
-from tsuku_llm.launch.supervise import StopHandle, supervise
+from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.launch.ask.child import ChildEnd
+from tsuku_llm.launch.plan.planning import Build, LaunchPlan
+from tsuku_llm.launch.run.forwarding import SignalForwarder
+from tsuku_llm.launch.run.supervise import StopHandle, supervise
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -353,7 +353,7 @@ def test_the_signal_handlers_are_restored() -> None:
 
 ORPHANS = """
 import ctypes, os, subprocess
-from tsuku_llm.launch.forwarding import collect_orphans
+from tsuku_llm.launch.run.forwarding import collect_orphans
 
 PR_SET_CHILD_SUBREAPER = 36
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)

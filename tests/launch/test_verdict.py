@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.report import Sign, Verdict
-from tsuku_llm.launch.verdict import AGAINST, ENOUGH, IN_FAVOUR, PROOF, RANK, decide
+from tsuku_llm.launch.gpu.verdict import AGAINST, ENOUGH, IN_FAVOUR, PROOF, RANK, decide
+from tsuku_llm.launch.plan.report import Sign, Verdict
 
 ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.addresses import ServerAddress
-from tsuku_llm.launch.warm_up import SIZES, WarmUp
-from tsuku_llm.launch.wishes import Wishes
-from tsuku_llm.secret import Secret
+from tsuku_llm.ground.secret import Secret
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.wishes import Wishes
+from tsuku_llm.launch.run.warm_up import SIZES, WarmUp
 
 
 @dataclass

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.machines import full_artifact
 from support.repository import release_document
 
-from tsuku_llm import manifest
-from tsuku_llm.errors import ManifestError
-from tsuku_llm.requirements import CudaRequirement, Requirements, RocmRequirement
-from tsuku_llm.tree_entry import FileEntry, LinkEntry
+from tsuku_llm.catalog import manifest
+from tsuku_llm.catalog.requirements import CudaRequirement, Requirements, RocmRequirement
+from tsuku_llm.ground.errors import ManifestError
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.trust import Target, VerifiedBytes
 
 SHA = "ab" * 32

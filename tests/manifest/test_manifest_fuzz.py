@@ -29,13 +29,14 @@ from support.machines import (
 from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, fuzz, text_of
 
 from tsuku_llm.archive.listing import SignedList
+from tsuku_llm.catalog.manifest import Artifact, Release, parse_entry, parse_release
+from tsuku_llm.choose.selection import Request, next_after, select
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.errors import DownloadError, ManifestError, SelectionError, StoreError
-from tsuku_llm.fetch import fetch, present, urls
-from tsuku_llm.fetch.pip_index import parse_package_url
-from tsuku_llm.manifest import Artifact, Release, parse_entry, parse_release
-from tsuku_llm.operations.reuse import Space
-from tsuku_llm.selection import Request, next_after, select
+from tsuku_llm.fetch import fetch, present
+from tsuku_llm.fetch.http import urls
+from tsuku_llm.fetch.places.pip_index import parse_package_url
+from tsuku_llm.ground.errors import DownloadError, ManifestError, SelectionError, StoreError
+from tsuku_llm.steps.install.reuse import Space
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
 SHA = "ab" * 32

@@ -7,10 +7,10 @@ import pytest
 from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
-from tsuku_llm.hardware import Hardware
-from tsuku_llm.host import LocalHost
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.machine.host import LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.containers import Container, Runtime, collect
+from tsuku_llm.probe.facts.containers import Container, Runtime, collect
 
 MARKS = {
     Runtime.DOCKER: "/.dockerenv",

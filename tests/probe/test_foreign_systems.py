@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tsuku_llm.hardware import ApiState, GpuKind, Hardware
-from tsuku_llm.host import DriverAnswer
+from tsuku_llm.machine.hardware import ApiState, GpuKind, Hardware
+from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.snapshot import Recording, ReplayHost
 from tsuku_llm.probe import platform_key, probe
-from tsuku_llm.snapshot import Recording, ReplayHost
 
 PLIST = "/System/Library/CoreServices/SystemVersion.plist"
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm import local_host, probe
-from tsuku_llm.driver_child import Asking, Child, StartProcess
-from tsuku_llm.host import ChildProgram, DriverAnswer, LocalHost
-from tsuku_llm.local_host import READ_LIMIT
-from tsuku_llm.probe.environment import child_environment
+from tsuku_llm import probe
+from tsuku_llm.ground.processes.driver_child import Asking, Child, StartProcess
+from tsuku_llm.machine import local_host
+from tsuku_llm.machine.host import ChildProgram, DriverAnswer, LocalHost
+from tsuku_llm.machine.local_host import READ_LIMIT
+from tsuku_llm.probe.facts.environment import child_environment
 
 CHILD = """
 import json, os, sys, time

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.machines import release
 
-from tsuku_llm.host import DriverAnswer
-from tsuku_llm.probe import QUESTIONS, answers, cpu, probe
-from tsuku_llm.selection import Request, select
-from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
+from tsuku_llm.choose.selection import Request, select
+from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.snapshot import Recording, ReplayHost, parse_recording
+from tsuku_llm.probe import QUESTIONS, cpu, probe
+from tsuku_llm.probe.facts import answers
 
 CALLS = [
     *("open", "device", "icd", "platform", "loader", "libc.so.6", "libstdc++.so.6"),

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tsuku_llm.errors import SelectionError
-from tsuku_llm.hardware import Hardware
-from tsuku_llm.manifest import Release, parse_release
+from tsuku_llm.catalog.manifest import Release, parse_release
+from tsuku_llm.choose.selection import Request, Selection, select
+from tsuku_llm.ground.errors import SelectionError
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, Selection, select
-from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]

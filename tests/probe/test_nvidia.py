@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
-from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
-from tsuku_llm.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind
+from tsuku_llm.machine.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.containers import Container, Runtime
-from tsuku_llm.probe.machine import MachineKind, PciDevice
+from tsuku_llm.probe.facts.containers import Container, Runtime
+from tsuku_llm.probe.facts.machine import MachineKind, PciDevice
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
 INSIDE = Container(Runtime.OTHER)

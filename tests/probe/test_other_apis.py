@@ -7,11 +7,11 @@ from support.fake_roots import with_nodes
 from support.stub_drivers import StubDrivers
 from support.tools import require_library
 
-from tsuku_llm.hardware import Api, ApiState, GpuKind
-from tsuku_llm.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.hardware import Api, ApiState, GpuKind
+from tsuku_llm.machine.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.snapshot import Recording, ReplayHost
 from tsuku_llm.probe import amd, probe
-from tsuku_llm.probe.machine import MachineKind
-from tsuku_llm.snapshot import Recording, ReplayHost
+from tsuku_llm.probe.facts.machine import MachineKind
 
 
 def slug(api: Api) -> str | None:

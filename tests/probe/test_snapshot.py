@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stub_drivers import LIBRARIES, StubDrivers
 
-from tsuku_llm.errors import SnapshotError
-from tsuku_llm.hardware import Api
-from tsuku_llm.host import Answers, ChildProgram, DriverAnswer, LocalHost
-from tsuku_llm.probe import probe
-from tsuku_llm.snapshot import (
+from tsuku_llm.ground.errors import SnapshotError
+from tsuku_llm.machine.hardware import Api
+from tsuku_llm.machine.host import Answers, ChildProgram, DriverAnswer, LocalHost
+from tsuku_llm.machine.snapshot import (
     SIZE_LIMIT,
     RecordingHost,
     ReplayHost,
     Scrubber,
     parse_recording,
 )
+from tsuku_llm.probe import probe
 
 PROGRAM = ChildProgram(Path("/nowhere"), "nothing", lambda environ, _scratch, _root: environ)
 

@@ -15,13 +15,13 @@ from support.stub_drivers import StubDrivers
 from support.tools import require_tool
 
 from tsuku_llm.config.keys import parse_probe_timeout, seconds_of
-from tsuku_llm.hardware import ApiState, Hardware, Libc
-from tsuku_llm.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.hardware import ApiState, Hardware, Libc
+from tsuku_llm.machine.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.snapshot import Recording, ReplayHost, parse_recording
 from tsuku_llm.probe import QUESTIONS, cpu, libc, platform_key, probe
-from tsuku_llm.probe.answers import broken, is_absence, not_asked
 from tsuku_llm.probe.assemble import parse_os_release
+from tsuku_llm.probe.facts.answers import broken, is_absence, not_asked
 from tsuku_llm.probe.worker import elf
-from tsuku_llm.snapshot import Recording, ReplayHost, parse_recording
 
 
 def put(root: Path, **files: str | bytes) -> Path:
@@ -122,7 +122,7 @@ def test_the_interpreters_own_library_counts_if_no_other_is_known() -> None:
 def test_this_machines_libstdcxx_is_found_without_loading_it() -> None:
     require_tool("gcc")  # which comes with libstdc++
     code = (
-        "from tsuku_llm.host import LocalHost; from tsuku_llm.probe import probe; "
+        "from tsuku_llm.machine.host import LocalHost; from tsuku_llm.probe import probe; "
         "print(probe(LocalHost()).libstdcxx, 'libstdc++' in open('/proc/self/maps').read())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,10 +10,10 @@ from support.fake_roots import ICD, with_icd
 from support.stub_drivers import StubDrivers, build
 from support.tools import require_library
 
-from tsuku_llm.hardware import Api, ApiState, Evidence, GpuKind
-from tsuku_llm.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind
+from tsuku_llm.machine.host import DriverAnswer, LocalHost
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.machine import MachineKind
+from tsuku_llm.probe.facts.machine import MachineKind
 from tsuku_llm.probe.vulkan import RawVulkan, parse
 from tsuku_llm.probe.worker import icd
 

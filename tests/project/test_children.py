@@ -11,26 +11,32 @@ from pathlib import Path
 import pytest
 
 import tsuku_llm
-from tsuku_llm import children
+from tsuku_llm.ground.processes import children
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 
 STARTS = {
-    ("tsuku_llm/children.py", "subprocess.Popen"): "the one place for all others",
-    ("tsuku_llm/children.py", "subprocess.run"): "the one place for all others",
-    ("tsuku_llm/launch/replace_process.py", "os.execve"): "takes the environment from there",
-    ("tsuku_llm/operations/fleet.py", "ansible_runner"): "takes the environment from there",
+    ("tsuku_llm/ground/processes/children.py", "subprocess.Popen"): "the one place for all others",
+    ("tsuku_llm/ground/processes/children.py", "subprocess.run"): "the one place for all others",
+    ("tsuku_llm/launch/run/replace_process.py", "os.execve"): "takes the environment from there",
+    ("tsuku_llm/steps/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
     ("tsuku_llm/cli/commands/config.py", "click.edit"): "takes the environment from there",
     ("tsuku_llm/probe/worker/libc.py", "subprocess.run"): "a child of ours: the system's loader",
-    ("tsuku_llm/bundle_start.py", "subprocess.run"): "runs without the package: -I, and below",
-    ("tsuku_llm/bundle_start.py", "subprocess.call"): "runs without the package: -I, and below",
+    (
+        "tsuku_llm/steps/program/bundle_start.py",
+        "subprocess.run",
+    ): "runs without the package: -I, and below",
+    (
+        "tsuku_llm/steps/program/bundle_start.py",
+        "subprocess.call",
+    ): "runs without the package: -I, and below",
 }
 """Every place that starts a process, and why it may."""
 
 IN_CALLERS_FOLDER = {
-    "tsuku_llm/operations/background.py": "the supervisor: its server's arguments are the user's",
-    "tsuku_llm/launch/supervise.py": "the plan of a start says where the server runs",
-    "tsuku_llm/launch/child.py": "the plan of a start says where the server runs",
+    "tsuku_llm/steps/servers/background.py": "the supervisor: the server's arguments are a user's",
+    "tsuku_llm/launch/run/supervise.py": "the plan of a start says where the server runs",
+    "tsuku_llm/launch/ask/child.py": "the plan of a start says where the server runs",
     "tsuku_publish/secrets.py": "git gets the folder that the user names",
 }
 """The calls that leave a child in a folder that the caller chose, or may have chosen."""
@@ -123,7 +129,7 @@ def test_N02_only_listed_places_choose_a_callers_folder() -> None:
 
 def test_N02_each_python_is_isolated() -> None:
     # Shown to the user, or written into a unit: no child of ours.
-    shown = {"tsuku_llm/cli/background.py"}
+    shown = {"tsuku_llm/cli/services/background.py"}
     for name, tree in sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.List | ast.Tuple) and node.elts and name not in shown:

@@ -9,13 +9,13 @@ import click
 import pytest
 from support.help_texts import HEADING, PROGRAMS, help_texts
 
-import tsuku_llm.errors
+import tsuku_llm.ground.errors
 from ci.faultlab.rows import load_rows
 from tsuku_llm import __version__
-from tsuku_llm.cli.table import PROGRAM
+from tsuku_llm.catalog.manifest import Release, Variant, parse_release
+from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.config.keys import KEYS
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.manifest import Release, Variant, parse_release
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]
@@ -157,19 +157,19 @@ def as_table(release: Release) -> str:
 def test_the_table_of_exit_codes_matches_the_error_tree() -> None:
     of_errors = {
         error.exit_code
-        for error in vars(tsuku_llm.errors).values()
+        for error in vars(tsuku_llm.ground.errors).values()
         if isinstance(error, type) and issubclass(error, TsukuError)
     }
     listed = {int(code) for row in rows(section("Exit codes")) for code in row[0].split(",")}
     assert listed == of_errors | {0, 1, 129, 143}
 
 
-def test_the_architecture_names_every_module() -> None:
+def test_the_architecture_names_every_room() -> None:
     package = ROOT / "installer" / "tsuku_llm"
-    sources = [path for path in package.iterdir() if path.suffix in ("", ".py")]
-    modules = {path.stem for path in sources if not path.name.startswith("_")}
+    sources = [*package.glob("*.py"), *(path.parent for path in package.glob("*/__init__.py"))]
+    rooms = {path.stem for path in sources if not path.name.startswith("_")}
     text = text_of(ROOT / "docs" / "architecture.md")
-    assert {row[0].strip("`") for row in rows(text)} == modules
+    assert {row[0].strip("`") for row in rows(text)} == rooms
 
 
 # --- the table of faults -----------------------------------------------------------------

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import tsuku_llm.errors
+import tsuku_llm.ground.errors
 import tsuku_publish.errors
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.hardware import ApiState
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.machine.hardware import ApiState
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text("utf-8")
@@ -22,7 +22,7 @@ def section(heading: str) -> str:
 
 
 def errors() -> dict[str, type[TsukuError]]:
-    modules = (tsuku_llm.errors, tsuku_publish.errors)
+    modules = (tsuku_llm.ground.errors, tsuku_publish.errors)
     values = [value for module in modules for value in vars(module).values()]
     found = [each for each in values if isinstance(each, type) and issubclass(each, TsukuError)]
     return {error.slug: error for error in found}

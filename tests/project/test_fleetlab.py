@@ -7,10 +7,10 @@ import pytest
 from ci.fleetlab.company import offered, release
 from ci.fleetlab.fleet import FRAIL, HOSTS, SNAPSHOTS, Expected
 from ci.fleetlab.plays import outcomes
-from tsuku_llm.manifest import parse_release
+from tsuku_llm.catalog.manifest import parse_release
+from tsuku_llm.choose.selection import Request, select
+from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
-from tsuku_llm.selection import Request, select
-from tsuku_llm.snapshot import ReplayHost
 from tsuku_llm.trust import VerifiedBytes
 
 

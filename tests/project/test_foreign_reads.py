@@ -1,4 +1,4 @@
-"""Everything that others made is read by ``tsuku_llm.foreign``; nothing else reads unbounded."""
+"""Everything that others made is read by ``ground.foreign``; nothing else reads unbounded."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import pytest
 INSTALLER = Path(__file__).parents[2] / "installer"
 
 ALLOWED = {
-    "tsuku_llm.files": "files of our own store: no links, the owner is checked, with a limit",
-    "tsuku_llm.folders": "folders, without following a link",
+    "tsuku_llm.ground.files": "files of our own store: no links, an owner that is checked, a limit",
+    "tsuku_llm.ground.folders": "folders, without following a link",
     "tsuku_llm.store": "the same; a version's files are hashed in pieces",
     "tsuku_llm.archive": "in pieces, within the budget of the archive; nothing that may block",
-    "tsuku_llm.fetch.partial": "our own partial downloads, opened for writing, in pieces",
-    "tsuku_llm.fetch.stream": "the same, for the thread that unpacks",
-    "tsuku_llm.fetch.transfer": "each piece is counted against the signed size",
-    "tsuku_llm.fetch.sequential": "a method of our own download",
-    "tsuku_llm.fetch.beginnings": "ends after the length that was asked for",
-    "tsuku_llm.fetch.small_files": "ends with an error after the limit",
-    "tsuku_llm.fetch.http_get": "the same, for a token",
-    "tsuku_llm.fetch.connections": "bytes that OpenSSL has in its memory",
+    "tsuku_llm.fetch.artifacts.partial": "our own partial downloads, opened for writing, in pieces",
+    "tsuku_llm.fetch.artifacts.stream": "the same, for the thread that unpacks",
+    "tsuku_llm.fetch.artifacts.transfer": "each piece is counted against the signed size",
+    "tsuku_llm.fetch.artifacts.sequential": "a method of our own download",
+    "tsuku_llm.fetch.artifacts.beginnings": "ends after the length that was asked for",
+    "tsuku_llm.fetch.places.small_files": "ends with an error after the limit",
+    "tsuku_llm.fetch.http.http_get": "the same, for a token",
+    "tsuku_llm.fetch.http.connections": "bytes that OpenSSL has in its memory",
     "tsuku_llm.probe.worker": "a child that the parent ends, of the standard library alone; capped",
-    "tsuku_llm.bundle_start": "part of the bundle that it reads, of the standard library alone",
-    "tsuku_llm.launch.fingerprint._opened": "a device node that is opened and closed",
-    "tsuku_llm.launch.life_sampling._error_of": "the same",
+    "tsuku_llm.steps.program.bundle_start": "part of the bundle that it reads",
+    "tsuku_llm.launch.plan.fingerprint._opened": "a device node that is opened and closed",
+    "tsuku_llm.launch.gpu.life_sampling._error_of": "the same",
     "tsuku_llm.instances.log.open_log": "opened for writing",
     "tsuku_llm.config.editing._write": "opened for writing",
     "tsuku_llm.cli": "the user's answer, and the null device",
-    "tsuku_llm.operations.copy_facts": "the records of this program's own installation",
-    "tsuku_llm.operations.own_wheel._recorded_files": "the same",
-    "tsuku_llm.operations.bundle._own_lock": "a file of this package",
-    "tsuku_llm.operations.renewed.StagedCopy.commit": "scripts that pip has just made",
-    "tsuku_llm.operations.which.lacks_https": "a file of a verified build, mapped",
+    "tsuku_llm.steps.program.copy_facts": "the records of this program's own installation",
+    "tsuku_llm.steps.bundle.own_wheel._recorded_files": "the same",
+    "tsuku_llm.steps.bundle.bundle._own_lock": "a file of this package",
+    "tsuku_llm.steps.program.renewed.StagedCopy.commit": "scripts that pip has just made",
+    "tsuku_llm.steps.choosing.which.lacks_https": "a file of a verified build, mapped",
     "tsuku_publish.building": "compilers and tools that the publisher chose; files of this package",
     "tsuku_publish.packing": "in pieces, up to the size that was measured",
     "tsuku_publish.hosting": "ends with an error after the limit",
@@ -133,7 +133,7 @@ READS = [read for name, source in modules() for read in reads_in(source, name)]
 
 def test_N06_nothing_else_reads_without_a_bound() -> None:
     others = [f"{name}:{line}" for name, line in READS if reason(name) is None]
-    assert not others, "read it with tsuku_llm.foreign, or say why it is bounded"
+    assert not others, "read it with tsuku_llm.ground.foreign, or say why it is bounded"
 
 
 def test_every_reason_is_still_needed() -> None:

@@ -20,19 +20,20 @@ from support import schemas
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
-from tsuku_llm.archive import Aside, Budget, gzips, place, unpack
-from tsuku_llm.archive.budget import MEMBERS, Spending
-from tsuku_llm.archive.gzips import GzipReader
+from tsuku_llm.archive import Aside, Budget, place, unpack
+from tsuku_llm.archive.formats import gzips
+from tsuku_llm.archive.formats.budget import MEMBERS, Spending
+from tsuku_llm.archive.formats.gzips import GzipReader
+from tsuku_llm.archive.formats.tars import _pax, tar_members
+from tsuku_llm.archive.formats.zip_directory import read_directory
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
-from tsuku_llm.archive.tars import _pax, tar_members
-from tsuku_llm.archive.zip_directory import read_directory
-from tsuku_llm.errors import UnsafeArchive
-from tsuku_llm.hardware import Hardware
-from tsuku_llm.launch.log import LogReader
+from tsuku_llm.ground.errors import UnsafeArchive
+from tsuku_llm.ground.tree_entry import FileEntry
+from tsuku_llm.launch.ask.log import LogReader
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.machine.snapshot import ReplayHost, parse_recording
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.worker import elf
-from tsuku_llm.snapshot import ReplayHost, parse_recording
-from tsuku_llm.tree_entry import FileEntry
 from tsuku_llm.trust import decode_json
 
 WIDE = Budget(1 << 40, 1 << 20)
@@ -330,19 +331,19 @@ def test_S08_signed_json_is_decoded_in_proportion() -> None:
 
 LONG = {
     "S40_a_loader_s_message": (
-        "from tsuku_llm.probe.answers import is_absence\n"
+        "from tsuku_llm.probe.facts.answers import is_absence\n"
         "for text in ('x' * 4_000_000, 'x:' * 2_000_000, 'loading shared library ' * 100_000):\n"
         "    assert not is_absence('libcuda.so.1', text)\n"
     ),
     "S08_a_heading_in_blank_lines": (
-        "from tsuku_llm.launch.devices import has_list, parse_devices\n"
+        "from tsuku_llm.launch.plan.devices import has_list, parse_devices\n"
         "for text in ('\\n' * 65_536, '-' * 65_536, 'a ' * 32_768, 'Available devices:\\nx: a' + "
         "' ' * 65_000 + 'b'):\n"
         "    parse_devices(text), has_list(text)\n"
     ),
     "S08_a_server_s_last_words": (
-        "from tsuku_llm.launch.diagnosis import diagnose\n"
-        "from tsuku_llm.launch.child import LastWords\n"
+        "from tsuku_llm.launch.failed.diagnosis import diagnose\n"
+        "from tsuku_llm.launch.ask.child import LastWords\n"
         "for text in ('x' * 65_536, 'load failed to open ' * 3_200, 'ggerror' * 9_000,\n"
         "             'error ' * 160 + '\\n', 'error: a.so: ' * 76 + '\\n', 'failed x\\n'):\n"
         "    words = LastWords()\n"
@@ -351,14 +352,14 @@ LONG = {
         "    diagnose(1, words.text())\n"
     ),
     "S08_a_line_of_a_log": (
-        "from tsuku_llm.launch.log import LogReader\n"
+        "from tsuku_llm.launch.ask.log import LogReader\n"
         "reader = LogReader()\n"
         "for _ in range(2_000):\n"
         "    reader.feed(b'x' * 4_095 + b'\\n')\n"
     ),
     "S08_a_web_page_without_a_title": (
-        "from tsuku_llm.fetch.http_get import check_no_page\n"
-        "from tsuku_llm.errors import BodyError\n"
+        "from tsuku_llm.fetch.http.http_get import check_no_page\n"
+        "from tsuku_llm.ground.errors import BodyError\n"
         "try:\n"
         "    check_no_page(b'<html' + b'<title' * 170_000, 'https://h.test/')\n"
         "except BodyError:\n"

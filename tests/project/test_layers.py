@@ -12,470 +12,137 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "installer" / "tsuku_llm"
 
-VALUES = frozenset({"backends", "errors", "hardware", "manifest", "requirements"})
-
-MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset({"_version", "api"}),
-    "__main__": frozenset({"cli"}),
-    "_version": frozenset(),
-    "errors": frozenset(),
-    "foreign": frozenset(),
-    "backends": frozenset(),
-    "clock": frozenset(),
-    "packages": frozenset({"backends"}),
-    "own_copy": frozenset(),
-    "process": frozenset(),
-    "children": frozenset({"errors", "foreign", "ownership"}),
-    "records": frozenset(),
-    "safe_text": frozenset({"secret"}),
-    "secret": frozenset(),
-    "tree_entry": frozenset(),
-    "hardware": frozenset(),
-    "system_limits": frozenset({"errors"}),
-    "driver_child": frozenset({"errors", "system_limits"}),
-    "disk": frozenset({"errors", "system_limits"}),
-    "embedded": frozenset({"manifests"}),
-    "revocations": frozenset({"disk", "files", "embedded", "errors", "records"}),
-    "metadata_status": frozenset({"disk", "files", "embedded", "errors", "revocations", "records"}),
-    "files": frozenset({"disk", "errors", "ownership"}),
-    "ownership": frozenset({"disk", "errors"}),
-    "folders": frozenset({"disk", "files", "errors", "ownership"}),
-    "local_host": frozenset({"children", "driver_child", "errors"}),
-    "host": frozenset({"driver_child", "errors", "local_host"}),
-    "snapshot": frozenset({"errors", "files", "host"}),
-    "probe": frozenset({"backends", "errors", "hardware", "host", "local_host", "packages"})
-    | {"system_limits"},
-    "trust": frozenset({"errors"}),
-    "requirements": frozenset(),
-    "manifest": frozenset({"backends", "errors", "requirements", "safe_text", "tree_entry"})
-    | {"trust"},
-    "catalog": frozenset(
-        {"clock", "config", "disk", "files", "embedded", "errors", "folders", "manifest"}
-    )
-    | {"revocations", "metadata_status", "trust"},
-    "mirror_folder": frozenset({"catalog", "disk", "errors", "files", "folders", "manifest"})
-    | {"records"},
-    "cards": frozenset({"hardware"}),
-    "fitting": VALUES | {"cards"},
-    "combinations": VALUES | {"cards", "fitting"},
-    "selection": VALUES | {"cards", "combinations", "fitting"},
-    "chain": VALUES | {"fitting", "packages", "selection"},
-    # A bundle is one file of a mirror's layout, and ``file:`` URLs lead into it.
-    "bundle_file": frozenset({"archive", "disk", "errors", "files", "folders", "records"}),
-    "bundle_sbom": frozenset(),
-    # A program of its own: it runs where this package is not installed yet, with modules that need
-    # nothing but Python.
-    "bundle_start": frozenset({"errors", "files", "ownership"}),
-    "program_wheels": frozenset(),
-    "fetch": frozenset(
-        {"_version", "clock", "config", "disk", "errors", "files", "manifest", "safe_text"}
-    )
-    | {"bundle_file", "children", "records", "secret"},
-    "archive": frozenset({"backends", "disk", "errors", "manifest", "tree_entry"}),
-    "store": frozenset({"disk", "errors", "files", "folders", "ownership", "process", "records"})
-    | {"tree_entry"},
-    "launch": frozenset(
-        {"backends", "clock", "errors", "packages", "process", "records", "system_limits"}
-    )
-    | {"children", "safe_text", "secret"},
-    "instances": frozenset({"disk", "errors", "files", "folders", "launch", "process", "records"})
-    | {"safe_text", "store"},
-    "model_caches": frozenset({"launch"}),
-    "operations": VALUES
-    | {"archive", "catalog", "chain", "fetch", "host", "launch", "model_caches", "probe"}
-    | {"children", "combinations"}
-    | {"_version", "clock", "config", "disk", "driver_child", "files", "folders", "instances"}
-    | {"bundle_file", "bundle_sbom", "bundle_start", "program_wheels"}
-    | {"local_host", "mirror_folder", "own_copy"}
-    | {"metadata_status", "ownership", "process", "records", "revocations", "safe_text"}
-    | {"secret"}
-    | {"fitting", "selection", "snapshot", "store", "tree_entry", "trust"},
-    "config": frozenset({"backends", "disk", "errors", "files", "ownership", "safe_text"}),
-    "api": frozenset({"config", "errors", "hardware", "instances", "operations", "store"})
-    | {"system_limits"},
-    "cli": VALUES
-    | {"_version", "catalog", "chain", "config", "embedded", "files", "host", "instances"}
-    | {"launch", "local_host", "metadata_status", "mirror_folder", "model_caches", "operations"}
-    | {"own_copy"}
-    | {"children", "ownership"}
-    | {"revocations", "safe_text", "secret", "selection"}
-    | {"snapshot", "store", "system_limits"},
-}
-"""Which units (modules or subpackages of tsuku_llm) each unit may import, at any place."""
-
-EVERYWHERE = frozenset({"__init__", "foreign"})
-"""What each module may import: the package itself, and the bounded reads of foreign bytes."""
-
-OPERATIONS: dict[str, frozenset[str]] = {
-    # what every operation may use
-    "session": frozenset(),
-    "state_notes": frozenset(),
-    "prefetch": frozenset({"session"}),
-    "credentials": frozenset({"session"}),
-    "update_notice": frozenset({"session"}),
-    "caches": frozenset({"session"}),
-    "warming": frozenset({"caches", "session"}),
-    "temporary": frozenset(),
-    "revocation": frozenset({"session"}),
-    "staying": frozenset({"session"}),
-    "acceptance": frozenset(),
-    "speed_notes": frozenset(),
-    "names": frozenset({"session"}),
-    "editing": frozenset({"names", "session"}),
-    "which": frozenset({"names", "session"}),
-    # decisions and answers: they read, and change nothing but notes
-    "held_builds": frozenset(),
-    "choice": frozenset({"acceptance", "held_builds", "revocation", "session", "staying"}),
-    "device_check": frozenset({"session", "state_notes"}),
-    "placing": frozenset({"device_check", "fitting"}),
-    "doctor": frozenset(
-        {"caches", "choice", "copy_facts", "names", "revocation", "session", "staying", "which"}
+ROOMS = {
+    "__init__": "",
+    "_version": "",
+    "cli.words": "",
+    "ground": "",
+    "ground.processes": "",
+    "launch": "",
+    "probe.worker": "",
+    "store.records": "",
+    "trust": "",
+    "cli.terminal": "cli.words ground.processes",
+    "fetch.http": "ground.processes",
+    "machine": "ground.processes",
+    "store": "ground.processes store.records",
+    "config": "machine",
+    "launch.plan": "machine",
+    "probe.facts": "machine",
+    "catalog": "config machine trust",
+    "launch.ask": "ground.processes launch.plan",
+    "probe": "machine probe.facts",
+    "archive.formats": "catalog",
+    "choose": "catalog machine",
+    "launch.failed": "launch.ask launch.plan machine",
+    "launch.memory": "launch.ask launch.plan",
+    "archive": "archive.formats catalog machine",
+    "choose.chain": "catalog choose machine",
+    "fetch.places": "archive.formats catalog config fetch.http ground.processes",
+    "launch.gpu": "ground.processes launch.ask launch.memory launch.plan machine",
+    "model_caches": "launch.memory",
+    "fetch.artifacts": "catalog config fetch.http fetch.places",
+    "instances": "ground.processes launch.gpu launch.plan store",
+    "launch.run": "ground.processes launch.ask launch.failed launch.gpu launch.plan machine",
+    "fetch": "catalog fetch.artifacts fetch.http fetch.places",
+    "steps": "catalog config fetch ground.processes machine probe store",
+    "steps.choosing": (
+        "archive catalog choose choose.chain config launch.plan launch.run machine probe "
+        "steps store store.records"
     ),
-    "explain": frozenset({"caches", "choice", "device_check", "fitting", "session", "staying"})
-    | {"which"},
-    "fitting": frozenset({"device_check"}),
-    "models": frozenset({"explain", "session", "which"}),
-    "downloads": frozenset({"session", "which"}),
-    "reuse": frozenset(),
-    "consent": frozenset({"choice", "reuse", "session"}),
-    "copy_facts": frozenset(),
-    "renewed": frozenset(),
-    "signed_program": frozenset(),
-    "self_update": frozenset(
-        {"choice", "copy_facts", "refresh", "renewed", "session", "signed_program"}
+    "steps.drivers": (
+        "choose launch.failed launch.gpu launch.memory launch.plan launch.run machine probe "
+        "steps store store.records"
     ),
-    "service": frozenset(),
-    "verify": frozenset({"choice", "session", "versions"}),
-    "versions": frozenset({"revocation", "session", "temporary"}),
-    # operations with effects
-    "opening": frozenset({"prefetch", "session"}),
-    "background": frozenset({"revocation", "session"}),
-    "ensuring": frozenset({"background", "fallback", "install", "session"}),
-    "swapping": frozenset({"acceptance", "session", "speed_notes"}),
-    "server_trials": frozenset({"acceptance"}),
-    "unattended": frozenset({"acceptance", "choice", "server_trials", "session", "short_start"})
-    | {"speed_notes", "update"},
-    "watching": frozenset({"serve", "session", "speed_notes", "swapping"}) | {"version_start"},
-    "short_start": frozenset({"session", "state_notes", "version_start"}),
-    "bench": frozenset({"choice", "consent", "install", "refresh", "session", "short_start"})
-    | {"speed_notes", "versions", "which"},
-    "build_version": frozenset({"caches", "choice", "consent", "reuse", "session", "temporary"}),
-    "fallback": frozenset({"choice", "consent", "install", "session", "state_notes", "which"}),
-    "own_build": frozenset({"build_version", "caches", "session", "temporary"}),
-    "from_source": frozenset({"caches", "copy_facts", "own_build", "session"}),
-    "install": frozenset({"build_version", "choice", "consent", "refresh", "revocation", "session"})
-    | {"staying", "temporary", "which"},
-    "maintenance": frozenset({"caches", "revocation", "session", "versions", "which"}),
-    "places": frozenset({"session"}),
-    "fleet": frozenset({"copy_facts", "session"}),
-    "refresh": frozenset({"choice", "places", "revocation", "session"}),
-    "mirror_choice": frozenset({"session"}),
-    "own_wheel": frozenset({"copy_facts"}),
-    "bundle_choice": frozenset({"choice", "mirror_choice", "revocation", "session"}),
-    "bundle": frozenset({"bundle_choice", "choice", "mirror", "own_wheel", "refresh", "session"})
-    | {"signed_program"},
-    "bundle_install": frozenset({"install", "revocation", "session"}),
-    "mirror": frozenset({"choice", "mirror_choice", "refresh", "reuse", "session"}),
-    "registry_mirror": frozenset({"choice", "mirror", "mirror_choice", "refresh", "session"}),
-    "recovery": frozenset(
-        {"choice", "consent", "fallback", "install", "session", "state_notes", "temporary"}
+    "steps.metadata": (
+        "archive.formats catalog config fetch fetch.http fetch.places ground.processes steps "
+        "steps.choosing trust"
     ),
-    "repository": frozenset({"refresh", "session"}),
-    "serve": frozenset({"fallback", "recovery", "session", "state_notes", "temporary"})
-    | {"version_start"},
-    "version_start": frozenset({"caches", "device_check", "downloads", "fitting", "placing"})
-    | {"revocation"}
-    | {"session", "state_notes", "swapping", "update_notice", "warming", "which"},
-    "tools": frozenset({"caches", "fallback", "revocation"})
-    | {"session", "state_notes", "version_start", "which"},
-    "update": frozenset({"choice", "consent", "install", "refresh", "revocation", "session"})
-    | {"staying", "temporary", "update_notice"},
+    "steps.program": "catalog ground.processes machine steps steps.choosing steps.metadata store",
+    "steps.fleet": "ground.processes machine steps steps.program",
+    "steps.install": (
+        "archive catalog choose config fetch fetch.http fetch.places ground.processes "
+        "instances launch.failed launch.plan launch.run machine probe steps steps.choosing "
+        "steps.drivers steps.metadata steps.program store store.records"
+    ),
+    "steps.mirror": (
+        "catalog choose config fetch fetch.artifacts fetch.http fetch.places machine probe "
+        "steps steps.choosing steps.install steps.metadata trust"
+    ),
+    "steps.serve": (
+        "choose ground.processes instances launch.ask launch.failed launch.gpu launch.memory "
+        "launch.plan launch.run machine model_caches probe steps steps.choosing steps.drivers "
+        "steps.install steps.metadata store.records"
+    ),
+    "steps.bundle": (
+        "catalog choose fetch fetch.http fetch.places machine probe steps steps.choosing "
+        "steps.metadata steps.mirror steps.program"
+    ),
+    "steps.report": (
+        "catalog choose choose.chain config fetch launch.ask launch.memory launch.plan "
+        "launch.run machine model_caches probe steps steps.choosing steps.drivers "
+        "steps.install steps.metadata steps.program steps.serve store store.records"
+    ),
+    "steps.servers": (
+        "config ground.processes instances launch.ask launch.plan launch.run steps "
+        "steps.choosing steps.drivers steps.install steps.serve store store.records"
+    ),
+    "api": (
+        "config instances machine steps steps.choosing steps.install steps.report "
+        "steps.servers store.records"
+    ),
+    "cli.documents": (
+        "choose.chain config launch.memory launch.plan machine steps.drivers steps.install "
+        "steps.report steps.servers store"
+    ),
+    "cli.render": (
+        "catalog choose choose.chain cli.documents cli.terminal cli.words config fetch.places "
+        "launch.memory machine steps.bundle steps.choosing steps.drivers steps.fleet "
+        "steps.install steps.metadata steps.mirror steps.program steps.report steps.serve "
+        "store store.records"
+    ),
+    "cli": (
+        "catalog cli.render cli.terminal cli.words config ground.processes instances "
+        "launch.plan machine model_caches steps steps.choosing steps.program store "
+        "store.records"
+    ),
+    "cli.render.services": (
+        "cli.documents cli.render cli.terminal instances launch.plan steps.serve steps.servers"
+    ),
+    "__main__": "cli",
+    "cli.services": (
+        "cli.render.services cli.terminal ground.processes instances launch.plan steps "
+        "steps.serve steps.servers"
+    ),
+    "cli.commands": (
+        "catalog cli cli.render cli.render.services cli.services cli.terminal cli.words "
+        "config ground.processes launch.plan machine steps steps.bundle steps.choosing "
+        "steps.fleet steps.install steps.metadata steps.mirror steps.program steps.report "
+        "steps.serve steps.servers"
+    ),
 }
+"""Which rooms (folders of tsuku_llm, or modules at its top) each room may import, at any place.
 
+Each row names only rooms of rows above it. Within a room its modules may import each other, but not
+in a circle.
+"""
 
-EFFECTS = frozenset(
-    {
-        "background",
-        "bench",
-        "build_version",
-        "bundle",
-        "bundle_install",
-        "ensuring",
-        "fallback",
-        "from_source",
-        "fleet",
-        "install",
-        "maintenance",
-        "mirror",
-        "own_build",
-        "recovery",
-        "refresh",
-        "registry_mirror",
-        "renewed",
-        "repository",
-        "self_update",
-        "serve",
-        "server_trials",
-        "short_start",
-        "tools",
-        "unattended",
-        "update",
-        "version_start",
-        "watching",
-    }
-)
-"""The operations that change what is installed, known or published, or that run a build."""
+EVERYWHERE = frozenset({"__init__", "_version", "ground"})
+"""The rooms that each room may import."""
 
-BUILT_ON_EFFECTS = {
-    "from_source": "compiles a build, and installs it as one of the user's own",
-    "own_build": "describes the machine in its receipt as the build of a version does",
-    "install": "refreshes the metadata, and builds the version",
-    "update": "is a refresh and an install",
-    "serve": "falls back to another variant, and moves to a better one",
-    "recovery": "installs the better variant, as fallback would",
-    "fallback": "installs the next variant",
-    "bench": "installs and starts each variant",
-    "short_start": "is a start that ends when it was seen",
-    "unattended": "is an update, and starts what it has to judge",
-    "ensuring": "installs a build if there is none, and starts a server in the background",
-    "watching": "is serve, with a name and a record",
-    "repository": "fetches the metadata of the repository that it adds",
-    "bundle": "fetches the newest metadata, as a mirror does",
-    "bundle_install": "is an install from one file",
-    "mirror": "fetches the newest metadata of the repository that it copies",
-    "registry_mirror": "is a mirror in another place",
-    "tools": "plans in a dry run what serve would start",
-    "self_update": "changes a copy of the packages, which then takes their place",
-}
-"""The only operations that may import another operation with effects, and why."""
+MOST_MODULES = 12
+"""The most modules that may lie flat in a folder."""
 
-FETCH: dict[str, frozenset[str]] = {
-    "failures": frozenset(),
-    "limits": frozenset(),
-    "pieces": frozenset(),
-    "progress": frozenset(),
-    "proxies": frozenset(),
-    "race": frozenset(),
-    "segments": frozenset(),
-    "tls": frozenset(),
-    "urls": frozenset(),
-    "connections": frozenset({"limits", "race", "tls"}),
-    "transport": frozenset({"connections", "failures", "limits", "proxies", "race", "tls", "urls"}),
-    "mirrors": frozenset({"urls"}),
-    "registry_login": frozenset({"urls"}),
-    "network": frozenset({"limits", "registry_login", "transport", "urls"}),
-    "http_get": frozenset({"failures", "network", "registry_login", "urls"}),
-    "registry": frozenset({"mirrors", "network", "small_files"}),
-    "registry_push": frozenset({"failures", "http_get", "mirrors", "network", "registry"})
-    | {"retries", "urls"},
-    "retries": frozenset({"failures", "limits", "network", "urls"}),
-    "pip_index": frozenset({"network", "urls"}),
-    "beginnings": frozenset({"failures", "http_get", "network", "retries", "urls"}),
-    "small_files": frozenset({"failures", "http_get", "network", "retries", "urls"}),
-    "partial": frozenset({"segments", "urls"}),
-    "stream": frozenset(),
-    "transfer": frozenset({"http_get", "network", "partial", "pieces", "progress", "retries"})
-    | {"segments", "stream", "urls"},
-    "parallel": frozenset({"failures", "http_get", "partial", "pieces", "retries", "segments"})
-    | {"transfer"},
-    "sequential": frozenset({"failures", "http_get", "pieces", "pip_index", "retries"})
-    | {"small_files", "transfer", "urls"},
-    "download": frozenset(
-        {"mirrors", "network", "parallel", "partial", "progress", "sequential", "stream"}
-    )
-    | {"transfer", "urls"},
-}
-
-
-TRANSPORT_OF_FETCH = ("transport", "connections", "race", "tls", "network", "proxies")
-"""The modules of ``fetch`` that talk to a host."""
-
-DISK_OF_FETCH = {"download", "parallel", "partial", "segments", "sequential", "transfer"}
-"""The modules of ``fetch`` that know which bytes of a file are there: no host is their concern."""
-
-INSIDE: dict[str, Mapping[str, AbstractSet[str]]] = {
-    "operations": OPERATIONS,
-    "fetch": FETCH,
-    "launch": {
-        # Pure: they decide, and read or ask nothing.
-        "causes": set(),
-        "causes_arguments": {"causes"},
-        "causes_gpu": {"causes"},
-        "causes_model": {"causes"},
-        "causes_system": {"causes"},
-        "devices": set(),
-        "driver_caches": set(),
-        "last_words": set(),
-        "log": set(),
-        "memory_options": {"wishes"},
-        "model_header": set(),
-        "need": {"memory_options", "model_header"},
-        "fit": {"memory_options", "need", "report"},
-        "addresses": set(),
-        "report": {"addresses"},
-        "diagnosis": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-        | {"last_words"},
-        "wishes": set(),
-        "card_speeds": set(),
-        "placement": {"card_speeds", "devices", "need", "report"},
-        "verdict": {"report"},
-        "life": {"report"},
-        "gpu_use": {"devices", "log", "report", "wishes"},
-        # They look at the machine, or ask it.
-        "fingerprint": set(),
-        "gguf": {"model_header"},
-        "main_memory": {"fit"},
-        "fit_tool": {"child", "memory_options", "need", "planning"},
-        "nvml_worker": set(),
-        "secret_arguments": set(),
-        "planning": {"addresses", "report", "secret_arguments"},
-        "speed": {"addresses", "health"},
-        "child": {"last_words", "planning"},
-        "health": {"addresses", "log", "planning"},
-        "canary": {"addresses", "report", "health", "wishes"},
-        "warm_up": {"addresses", "canary", "health", "wishes"},
-        "nvml": {"card_speeds", "child", "placement", "planning", "report"},
-        "proc": {"gpu_use"},
-        "life_sampling": {
-            "addresses",
-            "canary",
-            "fingerprint",
-            "health",
-            "life",
-            "nvml",
-            "planning",
-            "proc",
-        }
-        | {"report", "wishes"},
-        "observation": {
-            "addresses",
-            "canary",
-            "devices",
-            "gguf",
-            "gpu_use",
-            "health",
-            "log",
-            "nvml",
-        }
-        | {"memory_options", "need", "planning", "proc", "report", "verdict", "wishes"},
-        "failure": {
-            "addresses",
-            "causes",
-            "diagnosis",
-            "health",
-            "last_words",
-            "planning",
-            "wishes",
-        },
-        "gate": {"causes", "child", "devices", "diagnosis", "failure", "last_words", "planning"},
-        # One start, and the threads around it.
-        "forwarding": set(),
-        "replace_process": {"failure", "planning"},
-        "supervise": {"causes", "child", "failure", "forwarding", "health", "planning"}
-        | {"replace_process"},
-        "monitor": {
-            "addresses",
-            "devices",
-            "gpu_use",
-            "health",
-            "life",
-            "life_sampling",
-            "log",
-            "nvml",
-        }
-        | {
-            "observation",
-            "planning",
-            "proc",
-            "report",
-            "supervise",
-            "verdict",
-            "warm_up",
-            "wishes",
-        },
-    },
-    "store": {
-        # What is on disk: files and their formats.
-        "in_use": set(),
-        "legacy": set(),
-        "receipt": set(),
-        "integrity": {"receipt"},
-        "installed": {"integrity", "receipt"},
-        "updates": {"receipt"},
-        "layout": {"in_use", "installed", "integrity", "receipt", "updates"},
-        "foreign": {"in_use", "installed", "integrity", "layout"},
-        # For a start: it reads, and loads nothing that writes.
-        "reader": {"foreign", "in_use", "installed", "integrity", "layout", "receipt"},
-        # What writes, from a lock to a commit.
-        "locks": {"layout"},
-        "staging": {"in_use", "integrity", "layout", "locks", "receipt"},
-        "reuse": {"installed", "integrity", "staging"},
-        "finalize": {"in_use", "integrity", "receipt", "reuse", "staging"},
-        "store": {"finalize", "foreign", "in_use", "installed", "integrity", "layout", "legacy"}
-        | {"locks", "reader", "receipt", "reuse", "staging", "updates"},
-    },
-    "catalog": {
-        "copies": set(),
-        "offered": set(),  # unverified names, to complete a word
-        "repositories": {"copies"},
-        "copy_store": {"copies", "repositories"},
-        "roots": {"copies", "copy_store", "repositories"},
-        "entries": set(),  # which releases a verified copy offers
-        "loading": {"copies", "copy_store", "entries", "repositories", "roots"},
-        # Only these two know python-tuf's updater.
-        "updater_state": {"copies", "roots"},
-        "refreshing": {"copies", "copy_store", "entries", "loading", "repositories", "roots"}
-        | {"updater_state"},
-    },
-    "chain": {
-        "links": set(),
-        "driver": {"links"},
-        "judging": {"driver", "links"},
-    },
-    "model_caches": {
-        # Pure: the names, and what belongs together.
-        "naming": set(),
-        "places": set(),
-        # They look into folders and files, and change nothing.
-        "walking": set(),
-        "files": {"walking"},
-        "grouping": {"files", "naming"},
-        "ollama": {"files", "places", "walking"},
-        "finding": {"files", "grouping", "naming", "ollama", "places", "walking"},
-    },
-    "instances": {
-        "idle": set(),
-        "loading": set(),
-        "log": set(),
-        "notify": set(),
-        "record": set(),
-        "swap": set(),
-        "folder": {"record", "swap"},
-    },
-}
-"""The same inside a unit: which of its other modules each module may import, at any place."""
+TOO_FULL = {"catalog": 14, "cli.commands": 14, "cli.render": 13, "probe.worker": 16}
+"""The rooms that still have more; the number may only fall."""
 
 PURE = {
-    "launch": {
-        "addresses",
-        "card_speeds",
-        "causes",
-        "causes_arguments",
-        "causes_gpu",
-        "causes_model",
-    }
-    | {
-        "causes_system",
-        "devices",
-        "diagnosis",
-        "fit",
-        "gpu_use",
-        "last_words",
-        "life",
-        "log",
-        "memory_options",
-    }
-    | {"model_header", "need", "placement", "report", "secret_arguments", "verdict", "wishes"},
+    "launch.failed": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
+    | {"diagnosis"},
+    "launch.gpu": {"gpu_use", "life", "verdict"},
+    "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
+    "launch.plan": {"addresses", "devices", "report", "secret_arguments", "wishes"},
+    "launch.ask": {"last_words", "log"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""
 
@@ -484,85 +151,61 @@ IO |= {"select", "tempfile", "threading", "time", "urllib"}
 
 PUBLISHER = Path(__file__).parents[2] / "installer" / "tsuku_publish"
 
-PUBLISHER_MAY_IMPORT: dict[str, frozenset[str]] = {
-    "__init__": frozenset(),
-    "__main__": frozenset({"cli", "tsuku_llm.cli"}),
-    "errors": frozenset({"tsuku_llm.errors"}),
-    # What others published, and what it holds.
-    "fatbin": frozenset({"errors"}),
-    "offload": frozenset({"errors"}),
-    "binaries": frozenset({"errors", "fatbin", "offload"}),
-    "facts": frozenset({"errors", "tsuku_llm.files"}),
-    "classify": frozenset({"binaries", "errors", "facts"}),
-    "contents": frozenset({"binaries", "errors", "tsuku_llm.files"})
-    | {"tsuku_llm.archive", "tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.tree_entry"},
-    "hosting": frozenset({"errors", "facts", "tsuku_llm.clock", "tsuku_llm.errors"})
-    | {"tsuku_llm.fetch"},
-    "attestations": frozenset({"classify", "errors", "facts", "hosting", "tsuku_llm.fetch"})
-    | {"tsuku_llm.files"},
-    "refresh": frozenset({"classify", "contents", "documents", "errors", "facts", "hosting"})
-    | {"packages", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest"},
-    # Release files, and the plan that names them.
-    "documents": frozenset({"classify", "contents", "errors", "facts"}),
-    "packages": frozenset({"contents", "documents", "errors", "facts"}),
-    "revoked": frozenset({"checking", "documents", "errors"})
-    | {"tsuku_llm.files", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "keys": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.trust"}),
-    "sightings": frozenset({"documents", "errors", "tsuku_llm.files", "tsuku_llm.trust"}),
-    "promoted": frozenset({"documents", "errors", "sightings", "tsuku_llm.files"}),
-    "plan": frozenset({"errors", "keys", "promoted", "revoked", "sightings"})
-    | {"tsuku_llm.files", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "releases": frozenset({"attestations", "classify", "contents", "documents", "errors", "facts"})
-    | {"packages", "plan", "promoted", "revoked", "sightings", "tsuku_llm.errors"}
-    | {"tsuku_llm.manifest", "tsuku_llm.trust"},
-    "isolated": frozenset(),
-    # Signatures, and the repository that they make.
-    "passphrases": frozenset({"errors"}),
-    "founding": frozenset({"errors", "folder", "keys", "signers"})
-    | {"tsuku_llm.errors", "tsuku_llm.files"},
-    "tokens": frozenset({"errors"}),
-    "signers": frozenset({"errors", "keys", "passphrases", "tokens"}),
-    "copies": frozenset({"errors", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.trust"}),
-    "checking": frozenset({"copies", "errors"})
-    | {"tsuku_llm.errors", "tsuku_llm.manifest", "tsuku_llm.revocations", "tsuku_llm.trust"},
-    "signing": frozenset({"copies", "documents", "errors", "plan", "sightings"})
-    | {"tsuku_llm.revocations", "tsuku_llm.trust"},
-    "folder": frozenset({"checking", "copies", "errors"})
-    | {"tsuku_llm.files", "tsuku_llm.errors", "tsuku_llm.ownership", "tsuku_llm.trust"},
-    "review": frozenset({"checking", "documents", "keys", "plan", "revoked", "signing"})
-    | {"tsuku_llm.revocations", "tsuku_llm.trust"},
-    "wheel": frozenset({"checking", "copies", "errors"})
-    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files", "tsuku_llm.trust"},
-    "ceremony": frozenset({"checking", "copies", "documents", "errors", "folder", "keys", "plan"})
-    | {"releases", "sightings", "signing", "tsuku_llm.files", "tsuku_llm.trust"},
-    "published": frozenset({"ceremony", "checking", "copies", "errors", "plan", "signing"})
-    | {"tsuku_llm.errors", "tsuku_llm.trust"},
-    "secrets": frozenset({"errors", "tsuku_llm.children"}),
-    "feed": frozenset({"attestations", "checking", "classify", "contents", "copies", "documents"})
-    | {"errors", "facts", "folder", "hosting", "plan", "refresh", "tsuku_llm.archive"}
-    | {"isolated", "tsuku_llm.children", "tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.files"}
-    | {"tsuku_llm.manifest", "tsuku_llm.safe_text"},
-    # Builds of one's own.
-    "packing": frozenset({"binaries", "errors", "tsuku_llm.archive", "tsuku_llm.backends"})
-    | frozenset({"tsuku_llm.disk", "tsuku_llm.files"})
-    | {"tsuku_llm.errors", "tsuku_llm.fetch", "tsuku_llm.manifest", "tsuku_llm.tree_entry"}
-    | {"tsuku_llm.trust"},
-    "building": frozenset({"binaries", "errors", "isolated", "packing", "tsuku_llm.children"})
-    | {"tsuku_llm.disk", "tsuku_llm.errors"}
-    | {"tsuku_llm.files", "tsuku_llm.packages", "tsuku_llm.safe_text", "tsuku_llm.tree_entry"},
-    # The rim: the client's own rules for arguments, answers and exit codes.
-    "cli": frozenset(
-        {"attestations", "building", "ceremony", "checking", "copies", "errors", "feed", "folder"}
-    )
-    | {"classify", "documents", "founding", "keys", "packing", "passphrases", "plan", "promoted"}
-    | {"published", "refresh"}
-    | {"releases", "review", "revoked", "secrets", "sightings", "signers", "signing", "wheel"}
-    | {"tsuku_llm.cli", "tsuku_llm.clock", "tsuku_llm.errors", "tsuku_llm.revocations"}
-    | {"tsuku_llm.safe_text"}
-    # The command that adds this program's own extra.
-    | {"tsuku_llm.operations", "tsuku_llm.own_copy"},
+PUBLISHER_MAY_IMPORT = {
+    "__init__": "",
+    "__main__": "cli",
+    "errors": "",
+    "fatbin": "errors",
+    "offload": "errors",
+    "binaries": "errors fatbin offload",
+    "facts": "errors",
+    "classify": "binaries errors facts",
+    "contents": "binaries errors",
+    "hosting": "errors facts",
+    "attestations": "classify errors facts hosting",
+    "refresh": "classify contents documents errors facts hosting packages",
+    "documents": "classify contents errors facts",
+    "packages": "contents documents errors facts",
+    "revoked": "checking documents errors",
+    "keys": "errors",
+    "sightings": "documents errors",
+    "promoted": "documents errors sightings",
+    "plan": "errors keys promoted revoked sightings",
+    "releases": (
+        "attestations classify contents documents errors facts packages plan promoted revoked "
+        "sightings"
+    ),
+    "isolated": "",
+    "passphrases": "errors",
+    "founding": "errors folder keys signers",
+    "tokens": "errors",
+    "signers": "errors keys passphrases tokens",
+    "copies": "errors",
+    "checking": "copies errors",
+    "signing": "copies documents errors plan sightings",
+    "folder": "checking copies errors",
+    "review": "checking documents keys plan revoked signing",
+    "wheel": "checking copies errors",
+    "ceremony": ("checking copies documents errors folder keys plan releases sightings signing"),
+    "published": "ceremony checking copies errors plan signing",
+    "secrets": "errors",
+    "feed": (
+        "attestations checking classify contents copies documents errors facts folder hosting "
+        "isolated plan refresh"
+    ),
+    "packing": "binaries errors",
+    "building": "binaries errors isolated packing",
+    "cli": (
+        "attestations building ceremony checking classify copies documents errors feed folder "
+        "founding keys packing passphrases plan promoted published refresh releases review "
+        "revoked secrets sightings signers signing wheel"
+    ),
 }
-"""The same for ``tsuku_publish``; what it shares with the client has that package's name."""
+"""Which units of the publisher each of its units may import."""
+
+ROOMS_FOR_THE_PUBLISHER = ("__init__", "_version", "ground", "machine", "trust", "catalog")
+ROOMS_FOR_THE_PUBLISHER += ("archive", "fetch", "cli", "steps.program")
+"""The rooms of the client, with those inside, that the publisher uses."""
 
 PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "backports": frozenset({"offload"}),
@@ -600,38 +243,28 @@ HOMES: dict[str, frozenset[str]] = {
     "cryptography": frozenset({"trust"}),
     "filelock": frozenset({"store"}),
     "httpcore": frozenset({"fetch"}),
-    "ansible_runner": frozenset({"operations"}),
+    "ansible_runner": frozenset({"steps.fleet"}),
     "httpx": frozenset({"fetch"}),
     "isal": frozenset({"archive"}),
-    "msgspec": frozenset({"manifest", "requirements"}),
+    "msgspec": frozenset({"catalog"}),
     "packageurl": frozenset({"fetch"}),
-    "packaging": frozenset({"fetch", "fitting", "operations", "program_wheels", "selection"}),
+    "packaging": frozenset({"fetch", "choose", "steps"}),
     "prometheus_client": frozenset({"cli"}),
-    "psutil": frozenset({"instances", "process"}),
+    "psutil": frozenset({"instances", "ground.processes"}),
     "platformdirs": frozenset({"config"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
-    "tomli": frozenset({"config", "operations"}),  # settings; the receipt of uv
+    "tomli": frozenset({"config", "steps.program", "steps.report"}),  # settings; uv's receipt
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),
     "tuf": frozenset({"catalog", "trust"}),
 }
-"""The units in which each third-party library may be imported."""
+"""The rooms, with those inside, in which each third-party library may be imported."""
 
 HEAVY = frozenset(
     {
-        "cryptography",
-        "httpcore",
-        "httpx",
-        "msgspec",
-        "packaging",
-        "pip",
-        "prometheus_client",
-        "psutil",
-        "securesystemslib",
-        "tomlkit",
-        "truststore",
-        "tuf",
+        *("cryptography", "httpcore", "httpx", "msgspec", "packaging", "pip", "prometheus_client"),
+        *("psutil", "securesystemslib", "tomlkit", "truststore", "tuf"),
     }
 )
 """Libraries that ``serve``, ``list`` and ``which`` do without."""
@@ -644,38 +277,37 @@ LIGHT = (
     "cli.commands.versions",
     "cli.session",
     "config",
-    "launch.monitor",
-    "launch.replace_process",
-    "operations.background",
-    "operations.serve",
-    "operations.tools",
-    "operations.versions",
-    "operations.watching",
-    "operations.which",
+    "launch.run.monitor",
+    "launch.run.replace_process",
+    "steps.servers.background",
+    "steps.serve.serve",
+    "steps.serve.tools",
+    "steps.install.versions",
+    "steps.servers.watching",
+    "steps.choosing.which",
     "store.reader",
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-SHARED_BY_SOURCES = {"answers", "containers", "elf", "icd", "machine", "protocol", "search"}
+SHARED_BY_SOURCES = {"answers", "containers", "elf", "environment", "icd", "machine", "protocol"}
+SHARED_BY_SOURCES |= {"search"}
 """The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
 
-ABOVE_SOURCES = {"assemble", "main", "probe", "worker"}
-"""The modules of ``probe`` that put the sources together."""
+ABOVE_SOURCES = {"assemble", "facts", "main", "probe", "worker"}
+"""The modules of ``probe`` that put the sources together, and its folders."""
 
 WRITES_SETTINGS = {
-    "tsuku_llm.backends.build_name",
+    "tsuku_llm.machine.backends.build_name",
     "tsuku_llm.config.keys.text_of",
     "tsuku_llm.config.settings.warning_of",
-    "tsuku_llm.safe_text.redacted",
-    "tsuku_llm.safe_text.shortened",
 }
-"""The functions that ``cli.render`` may import: they write a setting, URL or build as a text."""
+"""The functions that ``cli.render`` may import: they write a setting or build as a text."""
 
 WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
 """The packages whose ``__init__`` has more than a docstring."""
 
-MAY_PRINT = ("bundle_start", "cli", "probe.worker")
-MAY_EXIT = ("bundle_start", "cli", "probe.worker", "__main__")
+MAY_PRINT = ("steps.program.bundle_start", "cli", "probe.worker")
+MAY_EXIT = ("steps.program.bundle_start", "cli", "probe.worker", "__main__")
 
 EXITS = {"exit", "quit", "sys.exit", "os._exit", "os.abort"}
 STREAMS = {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write"}
@@ -692,6 +324,10 @@ class Module:
     @property
     def unit(self) -> str:
         return self.name.partition(".")[0]
+
+    @property
+    def room(self) -> str:
+        return room_of(self.name)
 
 
 @dataclass(frozen=True)
@@ -753,13 +389,19 @@ def targets(module: Module, node: ast.AST) -> tuple[str, ...]:
     return ()
 
 
-def unit_of(target: str) -> str | None:
-    """Return the unit that an import reaches; None for a module of another package."""
+def room_of(name: str) -> str:
+    """Return the room of a module, or of a name in one: the longest row that it begins with."""
+    while name and name not in ROOMS:
+        name = name.rpartition(".")[0]
+    return name or "__init__"
+
+
+def room_reached(target: str) -> str | None:
+    """Return the room that an import reaches; None for a module of another package."""
     package, _, rest = target.partition(".")
     if package != "tsuku_llm":
         return None
-    unit = rest.partition(".")[0]
-    return unit if unit in MAY_IMPORT or unit == "manifests" else "__init__"
+    return "manifests" if rest.partition(".")[0] == "manifests" else room_of(rest)
 
 
 def dotted(node: ast.expr) -> str:
@@ -769,11 +411,15 @@ def dotted(node: ast.expr) -> str:
 
 
 def forbidden_edges(module: Module) -> list[str]:
-    allowed = MAY_IMPORT[module.unit] | EVERYWHERE | {module.unit}
+    allowed = {*ROOMS[module.room].split(), *EVERYWHERE, module.room}
+    if module.name == "__init__":
+        allowed.add("api")  # on demand, for ``tsuku_llm.api``
+    if module.name == "catalog.embedded":
+        allowed.add("manifests")
     return [
         f"{module.name}:{found.line} imports {found.target}"
         for found in imports(module)
-        if (unit := unit_of(found.target)) is not None and unit not in allowed
+        if (room := room_reached(found.target)) is not None and room not in allowed
     ]
 
 
@@ -788,7 +434,7 @@ def homeless(module: Module) -> list[str]:
     return [
         f"{module.name}:{found.line} imports {library}"
         for library, found in foreign(module)
-        if module.unit not in HOMES.get(library, ())
+        if not within(module.name, tuple(HOMES.get(library, ())))
     ]
 
 
@@ -825,30 +471,70 @@ def loaded_by(names: tuple[str, ...]) -> dict[str, Import]:
     return seen
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_imports_only_what_the_table_allows(name: str) -> None:
-    assert MODULES[name].unit in MAY_IMPORT, f"give {name} a row in the table"
-    assert not forbidden_edges(MODULES[name])
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_the_table_allows(room: str) -> None:
+    modules = [module for module in MODULES.values() if module.room == room]
+    assert modules, "a row without a room"
+    assert not [edge for module in modules for edge in forbidden_edges(module)]
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_third_party_library_has_one_home(name: str) -> None:
-    assert not homeless(MODULES[name])
+def test_every_module_is_in_a_room() -> None:
+    lost = [name for name in MODULES if room_of(name) == "__init__" and name != "__init__"]
+    assert not lost, "give them a row in the table"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, MAY_PRINT)])
-def test_only_the_command_line_prints(name: str) -> None:
-    assert not calls(MODULES[name], {"print", *STREAMS})
+def test_each_row_names_only_rows_above_it() -> None:
+    seen: set[str] = set()
+    for room, allowed in ROOMS.items():
+        assert set(allowed.split()) <= seen, room
+        seen.add(room)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not within(name, MAY_EXIT)])
-def test_only_the_command_line_exits(name: str) -> None:
-    assert not calls(MODULES[name], {"SystemExit", *EXITS})
+def test_no_module_is_in_a_circle() -> None:
+    edges = {
+        name: {other for found in imports(module) for other in modules_of(found.target)} - {name}
+        for name, module in MODULES.items()
+        if name != "__init__"
+    }
+    require_one_way(edges)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "trust"])
-def test_only_trust_makes_verified_bytes(name: str) -> None:
-    assert not calls(MODULES[name], {"VerifiedBytes", "trust.VerifiedBytes"})
+def modules_of(target: str) -> Iterator[str]:
+    """Yield the module of ours that an import loads for a name in it; none for the package."""
+    package, _, rest = target.partition(".")
+    name = rest if rest in MODULES else rest.rpartition(".")[0]
+    if package == "tsuku_llm" and name in MODULES and name != "__init__":
+        yield name
+
+
+def test_few_modules_lie_flat_in_a_folder() -> None:
+    folders = [path.parent for path in PACKAGE.rglob("*.py") if path.stem != "__init__"]
+    full = {
+        ".".join(folder.relative_to(PACKAGE).parts): folders.count(folder)
+        for folder in folders
+        if folders.count(folder) > MOST_MODULES
+    }
+    assert full == TOO_FULL
+
+
+def test_a_third_party_library_has_one_home() -> None:
+    assert not [each for module in MODULES.values() for each in homeless(module)]
+
+
+def test_only_the_command_line_prints() -> None:
+    others = [module for name, module in MODULES.items() if not within(name, MAY_PRINT)]
+    assert not [each for module in others for each in calls(module, {"print", *STREAMS})]
+
+
+def test_only_the_command_line_exits() -> None:
+    others = [module for name, module in MODULES.items() if not within(name, MAY_EXIT)]
+    assert not [each for module in others for each in calls(module, {"SystemExit", *EXITS})]
+
+
+def test_only_trust_makes_verified_bytes() -> None:
+    makers = {"VerifiedBytes", "trust.VerifiedBytes"}
+    others = [module for name, module in MODULES.items() if name != "trust"]
+    assert not [each for module in others for each in calls(module, makers)]
 
 
 def test_sources_of_facts_do_not_import_each_other() -> None:
@@ -859,21 +545,10 @@ def test_sources_of_facts_do_not_import_each_other() -> None:
         f"{name} imports {found.target}"
         for name in parts - shared - above
         for found in imports(MODULES[name])
-        for other in parts - shared - {"probe", "probe.worker", name}
+        for other in parts - shared - {"probe", "probe.facts", "probe.worker", name}
         if f"{found.target}.".startswith(f"tsuku_llm.{other}.")
     ]
     assert not crossed
-
-
-def test_the_transport_of_fetch_knows_no_file() -> None:
-    reached: set[str] = set()
-    queue = list(TRANSPORT_OF_FETCH)
-    while queue:
-        name = queue.pop()
-        if name not in reached:
-            reached.add(name)
-            queue += FETCH[name]
-    assert not reached & DISK_OF_FETCH
 
 
 def test_what_renders_answers_imports_value_types_only() -> None:
@@ -883,7 +558,8 @@ def test_what_renders_answers_imports_value_types_only() -> None:
         if within(name, ("cli.render",))
         for found in imports(module)
         # And what makes a text safe for its reader.
-        if unit_of(found.target) not in (None, "_version", "cli", "safe_text")
+        if (room := room_reached(found.target)) not in (None, "_version", "ground")
+        and not str(room).startswith("cli")
         and found.target not in WRITES_SETTINGS
         and not is_class(found.target)
     ]
@@ -923,16 +599,6 @@ def test_the_light_commands_import_nothing_heavy() -> None:
     assert not heavy
 
 
-def test_few_operations_are_built_on_others_with_effects() -> None:
-    built = {name for name, allowed in OPERATIONS.items() if allowed & EFFECTS}
-    assert built == BUILT_ON_EFFECTS.keys()
-    assert built <= EFFECTS <= OPERATIONS.keys()
-
-
-def test_the_table_runs_one_way() -> None:
-    require_one_way({unit: set(allowed) - {"manifests"} for unit, allowed in MAY_IMPORT.items()})
-
-
 def require_one_way(rows: Mapping[str, AbstractSet[str]]) -> None:
     """Assert that the rows can be put in an order in which each uses only earlier ones."""
     order: list[str] = []
@@ -944,66 +610,43 @@ def require_one_way(rows: Mapping[str, AbstractSet[str]]) -> None:
         rest = {row: allowed for row, allowed in rest.items() if row not in free}
 
 
-@pytest.mark.parametrize("unit", INSIDE)
-def test_inside_a_unit_the_table_holds_and_runs_one_way(unit: str) -> None:
-    modules = {name: module for name, module in MODULES.items() if module.unit == unit}
-    assert {f"{unit}.{row}" for row in INSIDE[unit]} == set(modules) - {unit}
-    crossed = [
-        f"{name}:{found.line} imports {found.target}"
-        for name, module in modules.items()
-        if name != unit  # the package itself may offer what all its modules have
-        for found in imports(module)
-        if (other := inside(unit, found.target)) is not None
-        and other not in INSIDE[unit].get(name.partition(".")[2], ())
-    ]
-    assert not crossed
-    require_one_way(INSIDE[unit])
-
-
-def inside(unit: str, target: str) -> str | None:
-    """The module of the unit that an import reaches; None for any other import."""
-    parts = target.split(".")
-    return parts[2] if parts[:2] == ["tsuku_llm", unit] and len(parts) > 2 else None
-
-
-@pytest.mark.parametrize(
-    "name", [f"{unit}.{name}" for unit, names in PURE.items() for name in sorted(names)]
-)
-def test_a_module_that_only_decides_reads_nothing(name: str) -> None:
-    module = MODULES[name]
-    assert not {found.target.partition(".")[0] for found in imports(module)} & IO
-    assert not calls(module, {"open"})
-    unit, _, own = name.partition(".")
-    assert INSIDE[unit][own] <= PURE[unit]
-
-
-def test_every_row_of_the_table_is_a_module() -> None:
-    units = {module.unit for module in MODULES.values()}
-    assert set(MAY_IMPORT) - units <= {"__main__"}
+@pytest.mark.parametrize("room", PURE)
+def test_a_module_that_only_decides_reads_nothing(room: str) -> None:
+    pure = {f"{folder}.{name}" for folder, names in PURE.items() for name in names}
+    for name in PURE[room]:
+        module = MODULES[f"{room}.{name}"]
+        assert not {found.target.partition(".")[0] for found in imports(module)} & IO
+        assert not calls(module, {"open"})
+        used = {other for found in imports(module) for other in modules_of(found.target)}
+        assert {other for other in used if within(other, ("launch",))} <= pure
 
 
 # --- the publisher's package -------------------------------------------------------------
 
 
 def reached(found: Import) -> str | None:
-    """The row that an import of the publisher needs; None for a library."""
+    """The row that an import of the publisher needs; None for another package."""
     package, _, rest = found.target.partition(".")
-    if package == "tsuku_publish":
-        return rest.partition(".")[0] or "__init__"
-    return f"tsuku_llm.{rest.partition('.')[0]}" if package == "tsuku_llm" else None
+    return (rest.partition(".")[0] or "__init__") if package == "tsuku_publish" else None
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_client_imports_nothing_of_the_publisher(name: str) -> None:
-    assert not [found for found in imports(MODULES[name]) if "tsuku_publish" in found.target]
+def test_the_client_imports_nothing_of_the_publisher() -> None:
+    assert not [
+        f"{name}:{found.line}"
+        for name, module in MODULES.items()
+        for found in imports(module)
+        if "tsuku_publish" in found.target
+    ]
 
 
-@pytest.mark.parametrize("name", PUBLISHING)
-def test_a_module_of_the_publisher_imports_only_what_the_table_allows(name: str) -> None:
-    module = PUBLISHING[name]
-    allowed = PUBLISHER_MAY_IMPORT[module.unit] | {module.unit, "tsuku_llm.foreign", None}
-    for found in imports(module):
-        assert reached(found) in allowed, f"{name}:{found.line} imports {found.target}"
+@pytest.mark.parametrize("unit", PUBLISHER_MAY_IMPORT)
+def test_a_unit_of_the_publisher_imports_only_what_the_table_allows(unit: str) -> None:
+    allowed = {*PUBLISHER_MAY_IMPORT[unit].split(), unit, None}
+    for module in (each for each in PUBLISHING.values() if each.unit == unit):
+        for found in imports(module):
+            assert reached(found) in allowed, f"{module.name}:{found.line} imports {found.target}"
+            room = room_reached(found.target)
+            assert room is None or within(room, ROOMS_FOR_THE_PUBLISHER), found.target
 
 
 @pytest.mark.parametrize("name", PUBLISHING)
@@ -1021,16 +664,13 @@ def test_only_the_publishers_command_line_prints_and_exits(name: str) -> None:
 @pytest.mark.parametrize("name", PURE_PUBLISHER)
 def test_what_decides_opens_and_fetches_nothing(name: str) -> None:
     assert not calls(PUBLISHING[name], {"open", "Path"})
-    doors = {"os", "subprocess", "tempfile", "tsuku_llm.files", "tsuku_llm.fetch"}
+    doors = {"os", "subprocess", "tempfile", "tsuku_llm.ground.files", "tsuku_llm.fetch"}
     assert not [found for found in imports(PUBLISHING[name]) if within(found.target, (*doors,))]
 
 
 def test_the_publishers_table_runs_one_way_and_has_no_row_too_many() -> None:
     assert {module.unit for module in PUBLISHING.values()} == set(PUBLISHER_MAY_IMPORT)
-    rest = {
-        unit: {each for each in allowed if not each.startswith("tsuku_llm")}
-        for unit, allowed in PUBLISHER_MAY_IMPORT.items()
-    }
+    rest = {unit: set(allowed.split()) for unit, allowed in PUBLISHER_MAY_IMPORT.items()}
     while rest:
         free = [unit for unit, allowed in rest.items() if not allowed & rest.keys()]
         assert free, f"a circle among {sorted(rest)}"
@@ -1040,7 +680,7 @@ def test_the_publishers_table_runs_one_way_and_has_no_row_too_many() -> None:
 # --- the checks themselves ---------------------------------------------------------------
 
 
-def example(source: str, name: str = "store", *, is_package: bool = False) -> Module:
+def example(source: str, name: str = "store.locks", *, is_package: bool = False) -> Module:
     return Module(name, is_package, ast.parse(source))
 
 
@@ -1050,8 +690,8 @@ def example(source: str, name: str = "store", *, is_package: bool = False) -> Mo
         "import tsuku_llm.fetch",
         "from tsuku_llm import fetch",
         "from tsuku_llm.fetch import x",
-        "from .fetch import x",
-        "from . import fetch",
+        "from ..fetch import x",
+        "from .. import fetch",
         "def f():\n    from tsuku_llm import fetch",
         "import importlib\nimportlib.import_module('tsuku_llm.fetch')",
     ],
@@ -1061,7 +701,7 @@ def test_a_forbidden_import_is_seen(source: str) -> None:
 
 
 def test_an_import_of_the_own_or_a_lower_layer_is_allowed() -> None:
-    assert not forbidden_edges(example("from tsuku_llm.errors import StoreError"))
+    assert not forbidden_edges(example("from tsuku_llm.ground.errors import StoreError"))
     assert not forbidden_edges(example("from . import locks", "store", is_package=True))
 
 

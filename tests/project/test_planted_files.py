@@ -17,7 +17,7 @@ from support.ansible_modules import require_ansible
 from support.program import COMMAND, environment
 from support.stored import install
 
-from tsuku_llm.bundle_file import START, written_bundle
+from tsuku_llm.fetch.places.bundle_file import START, written_bundle
 from tsuku_llm.store.store import Store
 
 OTHER = 65534
@@ -176,7 +176,7 @@ def test_N02_the_publishers_git_is_not_that_of_the_folder(planted: Planted) -> N
 
 
 def test_N02_a_bundle_runs_no_file_of_another_user(planted: Planted, tmp_path: Path) -> None:
-    from tsuku_llm import bundle_start  # noqa: PLC0415
+    from tsuku_llm.steps.program import bundle_start  # noqa: PLC0415
 
     bundle = tmp_path / "bundle"
     with written_bundle(bundle) as writer:
@@ -195,7 +195,7 @@ def test_N02_a_credential_helper_is_not_one_of_the_folder(planted: Planted) -> N
     own.mkdir()
     (own / "config.json").write_text(json.dumps({"credsStore": "planted", "auths": {"x.org": {}}}))
     code = (
-        "import os; from tsuku_llm.fetch.registry_login import credentials_of; "
+        "import os; from tsuku_llm.fetch.http.registry_login import credentials_of; "
         "print(credentials_of('https://x.org/v2/a', os.environ))"
     )
     env = planted.environ(DOCKER_CONFIG=str(own))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tsuku_llm import records
+from tsuku_llm.ground import records
 
 
 class Point(NamedTuple):

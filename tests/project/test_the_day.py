@@ -19,7 +19,7 @@ from support.the_day import TODAY, day, shifting
 from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
-from tsuku_llm import clock
+from tsuku_llm.ground import clock
 
 DAY = 86_400
 CLIENT = "tsuku_llm"
@@ -41,12 +41,12 @@ OF_FILES = "compares with the times of files, which the system writes"
 OF_DRIVERS = "compares with the times of the driver, which reads the system's clock"
 OF_TLS = "makes what other programs verify by the system's clock"
 MAY_READ = {
-    "installer/tsuku_llm/clock.py": "is the clock",
+    "installer/tsuku_llm/ground/clock.py": "is the clock",
     "installer/tsuku_llm/instances/folder.py": OF_FILES,
-    "installer/tsuku_llm/launch/nvml_worker.py": OF_DRIVERS,
-    "installer/tsuku_llm/launch/observation.py": OF_DRIVERS,
+    "installer/tsuku_llm/launch/gpu/nvml_worker.py": OF_DRIVERS,
+    "installer/tsuku_llm/launch/gpu/observation.py": OF_DRIVERS,
     "installer/tsuku_llm/store/store.py": OF_FILES,
-    "installer/tsuku_llm/system_limits.py": "asks whether there is a date at all",
+    "installer/tsuku_llm/ground/system_limits.py": "asks whether there is a date at all",
     "tests/support/the_day.py": "moves the clock",
     "tests/support/certificates.py": OF_TLS,
     "tests/project/test_another_day.py": "compares with the system's day",
@@ -73,7 +73,7 @@ def test_only_the_clock_reads_the_date() -> None:
     found = [each for path in paths for each in readers(path)]
     assert {each.split(":")[0] for each in found} >= {*MAY_READ}, "a name of the table is left over"
     wrong = [each for each in found if each.split(":")[0] not in MAY_READ]
-    assert not wrong, "use tsuku_llm.clock, or say in the table why not"
+    assert not wrong, "use tsuku_llm.ground.clock, or say in the table why not"
 
 
 # --- the clock itself -----------------------------------------------------------------------
@@ -83,7 +83,10 @@ def test_no_variable_of_ours_moves_it(tmp_path: Path) -> None:
     """Without the tests' own module the program has the system's day, whatever is set."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env |= {"TSUKU_LLM_NOW": "2030-01-01", "SOURCE_DATE_EPOCH": "1", "TSUKU_HOME": str(tmp_path)}
-    code = "import time\nfrom tsuku_llm import clock\nprint(clock.now().timestamp() - time.time())"
+    code = (
+        "import time\nfrom tsuku_llm.ground import clock\n"
+        "print(clock.now().timestamp() - time.time())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
@@ -140,7 +143,7 @@ def here() -> datetime:
 
 
 def in_a_child(**extra: str) -> datetime:
-    code = "from tsuku_llm import clock\nprint(clock.now().isoformat())"
+    code = "from tsuku_llm.ground import clock\nprint(clock.now().isoformat())"
     env = {**os.environ, **extra}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
@@ -151,7 +154,7 @@ def in_a_child(**extra: str) -> datetime:
 def in_a_worker() -> datetime:
     """The clock of a child that is also a process of pytest, as the workers of xdist are."""
     code = (
-        "from tsuku_llm import clock\nfrom support import the_day\n"
+        "from tsuku_llm.ground import clock\nfrom support import the_day\n"
         "the_day.fix()\nprint(clock.now().isoformat())"
     )
     paths = os.pathsep.join([os.environ["PYTHONPATH"], str(ROOT / "tests")])

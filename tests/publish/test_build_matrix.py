@@ -11,10 +11,10 @@ from support.machines import OLD_FLOOR, cuda, linux_variants, machine, release, 
 from support.tools import require_tool
 
 from ci.served import OwnBuild, load_data
-from tsuku_llm.backends import TABLE
-from tsuku_llm.errors import UsageError
-from tsuku_llm.manifest import Release, parse_release
-from tsuku_llm.selection import Request, select
+from tsuku_llm.catalog.manifest import Release, parse_release
+from tsuku_llm.choose.selection import Request, select
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.machine.backends import TABLE
 from tsuku_llm.trust import VerifiedBytes
 from tsuku_publish.building.matrix import BuildMatrix, load_matrix, numbers
 from tsuku_publish.building.place import ToolPlace

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.tools import missing, require_tool
 
-from tsuku_llm.errors import NoSpace, UsageError
+from tsuku_llm.ground.errors import NoSpace, UsageError
 from tsuku_publish.building.bases import WantedBase, make_base, wanted_base
 from tsuku_publish.building.matrix import BaseSystem, NewerTools, load_matrix
 from tsuku_publish.building.newer import add_newer, newer_tools

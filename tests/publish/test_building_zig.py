@@ -17,7 +17,7 @@ from support.program import Result
 from support.small_source import EPOCH, FILES, small_source
 from support.tools import require_tool
 
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.building.bases import make_base, opened_base, wanted_base
 from tsuku_publish.building.matrix import load_matrix
 from tsuku_publish.building.orders import this_platform

@@ -10,7 +10,7 @@ from support.upstream_builds import day, names_at
 from support.upstream_host import STABLE, Upstream
 
 from tsuku_llm.fetch import Network
-from tsuku_llm.fetch.limits import Timing
+from tsuku_llm.fetch.http.limits import Timing
 from tsuku_publish.attestations import published_bundles
 from tsuku_publish.errors import PublishError
 from tsuku_publish.hosting import (

@@ -38,8 +38,8 @@ from support.fatbins import (
 from support.release_data import DATA, answer_for, copied_data, release_tool
 from support.tools import require_tool
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, needs_of
 from tsuku_publish.classify import load_rules
 from tsuku_publish.contents import Contents, load_contents, read_archive

@@ -24,7 +24,7 @@ from support.program import Result, environment
 from support.release_data import release_tool
 from support.screens import Screen, screen
 
-from tsuku_llm.manifest import require_release
+from tsuku_llm.catalog.manifest import require_release
 from tsuku_publish.keys import key_line, read_public_key
 from tsuku_publish.plan import load_plan
 from tsuku_publish.signers import VARIABLE, load_signers, make_signer

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tsuku_llm.archive import make_links, unpack
-from tsuku_llm.errors import NoSpace, UnsafeArchive, UsageError
-from tsuku_llm.manifest import ARCHIVES, Artifact
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import ARCHIVES, Artifact
+from tsuku_llm.ground.errors import NoSpace, UnsafeArchive, UsageError
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.pack import PackedArchive, Place, pack_tree
 from tsuku_publish.packing.parts import LARGE, parted
 from tsuku_publish.packing.tarball import write_tarball

@@ -15,8 +15,8 @@ from support.release_data import signers_file
 from support.repository import release_document
 
 from tsuku_llm import __version__
-from tsuku_llm.operations.copy_facts import copy_facts
-from tsuku_llm.own_copy import extra_command
+from tsuku_llm.machine.own_copy import extra_command
+from tsuku_llm.steps.program.copy_facts import copy_facts
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRA = """

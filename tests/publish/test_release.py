@@ -23,9 +23,9 @@ from support.release_data import (
 from support.repository import signer
 from tuf.api.metadata import Metadata
 
-from tsuku_llm import manifest, trust
-from tsuku_llm.catalog import loading, repositories
-from tsuku_llm.requirements import CudaRequirement
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, manifest, repositories
+from tsuku_llm.catalog.requirements import CudaRequirement
 from tsuku_publish import (
     checking,
     classify,

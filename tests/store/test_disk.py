@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
-from tsuku_llm.disk import disk_errors, require_space
-from tsuku_llm.errors import (
+from tsuku_llm.ground.disk import disk_errors, require_space
+from tsuku_llm.ground.errors import (
     CorruptStore,
     NoSpace,
     NotInstalled,
@@ -20,7 +20,7 @@ from tsuku_llm.errors import (
     StoreError,
     UnsafeLocation,
 )
-from tsuku_llm.files import write_note
+from tsuku_llm.ground.files import write_note
 from tsuku_llm.store.store import Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.stored import fill, install, make_receipt, snapshot
 
-from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError, UnsafeLocation
+from tsuku_llm.ground.errors import CorruptStore, LockTimeout, StoreError, UnsafeLocation
 from tsuku_llm.store.store import Store
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes and links")

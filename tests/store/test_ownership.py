@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.stored import install
 
-from tsuku_llm.errors import StoreError, UnsafeLocation
-from tsuku_llm.ownership import check_path
+from tsuku_llm.ground.errors import StoreError, UnsafeLocation
+from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.store.store import Store
 
 if os.name == "posix":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.stored import install, snapshot
 
-from tsuku_llm.errors import CorruptStore, LockTimeout, UnsafeLocation
+from tsuku_llm.ground.errors import CorruptStore, LockTimeout, UnsafeLocation
 from tsuku_llm.store.locks import Holder
 from tsuku_llm.store.store import Store
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stored import make_receipt
 
-from tsuku_llm.errors import CorruptStore
-from tsuku_llm.store.receipt import ArtifactRecord, Receipt, reinstall_by_id, version_id
+from tsuku_llm.ground.errors import CorruptStore
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
+from tsuku_llm.store.records.receipt import ArtifactRecord, Receipt, reinstall_by_id, version_id
 from tsuku_llm.store.store import Store
-from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 PARTS = st.from_regex(r"[A-Za-z0-9_+-][A-Za-z0-9._+-]{0,8}", fullmatch=True)
 PATHS = st.lists(PARTS, min_size=1, max_size=3).map("/".join)

@@ -8,8 +8,8 @@ import pytest
 from support.stored import FILES, install, make_receipt
 from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
-from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.ground.errors import TamperedInstall
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 

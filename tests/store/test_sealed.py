@@ -15,7 +15,7 @@ import pytest
 from support.stored import FILES, snapshot
 from support.stored import install as install_open
 
-from tsuku_llm.errors import TamperedInstall
+from tsuku_llm.ground.errors import TamperedInstall
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user of the system")

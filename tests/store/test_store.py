@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, fill, install, make_receipt, snapshot
 
-from tsuku_llm.errors import CorruptStore, InUse, NotInstalled, TamperedInstall
+from tsuku_llm.ground.errors import CorruptStore, InUse, NotInstalled, TamperedInstall
 from tsuku_llm.store.in_use import try_exclusive
 from tsuku_llm.store.store import Store
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from support.stored import FILES, install
 
-from tsuku_llm.errors import TamperedInstall
-from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.integrity import read_stamps, stamp_of
+from tsuku_llm.ground.errors import TamperedInstall
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.integrity import read_stamps, stamp_of
 from tsuku_llm.store.store import Store
 
 LIBRARY = "libggml-base.so.0.9.5"

@@ -11,7 +11,7 @@ import types
 from importlib.util import find_spec
 from pathlib import Path
 
-import tsuku_llm
+from tsuku_llm import machine
 
 ROW = """
     BackendFacts(
@@ -32,31 +32,31 @@ ROW = """
 
 def add_the_row() -> None:
     """Put the longer table where every module of the package imports it from."""
-    spec = find_spec("tsuku_llm.backends")
+    spec = find_spec("tsuku_llm.machine.backends")
     assert spec is not None
     assert spec.origin is not None
     source = Path(spec.origin).read_text("utf-8")
     for old, new in (('"metal"]', '"metal", "npu"]'), ("TABLE = (\n", f"TABLE = ({ROW}")):
         assert source.count(old) == 1
         source = source.replace(old, new)
-    longer = types.ModuleType("tsuku_llm.backends")
+    longer = types.ModuleType("tsuku_llm.machine.backends")
     sys.modules[longer.__name__] = longer
     exec(compile(source, "longer", "exec"), longer.__dict__)  # noqa: S102
-    tsuku_llm.backends = longer
+    machine.backends = longer
 
 
 def ask_every_part() -> None:
     """Check what each part says about the new backend."""
     from support.machines import machine, release, variant
 
-    from tsuku_llm.backends import facts_of
-    from tsuku_llm.chain.driver import driver_links
-    from tsuku_llm.chain.links import Subject
+    from tsuku_llm.choose.chain.driver import driver_links
+    from tsuku_llm.choose.chain.links import Subject
+    from tsuku_llm.choose.selection import Request, select
     from tsuku_llm.config.keys import parse_preference
-    from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
-    from tsuku_llm.launch.devices import backend_named, own_devices, parse_devices
-    from tsuku_llm.packages import package_of
-    from tsuku_llm.selection import Request, select
+    from tsuku_llm.launch.plan.devices import backend_named, own_devices, parse_devices
+    from tsuku_llm.machine.backends import facts_of
+    from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind
+    from tsuku_llm.machine.packages import package_of
 
     # The settings, the manifest's parser and the choice.
     assert parse_preference("npu,cpu") == ("npu", "cpu")

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tsuku_llm.manifest import Artifact
-from tsuku_llm.tree_entry import FileEntry
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.ground.tree_entry import FileEntry
 
 BLOCK = 512
 

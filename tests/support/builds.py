@@ -23,8 +23,8 @@ from pathlib import Path
 
 from support.tools import require_tool
 
-from tsuku_llm.launch.planning import Build
-from tsuku_llm.manifest import Measured, Pieces
+from tsuku_llm.catalog.manifest import Measured, Pieces
+from tsuku_llm.launch.plan.planning import Build
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
 # Read when this module is imported: the tests remove our variables later.

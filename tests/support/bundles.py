@@ -14,8 +14,8 @@ from pathlib import Path
 
 from support.package_index import PackageIndex
 
-from tsuku_llm import __version__, bundle_start
-from tsuku_llm.bundle_file import (
+from tsuku_llm import __version__
+from tsuku_llm.fetch.places.bundle_file import (
     DESCRIPTION,
     START,
     BundleDescription,
@@ -23,10 +23,11 @@ from tsuku_llm.bundle_file import (
     describe,
     written_bundle,
 )
-from tsuku_llm.local_host import LocalHost
-from tsuku_llm.operations.own_wheel import packed, wheel_of
+from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.probe import platform_key
-from tsuku_llm.program_wheels import parse_lock
+from tsuku_llm.steps.bundle.own_wheel import packed, wheel_of
+from tsuku_llm.steps.program import bundle_start
+from tsuku_llm.steps.program.program_wheels import parse_lock
 
 ROOT = Path(__file__).parents[2]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

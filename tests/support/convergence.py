@@ -17,10 +17,10 @@ from support.folder_shop import FolderShop
 from support.release_server import User
 
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.operations.opening import FAKE_HARDWARE
-from tsuku_llm.operations.session import Session
-from tsuku_llm.operations.unattended import UnattendedReport, unattended_update
-from tsuku_llm.snapshot import ReplayHost
+from tsuku_llm.machine.snapshot import ReplayHost
+from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.servers.unattended import UnattendedReport, unattended_update
+from tsuku_llm.steps.session import Session
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 H200 = SNAPSHOTS / "h200-working-vulkan.json"

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tsuku_llm.catalog.manifest import Artifact, Measured, Pieces
 from tsuku_llm.fetch import Limits, Network, Timing
-from tsuku_llm.manifest import Artifact, Measured, Pieces
 
 BODY = random.Random(7).randbytes(200_000)  # noqa: S311 - any bytes that do not compress
 

@@ -12,9 +12,9 @@ from support.release_server import NAME, ReleaseServer, User
 from support.sessions import changed, make_session
 
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
-from tsuku_llm.local_host import LocalHost
-from tsuku_llm.operations import repository as repositories
-from tsuku_llm.operations.session import Machine, Session
+from tsuku_llm.machine.local_host import LocalHost
+from tsuku_llm.steps.metadata import repository as repositories
+from tsuku_llm.steps.session import Machine, Session
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 """A day and a half after the simulator signed."""

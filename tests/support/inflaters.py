@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tsuku_llm.archive import gzips
+from tsuku_llm.archive.formats import gzips
 
 __all__ = ["inflater"]
 

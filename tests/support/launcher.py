@@ -9,11 +9,11 @@ import os
 import sys
 from pathlib import Path
 
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.launch.gate import gate
-from tsuku_llm.launch.planning import Build, plan_server
-from tsuku_llm.launch.replace_process import replace_process
-from tsuku_llm.launch.supervise import supervise
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.launch.plan.planning import Build, plan_server
+from tsuku_llm.launch.run.gate import gate
+from tsuku_llm.launch.run.replace_process import replace_process
+from tsuku_llm.launch.run.supervise import supervise
 
 
 def main(action: str, tree: str, server: str, backend: str, *arguments: str) -> int:

@@ -11,12 +11,12 @@ from pathlib import Path
 from support.servers import NOW
 from support.sessions import make_session
 
-from tsuku_llm.host import LocalHost
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import serve
-from tsuku_llm.operations.session import Machine
-from tsuku_llm.operations.version_start import Serving
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.launch.run.supervise import StopHandle
+from tsuku_llm.machine.host import LocalHost
+from tsuku_llm.steps.serve.serve import serve
+from tsuku_llm.steps.serve.version_start import Serving
+from tsuku_llm.steps.session import Machine
 
 
 @dataclass

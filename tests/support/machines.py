@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tsuku_llm.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc
-from tsuku_llm.manifest import Release, parse_release
+from tsuku_llm.catalog.manifest import Release, parse_release
+from tsuku_llm.machine.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc
 from tsuku_llm.trust import VerifiedBytes
 
 CUDA_13 = {

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 from support.help_texts import contexts
 
-import tsuku_llm.errors
+import tsuku_llm.ground.errors
 from tsuku_llm.cli.program import program
 from tsuku_llm.config.keys import KEYS, text_of
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.ground.errors import TsukuError
 
 PAGE = Path(__file__).parents[2] / "docs" / "man" / "tsuku-llm.1"
 
@@ -67,7 +67,7 @@ def man_page() -> str:
 def exit_codes() -> dict[int, list[str]]:
     """Return the slugs of the errors that end with each exit code."""
     found: dict[int, list[str]] = {0: ["success"], 1: ["a bug in this program"]}
-    kinds = [each for each in vars(tsuku_llm.errors).values() if isinstance(each, type)]
+    kinds = [each for each in vars(tsuku_llm.ground.errors).values() if isinstance(each, type)]
     for kind in kinds:
         if issubclass(kind, TsukuError) and kind is not TsukuError:
             found.setdefault(kind.exit_code, []).append(kind.slug)

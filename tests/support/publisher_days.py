@@ -21,7 +21,7 @@ from support.release_data import release_tool, signers_file
 from support.teams import Client, stolen
 from support.upstream_host import STABLE, Upstream, time_of
 
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_publish import checking, copies
 from tsuku_publish.sightings import observe, parse_time
 from tsuku_publish.signers import VARIABLE

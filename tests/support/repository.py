@@ -47,7 +47,7 @@ from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-expor
 )
 
 from tsuku_llm.catalog.repositories import Repository, add_repository
-from tsuku_llm.errors import BodyError, HttpStatusError
+from tsuku_llm.ground.errors import BodyError, HttpStatusError
 
 URL = "https://releases.example/llm/"
 ISSUED = datetime(2026, 11, 20, tzinfo=timezone.utc)

@@ -27,11 +27,11 @@ from support.release_server import NAME
 from support.repository import release_document
 from support.sweeps import stride
 
-from tsuku_llm import metadata_status
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.operations.choice import load_catalog
-from tsuku_llm.operations.refresh import refresh
-from tsuku_llm.operations.session import Session
+from tsuku_llm.catalog import metadata_status
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.steps.choosing.choice import load_catalog
+from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.session import Session
 
 ROTATIONS = 5
 EVERY = stride(4)

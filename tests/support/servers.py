@@ -10,13 +10,13 @@ from support.builds import stand_in
 from support.sessions import make_session
 from support.stored import install
 
-from tsuku_llm.host import LocalHost
-from tsuku_llm.launch.report import StartReport
-from tsuku_llm.launch.supervise import StopHandle
-from tsuku_llm.operations.serve import serve
-from tsuku_llm.operations.session import Machine, Session
-from tsuku_llm.operations.version_start import Serving
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.launch.run.supervise import StopHandle
+from tsuku_llm.machine.host import LocalHost
+from tsuku_llm.steps.serve.serve import serve
+from tsuku_llm.steps.serve.version_start import Serving
+from tsuku_llm.steps.session import Machine, Session
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from tsuku_llm.config.keys import KEYS
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import DEFAULT, Configuration, Setting
 from tsuku_llm.fetch import Silent
-from tsuku_llm.operations.session import Machine, Session, User
+from tsuku_llm.steps.session import Machine, Session, User
 
 DEFAULTS = Configuration(tuple(Setting(key, key.default, DEFAULT) for key in KEYS)).settings
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import stored
 from support.sweeps import stride
 
-from tsuku_llm.errors import TsukuError
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 EVERY = stride(3)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.stored import fill, make_receipt
 
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.store.store import Store
 
 

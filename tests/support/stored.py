@@ -6,11 +6,11 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.receipt import ArtifactRecord, Receipt, version_id
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import ArtifactRecord, Receipt, version_id
 from tsuku_llm.store.store import Store
-from tsuku_llm.tree_entry import FileEntry, LinkEntry
 
 FILES = {
     "llama-server": b"#!/bin/sh\necho server\necho listening on :1 >&2\n",

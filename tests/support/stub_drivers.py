@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.tools import require_tool
 
-from tsuku_llm.host import LocalHost
+from tsuku_llm.machine.host import LocalHost
 
 SOURCES = Path(__file__).parent / "c"
 LIBRARIES = {

@@ -1,7 +1,8 @@
 """The day that tests have: that of the embedded metadata, whenever they run.
 
-``fix`` moves the product's clock (``tsuku_llm.clock``) in this process and in all of its children,
-so that it says ``TODAY`` now, and goes on from there. A child is reached through ``PYTHONPATH``:
+``fix`` moves the product's clock (``tsuku_llm.ground.clock``) in this process and in all of its
+children, so that it says ``TODAY`` now, and goes on from there. A child is reached through
+``PYTHONPATH``:
 ``in_children/sitecustomize.py`` moves its clock as the modules are imported. A child that gets no
 environment, or ignores it (``python -I``), sees the real day.
 

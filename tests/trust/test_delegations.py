@@ -14,15 +14,11 @@ from hypothesis import strategies as st
 from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import Delegations, MetaFile, SuccinctRoles, Targets
 
-from tsuku_llm import clock, metadata_status, trust
-from tsuku_llm.catalog import loading, refreshing
-from tsuku_llm.errors import (
-    HttpStatusError,
-    MetadataError,
-    StaleMetadata,
-    TsukuError,
-)
-from tsuku_llm.fetch.small_files import local_chunks
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading, metadata_status, refreshing
+from tsuku_llm.fetch.places.small_files import local_chunks
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import HttpStatusError, MetadataError, StaleMetadata, TsukuError
 
 PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 

@@ -20,7 +20,7 @@ from support.repository import (
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import refreshing
-from tsuku_llm.errors import MetadataError
+from tsuku_llm.ground.errors import MetadataError
 from tsuku_llm.trust import keys
 
 P256, P384 = "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384"

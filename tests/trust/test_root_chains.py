@@ -14,7 +14,7 @@ from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
 from tuf.ngclient.config import EnvelopeType
 
 from tsuku_llm import trust
-from tsuku_llm.errors import MetadataError
+from tsuku_llm.ground.errors import MetadataError
 
 WALKED = {
     "one key replaced": "1/1/1 2/1/12 2/1/2",

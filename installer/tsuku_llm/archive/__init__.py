@@ -6,7 +6,6 @@ containers, not ``tarfile`` or ``zipfile``. The checks of those differ between P
 and 3.14. The filters of ``tarfile`` do not protect (CVE-2025-4517) or are absent (3.11.2).
 """
 
-from tsuku_llm.archive.budget import Budget
 from tsuku_llm.archive.composing import (
     compose,
     join,
@@ -15,6 +14,7 @@ from tsuku_llm.archive.composing import (
     needed_artifacts,
     plugins_in,
 )
+from tsuku_llm.archive.formats.budget import Budget
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.placing import Aside, as_it_is, place
 from tsuku_llm.archive.unpack import copy_folder, in_order, make_links, unpack

@@ -14,10 +14,10 @@ from pathlib import Path
 from posixpath import normpath
 
 from tsuku_llm.archive.placing import Aside, Moves, arrange, check_names, move
-from tsuku_llm.backends import facts_of
-from tsuku_llm.errors import CannotCombine, UnsafeArchive
-from tsuku_llm.manifest import Artifact, Variant
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import Artifact, Variant
+from tsuku_llm.ground.errors import CannotCombine, UnsafeArchive
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.machine.backends import facts_of
 
 # Some names have more dots, such as "libx.abi3.so" and "libx.so.1.2-rc".
 _LIBRARY = re.compile(r"(?P<stem>[^.]+)\.(?:.*\.)?(?:so|dll|dylib)(?:\..*)?", re.IGNORECASE)

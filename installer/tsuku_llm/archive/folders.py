@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tsuku_llm.archive.budget import LARGEST, MEMBERS, Budget, Spending
-from tsuku_llm.archive.member import CHUNK, Chunk, Member, unsafe
-from tsuku_llm.errors import StoreError
+from tsuku_llm.archive.formats.budget import LARGEST, MEMBERS, Budget, Spending
+from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, unsafe
+from tsuku_llm.ground.errors import StoreError
 
 FOLDER_BUDGET = Budget(LARGEST, MEMBERS)
 """Limits for a folder: more is no build, but perhaps the folder that it was compiled in."""

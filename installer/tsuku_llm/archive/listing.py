@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tsuku_llm.archive.member import Member, unsafe
+from tsuku_llm.archive.formats.member import Member, unsafe
 from tsuku_llm.archive.names import Parts
-from tsuku_llm.errors import DigestMismatch
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.ground.errors import DigestMismatch
 
 
 class SignedList:

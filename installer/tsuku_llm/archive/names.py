@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Literal
 
-from tsuku_llm.archive.member import unsafe
+from tsuku_llm.archive.formats.member import unsafe
 
 LONGEST_PATH = 255
 LONGEST_PART = 200

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from tsuku_llm.archive.member import unsafe
+from tsuku_llm.archive.formats.member import unsafe
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.tree import PROGRAM_MODE, opened_tree
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UnsafeArchive
-from tsuku_llm.manifest import Artifact
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UnsafeArchive
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _SHOWN = 8
 """Limit on the found names that an error shows."""

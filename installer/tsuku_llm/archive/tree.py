@@ -11,9 +11,9 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tsuku_llm.archive.member import CHUNK, Chunk, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Chunk, unsafe
 from tsuku_llm.archive.names import Parts
-from tsuku_llm.disk import disk_errors
+from tsuku_llm.ground.disk import disk_errors
 
 FOLDER_MODE = 0o755
 FILE_MODE = 0o644

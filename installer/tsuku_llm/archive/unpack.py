@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tsuku_llm.archive.budget import Budget, Spending
 from tsuku_llm.archive.folders import FOLDER_BUDGET, folder_members
-from tsuku_llm.archive.gzips import GzipReader
+from tsuku_llm.archive.formats.budget import Budget, Spending
+from tsuku_llm.archive.formats.gzips import GzipReader
+from tsuku_llm.archive.formats.member import Member, unsafe
+from tsuku_llm.archive.formats.tars import tar_members
+from tsuku_llm.archive.formats.zips import zip_members
 from tsuku_llm.archive.listing import SignedList
-from tsuku_llm.archive.member import Member, unsafe
 from tsuku_llm.archive.names import Names, Parts, checked_parts
-from tsuku_llm.archive.tars import tar_members
 from tsuku_llm.archive.tree import Tree, opened_tree
 from tsuku_llm.archive.writing import THREADS, Writer, Written
-from tsuku_llm.archive.zips import zip_members
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.manifest import Artifact
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 
 def in_order(artifact: Artifact) -> bool:

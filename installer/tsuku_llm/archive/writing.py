@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Queue
 from types import TracebackType
 
-from tsuku_llm.archive.member import CHUNK, Chunk, Member
+from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member
 from tsuku_llm.archive.names import Parts
 from tsuku_llm.archive.tree import Tree
 

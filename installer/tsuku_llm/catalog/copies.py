@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm import embedded, trust
-from tsuku_llm.files import read_small
+from tsuku_llm import trust
+from tsuku_llm.catalog import embedded
+from tsuku_llm.ground.files import read_small
 from tsuku_llm.trust import Copy, TrustedRepository
 
 LARGEST_FILE = 5_000_000

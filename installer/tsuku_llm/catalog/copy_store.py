@@ -14,12 +14,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tsuku_llm.catalog.copies import TIMESTAMP, read_file
+from tsuku_llm.catalog.metadata_status import CURRENT
 from tsuku_llm.catalog.repositories import OF_A_COPY
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, StoreError
-from tsuku_llm.files import flush_folder, make_folder, rename, replace_file, unique, write_new
-from tsuku_llm.folders import opened
-from tsuku_llm.metadata_status import CURRENT
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, StoreError
+from tsuku_llm.ground.files import (
+    flush_folder,
+    make_folder,
+    rename,
+    replace_file,
+    unique,
+    write_new,
+)
+from tsuku_llm.ground.folders import opened
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 

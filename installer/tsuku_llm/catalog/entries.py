@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
-from tsuku_llm.errors import CorruptStore, ManifestError, TrustError, UnsafeLocation
+from tsuku_llm.ground.errors import CorruptStore, ManifestError, TrustError, UnsafeLocation
 from tsuku_llm.trust import Copy, Target, TrustedRepository
 from tsuku_llm.trust.delegations import is_own_file, matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
-    from tsuku_llm.manifest import ReleaseEntry
+    from tsuku_llm.catalog.manifest import ReleaseEntry
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _MOST_NOTES = 8
@@ -107,7 +107,7 @@ def _entry(
     folder is the channel, and the release file says the rest. Raises ``_Unreadable``, and
     ``StoreError`` for the disk.
     """
-    from tsuku_llm.manifest import entry_in, parse_entry  # noqa: PLC0415
+    from tsuku_llm.catalog.manifest import entry_in, parse_entry  # noqa: PLC0415
 
     try:
         if matches(path, trust.RELEASES):

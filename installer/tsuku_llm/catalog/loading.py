@@ -9,13 +9,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm import revocations, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import revocations
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.entries import Loaded, with_entries
+from tsuku_llm.catalog.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.catalog.roots import KnownRoots, known_roots
-from tsuku_llm.errors import (
+from tsuku_llm.ground.errors import (
     CorruptStore,
     DigestMismatch,
     ManifestError,
@@ -27,12 +30,10 @@ from tsuku_llm.errors import (
     UnsafeLocation,
     did_you_mean,
 )
-from tsuku_llm.metadata_status import Freshness, MetadataStatus, folder_of
-from tsuku_llm.revocations import Revocation
 from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
-    from tsuku_llm.manifest import Release, ReleaseEntry
+    from tsuku_llm.catalog.manifest import Release, ReleaseEntry
 
 _NAME_ONE = "name one of them with --release, or omit --release"
 
@@ -110,7 +111,7 @@ class Catalog:
         releases; damaged files are skipped. What a role with paths of its own signs revokes the
         name only: a list of builds would revoke the same builds in other channels, for good.
         """
-        from tsuku_llm.manifest import says_revoked  # noqa: PLC0415
+        from tsuku_llm.catalog.manifest import says_revoked  # noqa: PLC0415
 
         name = self.repository.name
         ended = {e.release for e in self.revoked if e.repository == name and e.withdrawn}
@@ -212,7 +213,7 @@ class Catalog:
 
     def read(self, entry: ReleaseEntry) -> Release:
         """Read the release itself. Raises ``TrustError``, ``StoreError``."""
-        from tsuku_llm.manifest import parse_release  # noqa: PLC0415
+        from tsuku_llm.catalog.manifest import parse_release  # noqa: PLC0415
 
         data = self._verified(entry.release)
         try:

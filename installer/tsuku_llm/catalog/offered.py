@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tsuku_llm import embedded
-from tsuku_llm.errors import StoreError
-from tsuku_llm.files import read_small
-from tsuku_llm.foreign import parse_object
-from tsuku_llm.metadata_status import CURRENT, folder_of
+from tsuku_llm.catalog import embedded
+from tsuku_llm.catalog.metadata_status import CURRENT, folder_of
+from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.ground.files import read_small
+from tsuku_llm.ground.foreign import parse_object
 
 _LARGEST = 5_000_000
 _TAG = re.compile(r"b(?P<number>[0-9]{1,15})\.json")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from tsuku_llm import clock, trust
+from tsuku_llm import trust
 from tsuku_llm.catalog.copies import (
     LARGEST_FILE,
     DelegatedOnDemand,
@@ -29,11 +29,13 @@ from tsuku_llm.catalog.loading import (
     verified_metadata,
     versions_under,
 )
+from tsuku_llm.catalog.metadata_status import Freshness, days, folder_of
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
 from tsuku_llm.catalog.updater_state import make_safe, seed
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import (
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import (
     BodyError,
     DigestMismatch,
     DownloadError,
@@ -43,9 +45,8 @@ from tsuku_llm.errors import (
     StoreError,
     TrustError,
 )
-from tsuku_llm.files import make_folder
-from tsuku_llm.folders import opened
-from tsuku_llm.metadata_status import Freshness, days, folder_of
+from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.folders import opened
 from tsuku_llm.trust import Copy, RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:

@@ -10,21 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tsuku_llm import embedded, revocations, trust
+from tsuku_llm import trust
+from tsuku_llm.catalog import embedded, revocations
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
+from tsuku_llm.catalog.metadata_status import folder_of
+from tsuku_llm.catalog.revocations import ADDED
 from tsuku_llm.config.keys import REGISTRY
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import (
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import (
     CorruptStore,
     MetadataError,
     UnknownRequest,
     UsageError,
     did_you_mean,
 )
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.folders import opened, temporaries
-from tsuku_llm.metadata_status import folder_of
-from tsuku_llm.revocations import ADDED
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.folders import opened, temporaries
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY

@@ -17,10 +17,10 @@ from pathlib import Path
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import FolderCopy, read_file
 from tsuku_llm.catalog.copy_store import current_copy
+from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.repositories import Repository
-from tsuku_llm.errors import MetadataError, StoreError, TrustError
-from tsuku_llm.files import make_folder, replace_file
-from tsuku_llm.metadata_status import folder_of
+from tsuku_llm.ground.errors import MetadataError, StoreError, TrustError
+from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.trust import Copy
 
 FOLDER = "roots"

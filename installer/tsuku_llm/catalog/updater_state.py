@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import UpdaterCopy, read_file
 from tsuku_llm.catalog.roots import KnownRoots
-from tsuku_llm.errors import MetadataError, StoreError
-from tsuku_llm.files import make_folder, rename, replace_file, unique
-from tsuku_llm.folders import temporaries
+from tsuku_llm.ground.errors import MetadataError, StoreError
+from tsuku_llm.ground.files import make_folder, rename, replace_file, unique
+from tsuku_llm.ground.folders import temporaries
 from tsuku_llm.trust import Copy
 
 if TYPE_CHECKING:

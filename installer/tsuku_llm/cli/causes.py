@@ -7,11 +7,11 @@ import sys
 from collections.abc import Iterator
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.table import PROGRAM
+from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.errors import ConfigError, TsukuError, UsageError
-from tsuku_llm.launch.secret_arguments import without_secrets
-from tsuku_llm.safe_text import shortened
+from tsuku_llm.ground.errors import ConfigError, TsukuError, UsageError
+from tsuku_llm.ground.safe_text import shortened
+from tsuku_llm.launch.plan.secret_arguments import without_secrets
 
 _LONGEST = 1000
 """The most characters of a line."""

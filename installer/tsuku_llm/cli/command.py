@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult, EarlyExit
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.style import COLORS
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.terminal.answer import CommandResult, EarlyExit
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.style import COLORS
+from tsuku_llm.ground.errors import UsageError
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from tsuku_llm._version import REPORTS
-from tsuku_llm.cli import streams
-from tsuku_llm.cli.answer import CommandResult, EarlyExit, ReportedError, details, document
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.program import invoke, wanted_color, wants_json
-from tsuku_llm.errors import Declined, StoreError, SystemLimitReached, TsukuError
-from tsuku_llm.safe_text import printable
+from tsuku_llm.cli.terminal import streams
+from tsuku_llm.cli.terminal.answer import CommandResult, EarlyExit, ReportedError, details, document
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import Declined, StoreError, SystemLimitReached, TsukuError
+from tsuku_llm.ground.safe_text import printable
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C: 128 and the number of SIGINT."""
@@ -133,7 +133,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
         return _stopped(stop)
     except Exception as error:  # noqa: BLE001
         # Any module may need a thread, a process or a file: a limit of the system is named here.
-        from tsuku_llm import system_limits  # noqa: PLC0415 - few runs reach a limit
+        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
 
         limit = system_limits.reached(error)
         if limit:
@@ -152,7 +152,7 @@ def _stopped(stop: KeyboardInterrupt) -> CommandResult:
 def _bug(error: Exception, argv: Sequence[str]) -> CommandResult:
     import traceback  # noqa: PLC0415
 
-    from tsuku_llm.launch.secret_arguments import without_secrets  # noqa: PLC0415
+    from tsuku_llm.launch.plan.secret_arguments import without_secrets  # noqa: PLC0415
 
     # The lines are to be sent to us, and the words of an error may be any.
     text = "".join(traceback.format_exception(error))
@@ -189,6 +189,6 @@ def termination_unwinds() -> Iterator[None]:
     try:
         yield
     finally:
-        # While the server runs, ``launch.forwarding`` puts its handlers over these.
+        # While the server runs, ``launch.run.forwarding`` puts its handlers over these.
         for number in ours:
             signal.signal(number, signal.SIG_DFL)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tsuku_llm.config.keys import key_named, parse_release
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

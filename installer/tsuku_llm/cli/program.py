@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tsuku_llm._version import REPORTS
-from tsuku_llm.cli import streams
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group, early_flag, show
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.style import COLORS
-from tsuku_llm.cli.table import COMMANDS, PROGRAM, SECTIONS
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.terminal import streams
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.style import COLORS
+from tsuku_llm.cli.words.table import COMMANDS, PROGRAM, SECTIONS
+from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -61,7 +61,7 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
     if not wanted:
         return
     from tsuku_llm.cli.render import self_update as render  # noqa: PLC0415 - only then
-    from tsuku_llm.operations.copy_facts import own_updater  # noqa: PLC0415
+    from tsuku_llm.steps.program.copy_facts import own_updater  # noqa: PLC0415
 
     updater, name = own_updater(), context.info_name or PROGRAM
     lines = render.version_lines(name, updater)

@@ -6,10 +6,10 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 
-from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import ALL
-from tsuku_llm.operations.opening import FAKE_HARDWARE, opened_session, simulated_host
-from tsuku_llm.operations.session import Session, User
+from tsuku_llm.steps.opening import FAKE_HARDWARE, opened_session, simulated_host
+from tsuku_llm.steps.session import Session, User
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import click
 
-from tsuku_llm.backends import NAMES, REQUESTS, meaning
+from tsuku_llm.machine.backends import NAMES, REQUESTS, meaning
 
 _SAME_COMMANDS = (
     "install add download pull fetch",

@@ -13,9 +13,10 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from tsuku_llm.backends import NAMES, POLICIES, REQUESTS, VENDORS
+from tsuku_llm.catalog.embedded import REPOSITORY
+from tsuku_llm.catalog.metadata_status import configured
 from tsuku_llm.catalog.offered import OfferedNames, offered
-from tsuku_llm.cli.render.text import size
+from tsuku_llm.cli.terminal.text import size
 from tsuku_llm.config.keys import (
     FALLBACKS,
     KEYS,
@@ -27,14 +28,13 @@ from tsuku_llm.config.keys import (
 )
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import load
-from tsuku_llm.embedded import REPOSITORY
-from tsuku_llm.errors import TsukuError
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.metadata_status import configured
+from tsuku_llm.machine.backends import NAMES, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.model_caches.finding import local_models
-from tsuku_llm.operations.which import tools_of
-from tsuku_llm.store.installed import Installed
+from tsuku_llm.steps.choosing.which import tools_of
 from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.records.installed import Installed
 
 Values = Iterable[tuple[str, str]]
 """Values, each with what it means; that may be empty."""

@@ -12,11 +12,11 @@ from typing import Any
 from tsuku_llm.config.file import TABLE, decoded, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.config.settings import ALL
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import ConfigError
-from tsuku_llm.files import flush, flush_folder, make_folder, rename, unique
-from tsuku_llm.ownership import check_path
-from tsuku_llm.safe_text import has_secret
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import ConfigError
+from tsuku_llm.ground.files import flush, flush_folder, make_folder, rename, unique
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.safe_text import has_secret
 
 
 def checked_value(key: Key, text: str) -> Value:

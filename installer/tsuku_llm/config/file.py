@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.errors import ConfigError
-from tsuku_llm.foreign import read_foreign
-from tsuku_llm.ownership import check_path
-from tsuku_llm.safe_text import redacted, shortened
+from tsuku_llm.ground.errors import ConfigError
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.safe_text import redacted, shortened
 
 TABLE = "llm"
 SIZE_LIMIT = 1 << 20

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
 
-from tsuku_llm.errors import ConfigError, UsageError, did_you_mean
-from tsuku_llm.safe_text import redacted, shortened
+from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
+from tsuku_llm.ground.safe_text import redacted, shortened
 
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
@@ -110,14 +110,7 @@ def parse_preference(value: object) -> Value:
     A maker of GPUs stands for its own backends; other names of backends are understood, too.
     """
     # Imported here: most starts of the program have no such setting.
-    from tsuku_llm.backends import (  # noqa: PLC0415
-        NAMES,
-        POLICIES,
-        VENDORS,
-        WORDS,
-        backends_of,
-        meaning,
-    )
+    from tsuku_llm.machine.backends import NAMES, POLICIES, VENDORS, WORDS, backends_of, meaning  # noqa: PLC0415
 
     items = [meaning(item) for item in _items(value)]
     if len(items) == 1 and items[0] in POLICIES:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.errors import ConfigError
+from tsuku_llm.ground.errors import ConfigError
 
 
 class Paths(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from tsuku_llm.config.file import TABLE, decoded, line_of, llm_table, parse, read
 from tsuku_llm.config.keys import KEYS, Key, Value, checked, near_key
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.errors import ConfigError, StoreError, TsukuError, did_you_mean
-from tsuku_llm.safe_text import has_secret, shortened
+from tsuku_llm.ground.errors import ConfigError, StoreError, TsukuError, did_you_mean
+from tsuku_llm.ground.safe_text import has_secret, shortened
 
 DEFAULT = "default"
 """The source of a value that the user did not set."""

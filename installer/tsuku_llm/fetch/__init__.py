@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.fetch.limits import Limits, Timing
-from tsuku_llm.fetch.network import Network
-from tsuku_llm.fetch.progress import Progress, Silent
-from tsuku_llm.fetch.stream import VerifiedStream
-from tsuku_llm.manifest import Artifact
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.fetch.artifacts.progress import Progress, Silent
+from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.http.limits import Limits, Timing
+from tsuku_llm.fetch.http.network import Network
 
 if TYPE_CHECKING:
-    from tsuku_llm.fetch.beginnings import Beginning
-    from tsuku_llm.fetch.mirrors import RegistryPlace
-    from tsuku_llm.fetch.registry import RegistryMirror
+    from tsuku_llm.fetch.artifacts.beginnings import Beginning
+    from tsuku_llm.fetch.places.mirrors import RegistryPlace
+    from tsuku_llm.fetch.places.registry import RegistryMirror
 
 __all__ = [
     "Limits",
@@ -59,7 +59,7 @@ def fetch(
     ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
     ``StoreError`` for the disk; ``Interrupted`` if the network is closed meanwhile.
     """
-    from tsuku_llm.fetch.download import download  # noqa: PLC0415
+    from tsuku_llm.fetch.artifacts.download import download  # noqa: PLC0415
 
     with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
         return download(artifact, partials, network, progress or Silent(), stream or unread)
@@ -79,7 +79,7 @@ def delivered(
     block stops them too. ``network`` cannot be used again after that. Locks and errors are
     as for ``fetch``.
     """
-    from tsuku_llm.fetch.download import side_by_side  # noqa: PLC0415
+    from tsuku_llm.fetch.artifacts.download import side_by_side  # noqa: PLC0415
 
     with side_by_side(artifacts, partials, network, progress or Silent()) as streams:
         yield streams
@@ -87,7 +87,7 @@ def delivered(
 
 def present(artifact: Artifact, partials: Path) -> int:
     """Count the bytes that an earlier run left of an artifact; they are not verified."""
-    from tsuku_llm.fetch.partial import allocated  # noqa: PLC0415
+    from tsuku_llm.fetch.artifacts.partial import allocated  # noqa: PLC0415
 
     names = (artifact.sha256, f"{artifact.sha256}.part")
     return max(allocated(partials / name) for name in names)
@@ -101,7 +101,7 @@ def get(url: str, limit: int, network: Network, deadline: float | None = None) -
     ``file:`` URL. Raises the errors of ``fetch``. A file that does not exist, local or
     remote, is an ``HttpStatusError`` with status 404.
     """
-    from tsuku_llm.fetch.small_files import download_small  # noqa: PLC0415
+    from tsuku_llm.fetch.places.small_files import download_small  # noqa: PLC0415
 
     with network.used():
         if deadline is None:
@@ -115,7 +115,7 @@ def package(url: str, scratch: Path, network: Network, deadline: float) -> bytes
     pip runs in the folder ``scratch``, which the caller locks, until ``deadline`` at most. Raises
     ``PackageIndexError``, and ``BodyError`` for a wheel that is too large.
     """
-    from tsuku_llm.fetch.pip_index import newest_package  # noqa: PLC0415
+    from tsuku_llm.fetch.places.pip_index import newest_package  # noqa: PLC0415
 
     with network.used():
         return newest_package(url, scratch, network, deadline)
@@ -129,8 +129,8 @@ def registry_mirror(
     Nothing of it is verified. ``deadline`` is as for ``get``. Raises ``ConfigError`` and the errors
     of ``fetch``.
     """
-    from tsuku_llm.fetch.mirrors import parse_place  # noqa: PLC0415
-    from tsuku_llm.fetch.registry import mirror_at  # noqa: PLC0415
+    from tsuku_llm.fetch.places.mirrors import parse_place  # noqa: PLC0415
+    from tsuku_llm.fetch.places.registry import mirror_at  # noqa: PLC0415
 
     place = parse_place(url)
     with network.used():
@@ -144,7 +144,7 @@ def beginning(url: str, length: int, network: Network) -> Beginning:
 
     Raises the errors of ``fetch``, and ``BodyError`` if the host does not tell the size.
     """
-    from tsuku_llm.fetch.beginnings import download_beginning  # noqa: PLC0415
+    from tsuku_llm.fetch.artifacts.beginnings import download_beginning  # noqa: PLC0415
 
     with network.used():
         deadline = network.clock() + network.limits.metadata

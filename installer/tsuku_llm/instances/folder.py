@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm import records
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import AlreadyRunning, CorruptStore, StoreError
-from tsuku_llm.files import make_folder, read_small, replace_file
-from tsuku_llm.folders import opened
+from tsuku_llm.ground import records
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import AlreadyRunning, CorruptStore, StoreError
+from tsuku_llm.ground.files import make_folder, read_small, replace_file
+from tsuku_llm.ground.folders import opened
 from tsuku_llm.instances.record import NAME, Record
 from tsuku_llm.instances.swap import READ_ANSWER, READ_REQUEST, SwapAnswer, SwapRequest, as_bytes
 from tsuku_llm.store.locks import exclusive

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tsuku_llm.foreign import read_kernel
+from tsuku_llm.ground.foreign import read_kernel
 
 BUSY_SECONDS = 0.03
 """Seconds of processor time between two samples that count as a request.

@@ -93,7 +93,7 @@ def sample_loading(pid: int, log: int) -> LoadSample | None:
     """
     import psutil  # noqa: PLC0415
 
-    from tsuku_llm.launch.proc import sample_processes  # noqa: PLC0415
+    from tsuku_llm.launch.gpu.proc import sample_processes  # noqa: PLC0415
 
     try:
         first = psutil.Process(pid)

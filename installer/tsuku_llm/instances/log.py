@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from tsuku_llm.foreign import open_foreign
+from tsuku_llm.ground.foreign import open_foreign
 
 LIMIT = 4 << 20
 """Bytes of one file: more than a day of a busy server's log.

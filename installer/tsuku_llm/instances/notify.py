@@ -12,7 +12,7 @@ import sys
 from collections.abc import MutableMapping
 from contextlib import suppress
 
-from tsuku_llm.safe_text import printable
+from tsuku_llm.ground.safe_text import printable
 
 _LONGEST = 500
 """Characters of a status: it is shown in one line."""

@@ -6,11 +6,11 @@ import re
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from tsuku_llm import records
-from tsuku_llm.errors import CorruptStore, UsageError
-from tsuku_llm.launch.addresses import is_everywhere
-from tsuku_llm.launch.report import READ_REPORT, StartReport
-from tsuku_llm.process import Process
+from tsuku_llm.ground import records
+from tsuku_llm.ground.errors import CorruptStore, UsageError
+from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.launch.plan.addresses import is_everywhere
+from tsuku_llm.launch.plan.report import READ_REPORT, StartReport
 
 FORMAT = 1
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from tsuku_llm import records
-from tsuku_llm.launch.report import READ_PERFORMANCE, Performance
+from tsuku_llm.ground import records
+from tsuku_llm.launch.plan.report import READ_PERFORMANCE, Performance
 
 FORMAT = 1
 

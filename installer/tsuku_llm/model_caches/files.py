@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from tsuku_llm.foreign import read_beginning
-from tsuku_llm.launch.model_header import NotGguf, Number, parse_keys
+from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.launch.memory.model_header import NotGguf, Number, parse_keys
 from tsuku_llm.model_caches.walking import Seen
 
 Note = Callable[[str], None]

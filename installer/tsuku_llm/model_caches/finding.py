@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tsuku_llm.foreign import parse_object, read_foreign
+from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_llm.model_caches.files import (
     ModelFile,
     Note,

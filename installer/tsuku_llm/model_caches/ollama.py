@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from tsuku_llm.foreign import parse_object, read_foreign
+from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_llm.model_caches.files import ModelFile, Note, note_unfinished, read_model_file
 from tsuku_llm.model_caches.places import OLLAMA
 from tsuku_llm.model_caches.walking import Seen, walk

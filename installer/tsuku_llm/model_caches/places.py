@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tsuku_llm.foreign import parse_object
+from tsuku_llm.ground.foreign import parse_object
 
 HUGGING_FACE, LLAMA_CPP, LM_STUDIO = "huggingface", "llama.cpp", "lm-studio"
 OLLAMA, FOLDER = "ollama", "folder"

@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import os
 
-from tsuku_llm.local_host import ChildProgram
-from tsuku_llm.probe import environment
+from tsuku_llm.machine.local_host import ChildProgram
+from tsuku_llm.probe.facts import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tsuku_llm.hardware import Hardware
-    from tsuku_llm.host import Host
+    from tsuku_llm.machine.hardware import Hardware
+    from tsuku_llm.machine.host import Host
 
 LONGEST_WORD = 40
 """Letters of an unknown system's or processor's name that are shown; a recording may have any."""

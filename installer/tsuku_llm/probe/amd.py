@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_llm.backends import AMD, facts_of
-from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.probe import answers
-from tsuku_llm.probe.containers import AMD_GPU
-from tsuku_llm.probe.machine import MachineKind, permission_fix
+from tsuku_llm.machine.backends import AMD, facts_of
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.containers import AMD_GPU
+from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"

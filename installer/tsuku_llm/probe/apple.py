@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe.facts import answers
 
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
 _PRODUCT = re.compile(r"<key>ProductVersion</key>\s*<string>(\d{1,3}(?:\.\d{1,3}){0,2})</string>")

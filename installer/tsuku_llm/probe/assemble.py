@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tsuku_llm.hardware import Api, Cpu, Hardware
-from tsuku_llm.host import DriverAnswer, Host
-from tsuku_llm.packages import family_of
-from tsuku_llm.probe import (
-    amd,
-    answers,
-    cpu,
-    intel,
-    libc,
-    machine,
-    nvidia,
-    opencl,
-    vulkan,
-)
+from tsuku_llm.machine.hardware import Api, Cpu, Hardware
+from tsuku_llm.machine.host import DriverAnswer, Host
+from tsuku_llm.machine.packages import family_of
+from tsuku_llm.probe import amd, cpu, intel, libc, nvidia, opencl, vulkan
+from tsuku_llm.probe.facts import answers, machine
 
 
 def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:

@@ -5,9 +5,9 @@ Levels: the x86-64 psABI, "Micro-Architecture Levels", in /proc/cpuinfo's names.
 
 from __future__ import annotations
 
-from tsuku_llm.hardware import Cpu
-from tsuku_llm.host import Host
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.hardware import Cpu
+from tsuku_llm.machine.host import Host
+from tsuku_llm.probe.facts import answers
 
 CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
 _MOST_DIGITS = 20

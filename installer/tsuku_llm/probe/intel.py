@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tsuku_llm.backends import INTEL
-from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind
-from tsuku_llm.host import ABSENT, DriverAnswer
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.backends import INTEL
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.probe.facts import answers
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
 FLAG_INTEGRATED = 1

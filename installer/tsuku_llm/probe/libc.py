@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.hardware import Libc
-from tsuku_llm.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.hardware import Libc
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe.facts import answers
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")

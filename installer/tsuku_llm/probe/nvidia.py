@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tsuku_llm.backends import NVIDIA
-from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.probe import answers
-from tsuku_llm.probe.machine import MachineKind, permission_fix
+from tsuku_llm.machine.backends import NVIDIA
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
 
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"

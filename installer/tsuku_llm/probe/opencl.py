@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tsuku_llm.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, DriverAnswer
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Problem
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.probe.facts import answers
 
 TYPE_CPU, TYPE_GPU = 2, 4
 CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOUND_KHR"}

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tsuku_llm.backends import AMD, INTEL, NVIDIA
-from tsuku_llm.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.packages import command_for
-from tsuku_llm.probe import answers
-from tsuku_llm.probe.containers import AMD_GPU, INTEL_GPU
-from tsuku_llm.probe.machine import MachineKind, permission_fix
+from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.packages import command_for
+from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.containers import AMD_GPU, INTEL_GPU
+from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.hardware import Evidence, Problem
-from tsuku_llm.host import ABSENT, DriverAnswer
-from tsuku_llm.packages import command_for, family_of
-from tsuku_llm.probe import answers
+from tsuku_llm.machine.hardware import Evidence, Problem
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.packages import command_for, family_of
+from tsuku_llm.probe.facts import answers
 
 NOT_INSTALLED = "0"
 _RUNTIMES = {"amd64": "X64", "arm64": "ARM64"}

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.files import (
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.files import (
     FOLDER_MODE,
     SEALED_FOLDER_MODE,
     flush_folder,
     seal_file,
     write_new,
 )
+from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.in_use import IN_USE
-from tsuku_llm.store.integrity import (
+from tsuku_llm.store.records.integrity import (
     FINGERPRINT,
     Stamp,
     differences,
@@ -23,10 +24,9 @@ from tsuku_llm.store.integrity import (
     stamps_to_json,
     tampered,
 )
-from tsuku_llm.store.receipt import RECEIPT, Receipt
+from tsuku_llm.store.records.receipt import RECEIPT, Receipt
 from tsuku_llm.store.reuse import Content, share
 from tsuku_llm.store.staging import Staging
-from tsuku_llm.tree_entry import FileEntry
 
 _MODES = {True: 0o555, False: 0o444}
 """The mode of a file, by its executable flag: no program changes a build by mistake."""

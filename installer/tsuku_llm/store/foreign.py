@@ -10,18 +10,16 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.errors import StoreError
-from tsuku_llm.files import (
+from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.ground.files import (
     SEALED_FOLDER_MODE,
     flush_folder,
     make_folder,
     open_for_changes,
     unique,
 )
-from tsuku_llm.folders import Folder, opened, temporaries
+from tsuku_llm.ground.folders import Folder, opened, temporaries
 from tsuku_llm.store.in_use import IN_USE
-from tsuku_llm.store.installed import read_version
-from tsuku_llm.store.integrity import TREE, expected_kinds, list_tree, read_stamps
 from tsuku_llm.store.layout import (
     COPIES,
     DATA,
@@ -34,6 +32,8 @@ from tsuku_llm.store.layout import (
     folder_names,
     is_version,
 )
+from tsuku_llm.store.records.installed import read_version
+from tsuku_llm.store.records.integrity import TREE, expected_kinds, list_tree, read_stamps
 
 _MOVES = 100
 """Tries to move a file while other processes move files out of the same folder."""

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tsuku_llm.errors import NotInstalled
-from tsuku_llm.files import open_to_lock, open_to_read
-from tsuku_llm.foreign import kernel_text
+from tsuku_llm.ground.errors import NotInstalled
+from tsuku_llm.ground.files import open_to_lock, open_to_read
+from tsuku_llm.ground.foreign import kernel_text
 
 if sys.platform != "win32":
     import fcntl

@@ -12,16 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, StoreError
-from tsuku_llm.files import make_folder, read_small, write_new
-from tsuku_llm.folders import Folder, opened, temporaries
-from tsuku_llm.foreign import parse_object
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, StoreError
+from tsuku_llm.ground.files import make_folder, read_small, write_new
+from tsuku_llm.ground.folders import Folder, opened, temporaries
+from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.store.in_use import IN_USE
-from tsuku_llm.store.installed import FILE
-from tsuku_llm.store.integrity import FINGERPRINT
-from tsuku_llm.store.receipt import RECEIPT, RECEIPT_LIMIT
-from tsuku_llm.store.updates import JOURNAL, MARKS
+from tsuku_llm.store.records.installed import FILE
+from tsuku_llm.store.records.integrity import FINGERPRINT
+from tsuku_llm.store.records.receipt import RECEIPT, RECEIPT_LIMIT
+from tsuku_llm.store.records.updates import JOURNAL, MARKS
 
 MARKER = ".tsuku-llm-store"
 """The file that marks the data folder as made by this program."""

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, UnsafeLocation
-from tsuku_llm.folders import Folder, opened
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, UnsafeLocation
+from tsuku_llm.ground.folders import Folder, opened
 
 _PROGRAMS = ("tsuku-llm", "tsuku-llm.exe")
 _BESIDE = (".download.lock", "tsuku-llm.tmp", "tsuku-llm.exe.tmp")

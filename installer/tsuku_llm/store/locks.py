@@ -21,13 +21,13 @@ from pathlib import Path
 from platform import node
 from typing import TYPE_CHECKING
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, LockTimeout, StoreError
-from tsuku_llm.files import open_to_read, read_small, set_mode
-from tsuku_llm.folders import opened
-from tsuku_llm.foreign import kernel_text
-from tsuku_llm.ownership import require_trusted_owner
-from tsuku_llm.process import Process
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, LockTimeout, StoreError
+from tsuku_llm.ground.files import open_to_read, read_small, set_mode
+from tsuku_llm.ground.folders import opened
+from tsuku_llm.ground.foreign import kernel_text
+from tsuku_llm.ground.ownership import require_trusted_owner
+from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.store.layout import LOCKS
 
 if TYPE_CHECKING:

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import CorruptStore, StoreError, TamperedInstall
-from tsuku_llm.ownership import check_below, check_path
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, StoreError, TamperedInstall
+from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.store.in_use import holding
-from tsuku_llm.store.installed import Installed, read_pointer, read_version
-from tsuku_llm.store.integrity import (
+from tsuku_llm.store.records.installed import Installed, read_pointer, read_version
+from tsuku_llm.store.records.integrity import (
     check_version,
     differences,
     find_differences,
     list_tree,
     only_extra,
 )
-from tsuku_llm.store.receipt import is_version_id
+from tsuku_llm.store.records.receipt import is_version_id
 
 
 class StoreReader:
@@ -134,7 +134,7 @@ class StoreReader:
 
     def ids(self) -> list[str]:
         """List the ids of all versions, damaged ones included; foreign folders are left out."""
-        from tsuku_llm.folders import opened  # noqa: PLC0415  # a start lists nothing
+        from tsuku_llm.ground.folders import opened  # noqa: PLC0415  # a start lists nothing
         from tsuku_llm.store.layout import is_version  # noqa: PLC0415
 
         with (

@@ -15,10 +15,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.errors import StoreError, TsukuError
-from tsuku_llm.files import make_folder
-from tsuku_llm.store.installed import Installed
-from tsuku_llm.store.integrity import (
+from tsuku_llm.ground.errors import StoreError, TsukuError
+from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.tree_entry import FileEntry
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.integrity import (
     Stamp,
     check_version,
     read_stamps,
@@ -26,7 +27,6 @@ from tsuku_llm.store.integrity import (
     verify_files,
 )
 from tsuku_llm.store.staging import ASIDE, Staging
-from tsuku_llm.tree_entry import FileEntry
 
 Content = tuple[str, bool]
 """SHA-256 and the executable flag of a file: files with both equal can be shared."""

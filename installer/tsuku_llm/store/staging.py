@@ -11,15 +11,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import LockTimeout, StoreError
-from tsuku_llm.files import FOLDER_MODE, drop_tree, unique
-from tsuku_llm.folders import Folder, opened
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import LockTimeout, StoreError
+from tsuku_llm.ground.files import FOLDER_MODE, drop_tree, unique
+from tsuku_llm.ground.folders import Folder, opened
 from tsuku_llm.store.in_use import IN_USE
-from tsuku_llm.store.integrity import FINGERPRINT, TREE, Stamp
 from tsuku_llm.store.layout import STAGING
 from tsuku_llm.store.locks import exclusive, holder_of
-from tsuku_llm.store.receipt import RECEIPT
+from tsuku_llm.store.records.integrity import FINGERPRINT, TREE, Stamp
+from tsuku_llm.store.records.receipt import RECEIPT
 
 _TRIES = 5
 ASIDE = "aside"

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import (
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import (
     CorruptStore,
     InUse,
     LockTimeout,
@@ -25,13 +25,13 @@ from tsuku_llm.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.files import flush_folder, make_folder, replace_file
-from tsuku_llm.folders import Folder, opened
-from tsuku_llm.ownership import check_path
+from tsuku_llm.ground.files import flush_folder, make_folder, replace_file
+from tsuku_llm.ground.folders import Folder, opened
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
-from tsuku_llm.store.installed import Installed, pointer_or_none, read_pointer, write_pointer
 from tsuku_llm.store.layout import (
     BUILDING_LOCK,
     METADATA_LOCK,
@@ -49,7 +49,14 @@ from tsuku_llm.store.locks import (
     forget_dead_holders,
 )
 from tsuku_llm.store.reader import StoreReader
-from tsuku_llm.store.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
+from tsuku_llm.store.records.installed import (
+    Installed,
+    pointer_or_none,
+    read_pointer,
+    write_pointer,
+)
+from tsuku_llm.store.records.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
+from tsuku_llm.store.records.updates import JOURNAL, MARKS
 from tsuku_llm.store.reuse import (
     can_supply,
     confirm,
@@ -60,8 +67,6 @@ from tsuku_llm.store.reuse import (
     withdraw,
 )
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
-from tsuku_llm.store.updates import JOURNAL, MARKS
-from tsuku_llm.tree_entry import FileEntry
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another one, which may be downloading large archives."""

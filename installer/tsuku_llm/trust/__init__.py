@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NewType
 
-from tsuku_llm.errors import DigestMismatch, MetadataError
+from tsuku_llm.ground.errors import DigestMismatch, MetadataError
 from tsuku_llm.trust.delegations import Found, TargetsRoles
 from tsuku_llm.trust.keys import is_weak
 from tsuku_llm.trust.metadata import (

@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.errors import BodyError, MetadataError
+from tsuku_llm.ground.errors import BodyError, MetadataError
 from tsuku_llm.trust.metadata import (
     NEVER,
     Copy,

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from tsuku_llm.errors import MetadataError
+from tsuku_llm.ground.errors import MetadataError
 from tsuku_llm.trust.keys import key_objections
 from tsuku_llm.trust.strict_json import decode_json
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from tsuku_llm.foreign import parse_json
+from tsuku_llm.ground.foreign import parse_json
 
 _LARGEST_INTEGER = 2**53
 

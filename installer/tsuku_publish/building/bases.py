@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tsuku_llm import children
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UsageError, did_you_mean
-from tsuku_llm.files import rename
-from tsuku_llm.foreign import open_foreign
-from tsuku_llm.safe_text import printable
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UsageError, did_you_mean
+from tsuku_llm.ground.files import rename
+from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.safe_text import printable
 from tsuku_publish.building.matrix import BaseSystem, BuildMatrix, NewerTools, Words
 from tsuku_publish.building.newer import add_newer, newer_tools
 from tsuku_publish.building.place import Base, ToolPlace

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.files import drop_tree, write_output
-from tsuku_llm.foreign import read_text
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.files import drop_tree, write_output
+from tsuku_llm.ground.foreign import read_text
 from tsuku_publish.building.matrix import numbers
 from tsuku_publish.building.recipe import Recipe
 from tsuku_publish.building.running import run_logged

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.foreign import read_text
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.foreign import read_text
 from tsuku_publish.binaries import needs_of
 from tsuku_publish.building.matrix import BaseSystem, NewerTools, numbers
 from tsuku_publish.building.place import Base

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UsageError
-from tsuku_llm.files import drop_tree
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.files import drop_tree
 from tsuku_publish.building.bases import WantedBase, make_base, opened_base, wanted_base
 from tsuku_publish.building.compiling import Order, compile_variant
 from tsuku_publish.building.matrix import BuildMatrix, Words, load_matrix

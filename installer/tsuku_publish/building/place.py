@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import children
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.processes import children
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
 from tsuku_publish.isolated import ISOLATED

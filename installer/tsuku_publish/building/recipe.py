@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.building.matrix import BuildMatrix, Words
 from tsuku_publish.building.place import ZigPlace
 from tsuku_publish.building.toolchain import Toolchain

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UsageError
-from tsuku_llm.files import drop_tree, rename
-from tsuku_llm.tree_entry import FileEntry, TreeEntry
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.files import drop_tree, rename
+from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.building.compiling import Compiled, Order
 from tsuku_publish.building.matrix import BuildMatrix
 from tsuku_publish.building.place import ToolPlace

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from tsuku_llm import children
-from tsuku_llm.disk import disk_errors, is_full
-from tsuku_llm.errors import NoSpace
-from tsuku_llm.safe_text import printable, redacted
+from tsuku_llm.ground.disk import disk_errors, is_full
+from tsuku_llm.ground.errors import NoSpace
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.safe_text import printable, redacted
 from tsuku_publish.errors import BuildFailed
 
 _GRACE = 10.0

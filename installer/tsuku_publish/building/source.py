@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tsuku_llm import children
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UnsafeArchive, UsageError
-from tsuku_llm.files import drop_tree, rename, unique
-from tsuku_llm.foreign import open_foreign, read_foreign
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.files import drop_tree, rename, unique
+from tsuku_llm.ground.foreign import open_foreign, read_foreign
+from tsuku_llm.ground.processes import children
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.pack import format_of, opened

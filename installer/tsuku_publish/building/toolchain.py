@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tsuku_llm.packages import family_of, install_command
+from tsuku_llm.machine.packages import family_of, install_command
 from tsuku_publish.building.matrix import BuildMatrix, BuildTool, Words, numbers
 from tsuku_publish.building.place import Base, ToolPlace
 from tsuku_publish.errors import MissingTools

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UsageError
-from tsuku_llm.files import rename
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.files import rename
 from tsuku_publish.building.matrix import BuildMatrix, Words, Zig
 from tsuku_publish.building.place import SHARED, ZigPlace
 from tsuku_publish.building.recipe import backends_of

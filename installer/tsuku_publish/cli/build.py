@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import size, table
 from tsuku_publish.building.compiling import Order, cmake_arguments, processors
 from tsuku_publish.building.orders import Orders, orders
 from tsuku_publish.building.orders import build as build_orders

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish import revoked
 from tsuku_publish.attestations import Attest
 from tsuku_publish.classify import require_rules

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm import clock
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import FILE, data_option, root_option, tell
 from tsuku_publish.feed.report import FeedReport

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tsuku_llm.cli import entry, program
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
-from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import StoreError
-from tsuku_llm.operations.copy_facts import copy_facts
-from tsuku_llm.own_copy import extra_command
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.machine.own_copy import extra_command
+from tsuku_llm.steps.program.copy_facts import copy_facts
 from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing
 from tsuku_publish.errors import MissingExtra, PublishError
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from tsuku_llm import clock
-from tsuku_llm.cli import streams
-from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import UsageError
-from tsuku_llm.safe_text import printable
+from tsuku_llm.cli.terminal import streams
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.safe_text import printable
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.errors import PublishError

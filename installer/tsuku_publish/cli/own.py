@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import size, table
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.cli.options import (
     DAY,
     FOLDER,

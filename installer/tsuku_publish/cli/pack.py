@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.render.text import size, table
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.text import size, table
 from tsuku_publish.packing.pack import PackedArchive, PackReport, Place
 from tsuku_publish.packing.pack import pack as pack_build
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm import clock
-from tsuku_llm.cli.answer import CommandResult, ReportedError
+from tsuku_llm.catalog.revocations import parse
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.errors import UsageError
-from tsuku_llm.revocations import parse
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.ceremony import require_own_keys
 from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
 from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell

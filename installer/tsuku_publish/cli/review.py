@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm import clock
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.ground import clock
 from tsuku_publish.ceremony import is_begun, next_state, require_own_keys
 from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_publish.ceremony import (
     Ceremony,
     files_for,

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tsuku_llm.errors import ManifestError
-from tsuku_llm.manifest import require_release
+from tsuku_llm.catalog.manifest import require_release
+from tsuku_llm.ground.errors import ManifestError
 from tsuku_publish.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
 from tsuku_publish.contents import Contents
 from tsuku_publish.documents import UnknownLibraries, document_of_one, recorded, requirements

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tsuku_llm.foreign import parse_json
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.checking import FIRST_ROOT, verify
 from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.facts import UpstreamRelease

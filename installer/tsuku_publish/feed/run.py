@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.errors import TsukuError
 from tsuku_llm.fetch import Network
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_publish.attestations import (
     store,
 )

@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tsuku_llm import children
-from tsuku_llm.safe_text import printable
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.safe_text import printable
 from tsuku_publish.errors import PublishError
 from tsuku_publish.isolated import ISOLATED
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 import tomli
 
-from tsuku_llm.files import replace_file
-from tsuku_llm.foreign import read_foreign
+from tsuku_llm.ground.files import replace_file
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.errors import LARGEST_FILE, reading
 
 STATE = "feed.json"

@@ -9,10 +9,10 @@ from platform import machine
 from typing import Any
 
 from tsuku_llm import archive
-from tsuku_llm.errors import ManifestError
+from tsuku_llm.catalog.manifest import Artifact, require_release
 from tsuku_llm.fetch import Network
-from tsuku_llm.foreign import parse_json
-from tsuku_llm.manifest import Artifact, require_release
+from tsuku_llm.ground.errors import ManifestError
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.attestations import (
     load_origin,
     load_root,

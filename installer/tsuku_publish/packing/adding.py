@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.backends import POLICIES
-from tsuku_llm.errors import UsageError
 from tsuku_llm.fetch import Network
-from tsuku_llm.files import make_folder
-from tsuku_llm.tree_entry import TreeEntry
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.tree_entry import TreeEntry
+from tsuku_llm.machine.backends import POLICIES
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.measuring import (
     PLATFORMS,

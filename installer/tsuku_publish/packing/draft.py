@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.errors import ManifestError, UsageError
-from tsuku_llm.files import write_output
-from tsuku_llm.foreign import read_foreign
-from tsuku_llm.manifest import require_release
+from tsuku_llm.catalog.manifest import require_release
+from tsuku_llm.ground.errors import ManifestError, UsageError
+from tsuku_llm.ground.files import write_output
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.trust import decode_json
 from tsuku_publish.errors import LARGEST_FILE
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 from tsuku_llm.archive import unpack
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UnsafeArchive, UsageError
-from tsuku_llm.fetch.urls import shown
-from tsuku_llm.files import TEMPORARY_SUFFIX, make_folder, rename, seal_file, unique
-from tsuku_llm.foreign import open_foreign
-from tsuku_llm.manifest import Artifact, Measured, can_fetch
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import Artifact, Measured, can_fetch
+from tsuku_llm.fetch.http.urls import shown
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.files import TEMPORARY_SUFFIX, make_folder, rename, seal_file, unique
+from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.parts import parted
 from tsuku_publish.packing.tarball import write_tarball

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from tsuku_llm.manifest import ARCHIVES
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import ARCHIVES
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 LARGE = 1 << 20
 """The size in bytes from which a file gets an archive to itself. At 100 Mbit/s a smaller file

@@ -10,12 +10,12 @@ from pathlib import Path
 from urllib.parse import urldefrag
 
 from tsuku_llm.archive import unpack
-from tsuku_llm.errors import UnsafeArchive, UsageError
+from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.fetch import Network, fetch
-from tsuku_llm.fetch.urls import shown
-from tsuku_llm.foreign import open_foreign
-from tsuku_llm.manifest import Artifact, Measured
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.fetch.http.urls import shown
+from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.pack import PackedArchive, format_of, require_fetchable
 from tsuku_publish.packing.tree import contents, without_top
 

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tsuku_llm.errors import UsageError
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 LEVEL = 6
 """The level for zlib. Level 9 takes five times as long and saves a fiftieth of the bytes

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tsuku_llm.archive import Names, checked_parts
-from tsuku_llm.disk import disk_errors
-from tsuku_llm.errors import UnsafeArchive, UsageError
-from tsuku_llm.manifest import can_list
-from tsuku_llm.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.catalog.manifest import can_list
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _BLOCK = 1 << 20
 

@@ -41,7 +41,7 @@ def _move_ours(module: Any) -> None:
 
 
 def _move_tuf(module: Any) -> None:
-    from tsuku_llm import clock  # noqa: PLC0415
+    from tsuku_llm.ground import clock  # noqa: PLC0415
 
     real = module.datetime
     moved = SimpleNamespace(now=lambda _zone: clock.now())
@@ -49,7 +49,7 @@ def _move_tuf(module: Any) -> None:
 
 
 _MOVES: dict[str, Callable[[Any], None]] = {
-    "tsuku_llm.clock": _move_ours,
+    "tsuku_llm.ground.clock": _move_ours,
     "tuf.ngclient._internal.trusted_metadata_set": _move_tuf,
 }
 

@@ -7,11 +7,11 @@ from functools import partial
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.table import PROGRAM
-from tsuku_llm.errors import UsageError
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.words.table import PROGRAM
+from tsuku_llm.ground.errors import UsageError
 
 
 @click.command("help", cls=Command, examples={"tsuku-llm help config set": "Show one command."})
@@ -43,7 +43,7 @@ def version_command() -> CommandResult:
     To see the installed builds: tsuku-llm list
     """
     from tsuku_llm.cli.render import self_update as render
-    from tsuku_llm.operations.copy_facts import own_updater
+    from tsuku_llm.steps.program.copy_facts import own_updater
 
     updater = own_updater()
     return CommandResult(render.version_data(updater), render.version_lines(PROGRAM, updater))
@@ -91,8 +91,8 @@ def self_update_command(console: Console, *, dry_run: bool, yes: bool) -> Comman
     # Before the updater replaces the files of this program.
     from tsuku_llm.cli.render import self_update as render
     from tsuku_llm.cli.session import open_session
-    from tsuku_llm.operations.self_update import self_update, signed_program
-    from tsuku_llm.own_copy import Updater
+    from tsuku_llm.machine.own_copy import Updater
+    from tsuku_llm.steps.program.self_update import self_update, signed_program
 
     def agreed(updater: Updater) -> bool:
         return yes or console.ask(f"update {PROGRAM}: {render.steps(updater)}?")

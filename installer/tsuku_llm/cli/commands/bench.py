@@ -7,15 +7,15 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Launching
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import INSTALLING
-from tsuku_llm.files import write_output
-from tsuku_llm.operations.bench import bench, save_fastest
-from tsuku_llm.operations.models import chosen_model
+from tsuku_llm.ground.files import write_output
+from tsuku_llm.steps.report.bench import bench, save_fastest
+from tsuku_llm.steps.report.models import chosen_model
 
 _NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 

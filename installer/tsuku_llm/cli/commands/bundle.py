@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Group
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import INSTALLING
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 
 
 @click.group("bundle", cls=Group)
@@ -99,8 +99,8 @@ def create(  # noqa: PLR0913
     Without --platform and --hardware it is for machines like this one.
     """
     from tsuku_llm.cli.render import bundle as render
-    from tsuku_llm.operations.bundle import create_bundle
-    from tsuku_llm.operations.bundle_choice import BundleWish
+    from tsuku_llm.steps.bundle.bundle import create_bundle
+    from tsuku_llm.steps.bundle.bundle_choice import BundleWish
 
     if no_program and (wheel is not None or pythons):
         raise UsageError(
@@ -130,7 +130,7 @@ def show(console: Console, *, file: Path) -> CommandResult:
     Nothing of it is verified: install does that.
     """
     from tsuku_llm.cli.render import bundle as render
-    from tsuku_llm.operations.bundle import show_bundle
+    from tsuku_llm.steps.bundle.bundle import show_bundle
 
     with open_session(console, looking=True, needs=()):
         report = show_bundle(file)

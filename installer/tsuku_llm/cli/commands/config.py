@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm import children
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Group
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import settings as render
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
-from tsuku_llm.errors import TsukuError, UsageError
+from tsuku_llm.ground.errors import TsukuError, UsageError
+from tsuku_llm.ground.processes import children
 
 _NAME_EDITOR = "name an editor: EDITOR=nano tsuku-llm config edit"
 
@@ -64,7 +64,7 @@ def set_(console: Console, key: str, value: str) -> CommandResult:
     # Before the file is changed. Wrong values in it are no reason to refuse a right one.
     if setting.key in NAMING and isinstance(parsed, str):
         from tsuku_llm.cli.session import open_session
-        from tsuku_llm.operations.names import check_exists
+        from tsuku_llm.steps.choosing.names import check_exists
 
         with open_session(console, looking=True, tolerant=True, quiet=True) as session:
             check_exists(session, setting.key, parsed)
@@ -108,7 +108,7 @@ def edit(console: Console) -> CommandResult:
     The editor is that of VISUAL or EDITOR. It gets a copy, which is checked before it is saved.
     """
     from tsuku_llm.cli.session import open_session
-    from tsuku_llm.operations.editing import edit_config
+    from tsuku_llm.steps.report.editing import edit_config
 
     def open_editor(copy: Path) -> None:
         given = os.environ.get("VISUAL") or os.environ.get("EDITOR")
@@ -145,7 +145,7 @@ def _configuration(console: Console) -> Configuration:
 
 def _unknown(console: Console) -> dict[str, TsukuError]:
     from tsuku_llm.cli.session import open_session
-    from tsuku_llm.operations.names import unknown_names
+    from tsuku_llm.steps.choosing.names import unknown_names
 
     with open_session(console, looking=True, tolerant=True, quiet=True) as session:
         return unknown_names(session)

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command, Launching
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import CHOOSING, STAYING
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 
 
 @click.command(
@@ -73,13 +73,13 @@ def explain_command(  # noqa: PLR0913
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.operations.explain import explain, explain_model
+        from tsuku_llm.steps.report.explain import explain, explain_model
 
         choice = explain(session, release=release, hardware_file=hardware)
         if model is None:
             return CommandResult(render.data(choice), render.lines(choice))
         if "://" not in model:
-            from tsuku_llm.operations.models import model_arguments
+            from tsuku_llm.steps.report.models import model_arguments
 
             _, model, *rest = model_arguments(session, model, arguments)
             arguments = tuple(rest)
@@ -111,7 +111,7 @@ def backends_command(
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.operations.explain import backends
+        from tsuku_llm.steps.report.explain import backends
 
         matrix = backends(session, release=release, hardware_file=hardware)
     return CommandResult(render.matrix_data(matrix), render.matrix_lines(matrix))
@@ -145,7 +145,7 @@ def probe_command(console: Console, *, record: Path | None, layout: str) -> Comm
         return _features(console, record)
     with open_session(console, looking=True, probes=True, needs={"probe_timeout"}) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.operations.prefetch import probe_machine
+        from tsuku_llm.steps.prefetch import probe_machine
 
         hardware = probe_machine(session, record=record)
     return CommandResult(
@@ -159,7 +159,7 @@ def _features(console: Console, record: Path | None) -> CommandResult:
         raise UsageError(f"--format nfd and {other} exclude each other", hint="leave one out")
     with open_session(console, looking=True, probes=True, needs=CHOOSING) as session:
         from tsuku_llm.cli.render import features as render
-        from tsuku_llm.operations.explain import explain
+        from tsuku_llm.steps.report.explain import explain
 
         choice = explain(session)
     return CommandResult(lines=render.lines(choice), exact=True)
@@ -194,7 +194,7 @@ def doctor_command(
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import doctor as render
-        from tsuku_llm.operations.doctor import examine
+        from tsuku_llm.steps.report.doctor import examine
 
         examination = examine(session)
     return CommandResult(

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
-from tsuku_llm.cli.console import Console
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,8 +78,8 @@ def apply(console: Console, /, **asked: Any) -> CommandResult:
 def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
     from tsuku_llm.cli.render import fleet as render
     from tsuku_llm.cli.session import open_session
-    from tsuku_llm.errors import FleetFailed, UsageError
-    from tsuku_llm.operations.fleet import FleetRequest, run_fleet
+    from tsuku_llm.ground.errors import FleetFailed, UsageError
+    from tsuku_llm.steps.fleet.fleet import FleetRequest, run_fleet
 
     for name in ("backend", "channel"):
         if asked.get(name) == "":

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import INSTALLING, STAYING
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 
 
 @click.command(
@@ -136,7 +136,7 @@ def install_command(  # noqa: PLR0913
         from tsuku_llm.cli.render import install as render
 
         if source is not None:
-            from tsuku_llm.operations.from_source import install_from_source
+            from tsuku_llm.steps.install.from_source import install_from_source
 
             compiled = install_from_source(session, source, force=force)
             return CommandResult(
@@ -145,14 +145,14 @@ def install_command(  # noqa: PLR0913
                 next_step=render.next_step(compiled),
             )
         if own is not None:
-            from tsuku_llm.operations.own_build import install_own
+            from tsuku_llm.steps.install.own_build import install_own
 
             found = install_own(session, own, dry_run=dry_run, force=force)
             return CommandResult(
                 render.own_data(found), render.own_lines(found), next_step=render.next_step(found)
             )
-        from tsuku_llm.operations.bundle_install import install_bundle
-        from tsuku_llm.operations.install import install
+        from tsuku_llm.steps.install.bundle_install import install_bundle
+        from tsuku_llm.steps.install.install import install
 
         if bundle is None:
             report = install(session, release=release, dry_run=dry_run, force=force)

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.errors import TamperedMirror, UsageError
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import TamperedMirror, UsageError
 
 _NEEDS = {"connections", "repository", "repository_url", "mirror", "lock_timeout", "probe_timeout"}
 """The settings that copying a repository uses; those that choose a build do not narrow it."""
@@ -101,9 +101,9 @@ def mirror_command(  # noqa: PLR0913
     llm.mirror as it is in --to.
     """
     from tsuku_llm.cli.render import mirror as render
-    from tsuku_llm.operations.mirror import check_mirror, mirror
-    from tsuku_llm.operations.mirror_choice import Narrowing
-    from tsuku_llm.operations.registry_mirror import push_mirror
+    from tsuku_llm.steps.mirror.mirror import check_mirror, mirror
+    from tsuku_llm.steps.mirror.mirror_choice import Narrowing
+    from tsuku_llm.steps.mirror.registry_mirror import push_mirror
 
     narrow = Narrowing(platforms, channels, backends, releases, machines)
     with open_session(console, needs=_NEEDS, repository=repository) as session:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 
 
 @click.command(
@@ -30,7 +30,7 @@ def models_command(console: Console) -> CommandResult:
         console, looking=True, probes=True, needs={"model_path", "probe_timeout"}
     ) as session:
         from tsuku_llm.cli.render import models as render
-        from tsuku_llm.operations.models import list_models
+        from tsuku_llm.steps.report.models import list_models
 
         listed = list_models(session)
     return CommandResult(render.data(listed), render.lines(listed))

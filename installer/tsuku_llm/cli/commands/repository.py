@@ -8,14 +8,14 @@ import click
 
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Group
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed
 from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.errors import UsageError
-from tsuku_llm.operations import repository as operations
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.steps.metadata import repository as operations
 
 _FETCHING = {"repository_url", "lock_timeout"}
 """The settings that a download of metadata uses."""

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import ARGV, Launching
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.keys import parse_share, share_of
 from tsuku_llm.config.settings import STARTING
-from tsuku_llm.errors import UsageError
+from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.report import StartReport
-    from tsuku_llm.operations.session import Session
-    from tsuku_llm.operations.version_start import Serving
+    from tsuku_llm.launch.plan.report import StartReport
+    from tsuku_llm.steps.serve.version_start import Serving
+    from tsuku_llm.steps.session import Session
 
 
 def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
@@ -203,7 +203,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
         idle_timeout=idle_timeout,
         start_timeout=start_timeout,
     ) as session:
-        from tsuku_llm.launch.addresses import require_address
+        from tsuku_llm.launch.plan.addresses import require_address
 
         require_address(arguments, session.machine.environ)
         if model is not None:
@@ -211,7 +211,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
         elif console.can_ask and not (supervised or notify or unit or at_login):
             # A script that starts llama-server as a router needs no advice.
             _hint_at_models(session, arguments)
-        from tsuku_llm.operations.version_start import Serving
+        from tsuku_llm.steps.serve.version_start import Serving
 
         how = Serving(
             name=name,
@@ -224,24 +224,24 @@ def serve_command(  # noqa: PLR0913 - each is an option
         )
         # Before the other ways: a dry run starts nothing.
         if dry_run:
-            from tsuku_llm.cli.render import servers as render
-            from tsuku_llm.operations.tools import planned
+            from tsuku_llm.cli.render.services import servers as render
+            from tsuku_llm.steps.serve.tools import planned
 
             plan = planned(session, arguments, how)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
         if detach:
-            from tsuku_llm.cli import background
-            from tsuku_llm.operations.fallback import wanted_version
+            from tsuku_llm.cli.services import background
+            from tsuku_llm.steps.serve.fallback import wanted_version
 
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
             return background.detach(console, session, name, argv, opens_page=opens_page)
         if at_login:
-            from tsuku_llm.cli.login import login_file
+            from tsuku_llm.cli.services.login import login_file
 
             return login_file(session, name, argv, windows=windows_task, output=output)
         if unit:
-            from tsuku_llm.cli import units
+            from tsuku_llm.cli.services import units
 
             return units.unit(
                 session,
@@ -253,7 +253,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
                 output=output,
             )
         if supervised or notify:
-            from tsuku_llm.cli import background
+            from tsuku_llm.cli.services import background
 
             way = background.supervise if supervised else background.notify
             return way(console, session, arguments, how)
@@ -302,7 +302,7 @@ def _in_foreground(
     opens_page: bool,
 ) -> CommandResult:
     """Serve until the server ends; tell its addresses once it is ready."""
-    from tsuku_llm.operations.serve import serve
+    from tsuku_llm.steps.serve.serve import serve
 
     follower = _Follower(console, opens_page=opens_page)
     # With --exec nothing can follow: this process becomes the server.
@@ -336,12 +336,12 @@ class _Follower:
         if not report.ready or report.pid == self._told:
             return
         self._told = report.pid
-        from tsuku_llm.cli.render import servers as render
+        from tsuku_llm.cli.render.services import servers as render
 
         for line in render.address_lines(report):
             self._console.tell(line)
         if self._opens_page:
-            from tsuku_llm.cli.background import open_or_tell
+            from tsuku_llm.cli.services.background import open_or_tell
 
             self._opens_page = False
             open_or_tell(self._console, report)
@@ -351,8 +351,8 @@ def _with_model(
     session: Session, model: str, argv: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return our arguments and the server's, with the files of the model among the server's."""
-    from tsuku_llm.cli import background
-    from tsuku_llm.operations.models import model_arguments
+    from tsuku_llm.cli.services import background
+    from tsuku_llm.steps.report.models import model_arguments
 
     words = model_arguments(session, model, arguments)
     # Not the name: a process in the background, or a unit, starts with the same files each time.
@@ -362,10 +362,10 @@ def _with_model(
 
 def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
     """Tell how to name a model, if a start names none and there is a build for it."""
-    from tsuku_llm.launch.wishes import names_a_model
+    from tsuku_llm.launch.plan.wishes import names_a_model
 
     if not names_a_model(arguments, session.machine.environ) and session.reader.active():
-        from tsuku_llm.operations.models import without_a_model
+        from tsuku_llm.steps.report.models import without_a_model
 
         session.user.note(without_a_model(session))
 
@@ -412,11 +412,11 @@ def run_command(  # noqa: PLR0913
         allow_revoked=allow_revoked,
     ) as session:
         if dry_run:
-            from tsuku_llm.cli.render import servers as render
-            from tsuku_llm.operations.tools import planned_tool
+            from tsuku_llm.cli.render.services import servers as render
+            from tsuku_llm.steps.serve.tools import planned_tool
 
             plan = planned_tool(session, tool, arguments)
             return CommandResult(render.planned_data(plan), render.planned_lines(plan))
-        from tsuku_llm.operations.tools import run_tool
+        from tsuku_llm.steps.serve.tools import run_tool
 
         return CommandResult(exit_code=run_tool(session, tool, arguments))

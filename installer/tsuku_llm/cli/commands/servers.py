@@ -7,15 +7,16 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm.cli import options, streams
-from tsuku_llm.cli.answer import CommandResult
+from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
-from tsuku_llm.cli.render import servers as render
+from tsuku_llm.cli.render.services import servers as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.errors import LaunchError, UsageError
-from tsuku_llm.files import write_output
-from tsuku_llm.operations.background import log_of, page_of, servers, stop, stop_all
+from tsuku_llm.cli.terminal import streams
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import LaunchError, UsageError
+from tsuku_llm.ground.files import write_output
+from tsuku_llm.steps.servers.background import log_of, page_of, servers, stop, stop_all
 
 
 @click.command("status", cls=Command)
@@ -42,7 +43,7 @@ def status_command(
         found = servers(session, options.server_named(server, name))
     if not prometheus:
         return CommandResult(render.data(found), render.lines(found))
-    from tsuku_llm.cli.render import metrics
+    from tsuku_llm.cli.render.services import metrics
 
     text = metrics.text(found.records)
     if output:
@@ -92,7 +93,7 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
     chosen = options.DEFAULT_NAME if named is None else named
     with open_session(console, looking=True, tolerant=True) as session:
         url = page_of(session, chosen)
-    from tsuku_llm.cli.browser import open_page, why_none
+    from tsuku_llm.cli.terminal.browser import open_page, why_none
 
     if not open_page(url):
         raise LaunchError(why_none(), hint=f"open it in a browser yourself: {url}")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult, ReportedError
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
+from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.settings import INSTALLING, STARTING
-from tsuku_llm.errors import StoreError, TsukuError, UsageError
-from tsuku_llm.files import write_output
+from tsuku_llm.ground.errors import StoreError, TsukuError, UsageError
+from tsuku_llm.ground.files import write_output
 
 if TYPE_CHECKING:
-    from tsuku_llm.operations.session import Session
+    from tsuku_llm.steps.session import Session
 
 
 @click.command(
@@ -91,7 +91,7 @@ def update_command(  # noqa: PLR0913
         metrics=metrics,
     )
     if unit:
-        from tsuku_llm.cli.timer import timer
+        from tsuku_llm.cli.services.timer import timer
 
         with open_session(console, looking=True, channel=channel, repository=repository) as session:
             named = {"channel": channel, "repository": repository}
@@ -105,7 +105,7 @@ def update_command(  # noqa: PLR0913
         repository=repository,
     ) as session:
         if retry:
-            from tsuku_llm.operations.unattended import forget_rolled_back
+            from tsuku_llm.steps.servers.unattended import forget_rolled_back
 
             forget_rolled_back(session)
         return _unattended(session, metrics) if unattended else _attended(session, check=check)
@@ -127,7 +127,7 @@ def _refuse_wrong_use(
 
 def _attended(session: Session, *, check: bool) -> CommandResult:
     from tsuku_llm.cli.render import install as render
-    from tsuku_llm.operations.update import UpToDate, check_update, update
+    from tsuku_llm.steps.install.update import UpToDate, check_update, update
 
     if check:
         checked = check_update(session)
@@ -141,8 +141,8 @@ def _attended(session: Session, *, check: bool) -> CommandResult:
 
 
 def _unattended(session: Session, metrics: Path | None) -> CommandResult:
-    from tsuku_llm.cli.render import unattended as render
-    from tsuku_llm.operations.unattended import unattended_update
+    from tsuku_llm.cli.render.services import unattended as render
+    from tsuku_llm.steps.servers.unattended import unattended_update
 
     now = session.machine.now
     try:

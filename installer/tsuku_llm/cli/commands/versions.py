@@ -8,11 +8,11 @@ from __future__ import annotations
 import click
 
 from tsuku_llm.cli import options
-from tsuku_llm.cli.answer import CommandResult
 from tsuku_llm.cli.command import Command
-from tsuku_llm.cli.console import Console
 from tsuku_llm.cli.render import installed as render
 from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
 
 
 @click.command("list", cls=Command)
@@ -23,12 +23,12 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
     """List installed versions, or the releases on offer."""
     with open_session(console, looking=True, tolerant=True, repository=repository) as session:
         if available:
-            from tsuku_llm.operations.choice import load_catalog
-            from tsuku_llm.operations.names import without_unknown
+            from tsuku_llm.steps.choosing.choice import load_catalog
+            from tsuku_llm.steps.choosing.names import without_unknown
 
             catalog = load_catalog(without_unknown(session))
             return CommandResult(render.available_data(catalog), render.available_lines(catalog))
-        from tsuku_llm.operations.versions import inventory
+        from tsuku_llm.steps.install.versions import inventory
 
         found = inventory(session)
     return CommandResult(render.data(found), render.lines(found))
@@ -43,7 +43,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
     TOOL is a program of the build that serve starts, such as llama-cli.
     """
     with open_session(console, looking=True, tolerant=True) as session:
-        from tsuku_llm.operations.which import which
+        from tsuku_llm.steps.choosing.which import which
 
         found = which(session, tool)
     return CommandResult(found._asdict(), (str(found.path),), exact=True)
@@ -60,7 +60,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
 
     VERSION is an id that list shows, or a release or variant that only one of them has.
     """
-    from tsuku_llm.operations.maintenance import use
+    from tsuku_llm.steps.install.maintenance import use
 
     with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
@@ -72,7 +72,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
 @click.pass_obj
 def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     """Go back to the previous active version."""
-    from tsuku_llm.operations.maintenance import rollback
+    from tsuku_llm.steps.install.maintenance import rollback
 
     with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
@@ -93,7 +93,7 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
 
     serve does not start a version whose backend failed on these drivers.
     """
-    from tsuku_llm.operations.fallback import forget_failures, noted_failures
+    from tsuku_llm.steps.serve.fallback import forget_failures, noted_failures
 
     with open_session(console, looking=not forget, needs=()) as session:
         noted = forget_failures(session) if forget else noted_failures(session)
@@ -115,7 +115,7 @@ def uninstall_command(
     VERSIONS are ids that list shows, or a release or variant that only one of them has. A version
     that a running server uses stays.
     """
-    from tsuku_llm.operations.maintenance import uninstall
+    from tsuku_llm.steps.install.maintenance import uninstall
 
     with open_session(console, needs={"lock_timeout"}) as session:
         report = uninstall(session, versions, everything=everything)
@@ -140,7 +140,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
 
     The active version, the one before it and every version in use stay.
     """
-    from tsuku_llm.operations.maintenance import prune
+    from tsuku_llm.steps.install.maintenance import prune
 
     with open_session(console, needs={"lock_timeout"}) as session:
         report = prune(session, keep=keep, legacy=legacy, caches=caches)
@@ -156,7 +156,7 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandRes
     VERSIONS are ids that list shows, or a release or variant that only one of them has. Without
     any, all are checked.
     """
-    from tsuku_llm.operations.verify import verify
+    from tsuku_llm.steps.install.verify import verify
 
     with open_session(console, looking=True, tolerant=True) as session:
         verdicts = verify(session, versions)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from tsuku_llm.chain.links import LinkState, Stage
+from tsuku_llm.choose.chain.links import LinkState, Stage
 from tsuku_llm.cli.documents.keys import (
     Backend,
     Bytes,
@@ -25,13 +25,13 @@ from tsuku_llm.cli.documents.keys import (
     Unsigned,
     VariantName,
 )
-from tsuku_llm.hardware import Hardware, Problem
-from tsuku_llm.launch.fit import FreeMemory
-from tsuku_llm.operations.caches import CacheState, DroppedCaches
-from tsuku_llm.operations.server_trials import ServerResult
-from tsuku_llm.operations.state_notes import FailureNote
-from tsuku_llm.operations.unattended import UpdateOutcome
-from tsuku_llm.operations.update import FitChange
+from tsuku_llm.launch.memory.fit import FreeMemory
+from tsuku_llm.machine.hardware import Hardware, Problem
+from tsuku_llm.steps.drivers.caches import CacheState, DroppedCaches
+from tsuku_llm.steps.drivers.state_notes import FailureNote
+from tsuku_llm.steps.install.update import FitChange
+from tsuku_llm.steps.servers.server_trials import ServerResult
+from tsuku_llm.steps.servers.unattended import UpdateOutcome
 from tsuku_llm.store.legacy import LegacyAddon
 
 

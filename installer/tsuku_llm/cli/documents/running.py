@@ -19,9 +19,9 @@ from tsuku_llm.cli.documents.keys import (
     VariantName,
 )
 from tsuku_llm.config.keys import Value
-from tsuku_llm.launch.report import Placement, StartReport
-from tsuku_llm.operations.background import StoppedServer
-from tsuku_llm.operations.bench import Skipped, VariantSpeed
+from tsuku_llm.launch.plan.report import Placement, StartReport
+from tsuku_llm.steps.report.bench import Skipped, VariantSpeed
+from tsuku_llm.steps.servers.background import StoppedServer
 
 
 class HelpAnswer(TypedDict):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from tsuku_llm.cli.render.text import origin, size, table, unattested
-from tsuku_llm.operations.bench import Report, Skipped, VariantSpeed
+from tsuku_llm.cli.terminal.text import origin, size, table, unattested
+from tsuku_llm.steps.report.bench import Report, Skipped, VariantSpeed
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import running as documents

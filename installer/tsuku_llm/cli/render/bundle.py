@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.operations.bundle import BundleReport
+from tsuku_llm.cli.terminal.text import size, table
+from tsuku_llm.steps.bundle.bundle import BundleReport
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents

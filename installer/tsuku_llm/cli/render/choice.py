@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
-from tsuku_llm.backends import build_name
 from tsuku_llm.cli.render.installed import revocation_data, rolled_back_data
-from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested, unmeasured
-from tsuku_llm.hardware import Api, ApiState, Gpu, Hardware, Problem
+from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.machine.backends import build_name
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
+    from tsuku_llm.choose.selection import Candidate, CombinedOffer, Rejection
     from tsuku_llm.cli.documents import builds as documents
-    from tsuku_llm.launch.fit import Fit
-    from tsuku_llm.operations.choice import Choice
-    from tsuku_llm.operations.explain import Matrix
-    from tsuku_llm.selection import Candidate, CombinedOffer, Rejection
-    from tsuku_llm.store.installed import Installed
+    from tsuku_llm.launch.memory.fit import Fit
+    from tsuku_llm.steps.choosing.choice import Choice
+    from tsuku_llm.steps.report.explain import Matrix
+    from tsuku_llm.store.records.installed import Installed
 
 
 def head(choice: Choice) -> documents.DecisionDocument:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tsuku_llm._version import __version__
-from tsuku_llm.chain.links import Chain, Link, Stage
-from tsuku_llm.cli.answer import ReportedError
+from tsuku_llm.choose.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.render.choice import head, machine_name, named_problem
 from tsuku_llm.cli.render.installed import (
     rolled_back_data,
@@ -15,11 +14,12 @@ from tsuku_llm.cli.render.installed import (
     told_data,
     told_lines,
 )
-from tsuku_llm.cli.render.text import named, sentence, size, table
-from tsuku_llm.cli.table import PROGRAM
-from tsuku_llm.hardware import Problem
-from tsuku_llm.operations.caches import CacheState
-from tsuku_llm.operations.doctor import Examination
+from tsuku_llm.cli.terminal.answer import ReportedError
+from tsuku_llm.cli.terminal.text import named, sentence, size, table
+from tsuku_llm.cli.words.table import PROGRAM
+from tsuku_llm.machine.hardware import Problem
+from tsuku_llm.steps.drivers.caches import CacheState
+from tsuku_llm.steps.report.doctor import Examination
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import builds as documents

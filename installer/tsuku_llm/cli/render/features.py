@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tsuku_llm.hardware import ApiState, Gpu
+from tsuku_llm.machine.hardware import ApiState, Gpu
 
 if TYPE_CHECKING:
-    from tsuku_llm.operations.choice import Choice
+    from tsuku_llm.steps.choosing.choice import Choice
 
 PREFIX = "tsuku.dev/llm-"
 """The namespace and beginning of each key: without one it would be Node Feature Discovery's."""

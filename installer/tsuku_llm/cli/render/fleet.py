@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.text import table
-from tsuku_llm.errors import FleetFailed
+from tsuku_llm.cli.terminal.answer import ReportedError
+from tsuku_llm.cli.terminal.text import table
+from tsuku_llm.ground.errors import FleetFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tsuku_llm.cli.documents import running as documents
-    from tsuku_llm.operations.fleet import FleetHost
+    from tsuku_llm.steps.fleet.fleet import FleetHost
 
 _HEAD = ("host", "GPU", "variant", "release", "state", "reason")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.backends import build_name
 from tsuku_llm.cli.render.choice import head, machine_name
 from tsuku_llm.cli.render.installed import (
     OF_YOUR_OWN,
@@ -13,14 +12,15 @@ from tsuku_llm.cli.render.installed import (
     rolled_back_data,
     title,
 )
-from tsuku_llm.cli.render.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.machine.backends import build_name
 
 if TYPE_CHECKING:
+    from tsuku_llm.choose.selection import Candidate
     from tsuku_llm.cli.documents import builds as documents
-    from tsuku_llm.operations.install import InstallReport
-    from tsuku_llm.operations.own_build import OwnBuildReport
-    from tsuku_llm.operations.update import FitChange, UpdateReport, UpToDate
-    from tsuku_llm.selection import Candidate
+    from tsuku_llm.steps.install.install import InstallReport
+    from tsuku_llm.steps.install.own_build import OwnBuildReport
+    from tsuku_llm.steps.install.update import FitChange, UpdateReport, UpToDate
 
 
 def data(report: InstallReport) -> documents.InstallAnswer:

@@ -6,31 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.text import (
-    listed,
-    named,
-    origin,
-    sentence,
-    size,
-    table,
-    unattested,
-)
-from tsuku_llm.errors import TamperedInstall
+from tsuku_llm.cli.terminal.answer import ReportedError
+from tsuku_llm.cli.terminal.text import listed, named, origin, sentence, size, table, unattested
+from tsuku_llm.ground.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.catalog.loading import Catalog
+    from tsuku_llm.catalog.manifest import ReleaseEntry
+    from tsuku_llm.catalog.revocations import Revocation
     from tsuku_llm.cli.documents import builds as documents
-    from tsuku_llm.manifest import ReleaseEntry
-    from tsuku_llm.operations.fallback import NotedFailures
-    from tsuku_llm.operations.maintenance import Cleaned, Uninstalled
-    from tsuku_llm.operations.revocation import ReleaseStatus
-    from tsuku_llm.operations.verify import VersionCheck
-    from tsuku_llm.operations.versions import Inventory
-    from tsuku_llm.revocations import Revocation
-    from tsuku_llm.store.installed import Installed
+    from tsuku_llm.steps.choosing.revocation import ReleaseStatus
+    from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
+    from tsuku_llm.steps.install.verify import VersionCheck
+    from tsuku_llm.steps.install.versions import Inventory
+    from tsuku_llm.steps.serve.fallback import NotedFailures
     from tsuku_llm.store.legacy import LegacyAddon
-    from tsuku_llm.store.updates import RolledBack
+    from tsuku_llm.store.records.installed import Installed
+    from tsuku_llm.store.records.updates import RolledBack
 
 
 def data(found: Inventory) -> documents.ListAnswer:
@@ -147,7 +139,7 @@ OF_YOUR_OWN = "of your own"
 
 def title(installed: Installed) -> str:
     """Return the build of a version as people know it."""
-    from tsuku_llm.backends import build_name  # noqa: PLC0415 - list and which do without
+    from tsuku_llm.machine.backends import build_name  # noqa: PLC0415 - list and which do without
 
     receipt = installed.receipt
     return build_name(receipt.backend, receipt.release if not receipt.unsigned else OF_YOUR_OWN)

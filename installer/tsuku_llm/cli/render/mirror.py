@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.answer import ReportedError
-from tsuku_llm.cli.render.text import listed, size
-from tsuku_llm.errors import TamperedMirror
-from tsuku_llm.mirror_folder import Swept
-from tsuku_llm.operations.mirror import MirrorCheck, MirrorReport
-from tsuku_llm.safe_text import shell_word
+from tsuku_llm.cli.terminal.answer import ReportedError
+from tsuku_llm.cli.terminal.text import listed, size
+from tsuku_llm.fetch.places.mirror_folder import Swept
+from tsuku_llm.ground.errors import TamperedMirror
+from tsuku_llm.ground.safe_text import shell_word
+from tsuku_llm.steps.mirror.mirror import MirrorCheck, MirrorReport
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.text import size, table
-from tsuku_llm.cli.style import columns
+from tsuku_llm.cli.terminal.style import columns
+from tsuku_llm.cli.terminal.text import size, table
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import running as documents
-    from tsuku_llm.operations.models import ModelList, ModelRow
+    from tsuku_llm.steps.report.models import ModelList, ModelRow
 
 _NAMES = 30
 """Characters of the column of names, so that a row has at most 80; a longer name has own line."""

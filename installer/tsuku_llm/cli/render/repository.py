@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.repositories import Repository
-from tsuku_llm.cli.render.text import table
-from tsuku_llm.operations.repository import RepositoryState, RootOfTrust
-from tsuku_llm.safe_text import redacted
+from tsuku_llm.cli.terminal.text import table
+from tsuku_llm.ground.safe_text import redacted
+from tsuku_llm.steps.metadata.repository import RepositoryState, RootOfTrust
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents

@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.table import PROGRAM
-from tsuku_llm.operations.self_update import SelfUpdate
-from tsuku_llm.own_copy import Updater
+from tsuku_llm.cli.words.table import PROGRAM
+from tsuku_llm.machine.own_copy import Updater
+from tsuku_llm.steps.program.self_update import SelfUpdate
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import running as documents

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.text import table
+from tsuku_llm.cli.terminal.text import table
 from tsuku_llm.config.keys import text_of
 from tsuku_llm.config.settings import Configuration, Setting, warning_of
-from tsuku_llm.safe_text import redacted, shortened
+from tsuku_llm.ground.safe_text import redacted, shortened
 
 _LONGEST = 60
 """Characters of a wrong value that are shown; the line in the file has all of it."""

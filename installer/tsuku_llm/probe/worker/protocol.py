@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """The writer of one question's answers, as JSON lines (see ``tsuku_llm.driver_child``)."""
+    """The writer of one question's answers, as JSON lines: ``ground.processes.driver_child``."""
 
     def __init__(self, pipe: int, question: str | None) -> None:
         self._pipe = pipe

@@ -1,0 +1,1 @@
+"""The containers that we read: tar, gzip and zip, within a budget."""

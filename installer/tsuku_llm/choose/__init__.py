@@ -1,0 +1,1 @@
+"""Which build fits a machine, and why another does not. Pure."""

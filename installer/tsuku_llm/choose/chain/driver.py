@@ -1,0 +1,210 @@
+"""The driver's links of the chain: from the bus to a device that its API lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from tsuku_llm.choose.chain.links import Adapter, Link, LinkState, Stage, Subject, adapters_in
+from tsuku_llm.choose.fitting import api_obstacle
+from tsuku_llm.machine.backends import (
+    AMD,
+    INTEL,
+    NVIDIA,
+    VENDOR_DRIVER,
+    BackendFacts,
+    backend_of_api,
+    facts_of,
+)
+from tsuku_llm.machine.hardware import Api, ApiState, Hardware, Problem
+from tsuku_llm.machine.packages import command_for
+
+
+def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
+    """Judge the five links from the bus to the device."""
+    adapters = tuple(adapters_in(hardware.evidence, _vendors(subject, api)))
+    evidence = _evidence(api, adapters)
+    faults = _faults(subject.backend, hardware, api, adapters)
+    # A listed device proves the library too, also if its path was not found out.
+    listed = bool(api.hardware_gpus)
+    holds = {
+        Stage.PCI: bool(adapters),
+        Stage.MODULE: any(each.driver for each in adapters) or bool(evidence[Stage.MODULE]),
+        Stage.LIBRARY: listed or api.library is not None,
+        Stage.INIT: api.state is ApiState.OK or Stage.DEVICE in faults,
+        Stage.DEVICE: listed,
+    }
+    return tuple(
+        Link(stage, _state(stage, faults, held=held), tuple(evidence[stage]), faults.get(stage))
+        for stage, held in holds.items()
+    )
+
+
+def _state(stage: Stage, faults: Mapping[Stage, Problem], *, held: bool) -> LinkState:
+    if stage in faults:
+        return LinkState.BROKEN
+    # Without evidence a link is unknown: a container may hide the bus and the modules.
+    return LinkState.OK if held else LinkState.UNKNOWN
+
+
+# --- evidence --------------------------------------------------------------------------------
+
+
+def _vendors(subject: Subject, api: Api) -> frozenset[int]:
+    """Return the vendors whose adapters matter: the device's, or all that the backend serves."""
+    gpu = subject.gpu or next(iter(api.hardware_gpus), None)
+    if gpu and gpu.vendor_id:
+        return frozenset({gpu.vendor_id})
+    return facts_of(subject.backend).vendors
+
+
+def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Stage, list[str]]:
+    """Sort the facts by the link to which they belong."""
+    told: dict[Stage, list[str]] = {stage: [] for stage in Stage}
+    for adapter in adapters:
+        told[Stage.PCI].append(f"{adapter.name}: {adapter.id}")
+        told[Stage.MODULE] += [adapter.driver] if adapter.driver else []
+    for fact in api.evidence:
+        told[_stage_of(fact.call)].append(f"{fact.call}: {fact.result}")
+    told[Stage.DEVICE] += [f"{gpu.name} ({gpu.kind.value})" for gpu in api.gpus]
+    return told
+
+
+_LOOKS = (
+    (Stage.LIBRARY, re.compile(r"open |.* → ")),
+    (Stage.MODULE, re.compile(r"/proc/|/sys/")),
+    (Stage.DEVICE, re.compile(r"/dev/|[A-Z]+(?:_[A-Z]+)+$")),
+)
+
+
+def _stage_of(call: str) -> Stage:
+    """Find a fact's link: files and variables by their form; the rest are driver calls."""
+    return next((stage for stage, look in _LOOKS if look.match(call)), Stage.INIT)
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+def _faults(
+    backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
+) -> dict[Stage, Problem]:
+    """Collect the broken links and their faults; none if the API lists a hardware device."""
+    reason = api_obstacle(api)
+    if reason is None:
+        return {}
+    module = _unbound(backend, adapters)
+    found = {Stage.MODULE: module} if module else {}
+    # A problem of the whole machine explains the API's own one.
+    problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
+    if problem:
+        return {**found, _broken_by(problem, api): problem}
+    unnamed = Problem(reason.slug, reason.text, _fix(hardware, api, adapters))
+    return {**found, _reached(api): unnamed}
+
+
+_OF_MACHINE = {"wsl-without-gpu": Stage.MODULE, "drivers-not-asked": Stage.INIT}
+_OF_API = {
+    "nvidia-module-missing": Stage.MODULE,
+    "cuda-stub-library": Stage.LIBRARY,
+    "vulkan-icd-broken": Stage.LIBRARY,
+    "vulkan-driver-file-missing": Stage.LIBRARY,
+    "vulkan-driver-hidden": Stage.LIBRARY,
+    "vulkan-loader-without-icd": Stage.LIBRARY,
+    "opencl-loader-without-icd": Stage.LIBRARY,
+    "mig-without-instance": Stage.DEVICE,
+    "cuda-hidden": Stage.DEVICE,
+    "cuda-no-device": Stage.DEVICE,
+    "container-without-gpu": Stage.DEVICE,
+    "gpu-permission": Stage.DEVICE,
+    "rocm-hidden": Stage.DEVICE,
+    "rocm-no-device": Stage.DEVICE,
+    "vulkan-no-device": Stage.DEVICE,
+    "software-only": Stage.DEVICE,
+}
+"""The link that a named problem breaks, if it is not the one at which the API stopped."""
+
+
+def _broken_by(problem: Problem, api: Api) -> Stage:
+    stage = _OF_MACHINE.get(problem.slug) or _OF_API.get(problem.slug)
+    # The chain breaks at its first fault: without the library, its devices do not matter.
+    if stage is Stage.DEVICE and api.library is None:
+        return Stage.LIBRARY
+    return stage or _reached(api)
+
+
+def _reached(api: Api) -> Stage:
+    """Return the link at which the API stopped."""
+    if api.state in (ApiState.CRASHED, ApiState.TIMED_OUT):
+        return Stage.INIT
+    if api.state is ApiState.OK:
+        return Stage.DEVICE
+    return Stage.LIBRARY if api.library is None else Stage.INIT
+
+
+def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
+    """Return the fix for a stop that is not one of the named problems."""
+    stage = _reached(api)
+    if api.state is ApiState.NOT_ASKED:
+        return _NO_SUCH_API
+    if stage is not Stage.LIBRARY:
+        return _RESTART if stage is Stage.INIT else _SWITCHED_ON
+    backend = backend_of_api(api.name)
+    fix = _install(backend, hardware, adapters) if backend else VENDOR_DRIVER
+    if adapters:
+        return fix
+    # Other GPUs on the bus: it is visible, and there is none for this backend.
+    if any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
+        return _NO_SUCH_GPU
+    # Without a visible adapter it is not certain that the machine has such a GPU.
+    return f"if this machine has such a GPU: {fix}; if not, nothing will help"
+
+
+def _install(backend: BackendFacts, hardware: Hardware, adapters: tuple[Adapter, ...]) -> str:
+    """Say how to install a driver API: the command for the adapters here, or words."""
+    if hardware.os != "linux":
+        return VENDOR_DRIVER
+    seen = {each.vendor for each in adapters}
+    # Without a visible adapter: the packages for all vendors, as the user knows which one it is.
+    libraries = [
+        library
+        for vendor, names in backend.api_libraries.items()
+        if vendor in seen or not seen
+        for library in names
+    ]
+    wanted = tuple(dict.fromkeys(libraries))
+    command = command_for(wanted, hardware.packages, container=hardware.container)
+    return command or backend.api_fix
+
+
+_NO_SUCH_API = "nothing on this machine changes that: no system of its kind has this backend"
+_NO_SUCH_GPU = "nothing on this machine changes that: it has no GPU for this backend"
+_RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
+_SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
+
+
+def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Problem | None:
+    """Return the fault if the backend can use none of the adapters as the kernel drives them."""
+    # One adapter without a fault is enough.
+    faults = [_not_driven(backend, adapter) for adapter in adapters]
+    return None if None in faults else next(iter(faults), None)
+
+
+def _not_driven(backend: str, adapter: Adapter) -> Problem | None:
+    if adapter.driver is None:
+        module = _MODULES.get(adapter.vendor, "its module")
+        fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
+        return Problem("no-kernel-driver", f"no kernel driver is bound to {adapter.name}", fix)
+    if adapter.driver in ("vfio-pci", "pci-stub"):
+        text = f"{adapter.name} is reserved for a virtual machine ({adapter.driver})"
+        return Problem(
+            "gpu-set-aside",
+            text,
+            "give it back to the host, or run tsuku-llm in the virtual machine",
+        )
+    if backend == "cuda" and adapter.driver == "nouveau":
+        text = f"{adapter.name} uses the driver nouveau, which does not support CUDA"
+        return Problem("nouveau", text, "install the NVIDIA driver, or use Vulkan")
+    return None
+
+
+_MODULES = {NVIDIA: "nvidia", AMD: "amdgpu", INTEL: "i915"}

@@ -1,0 +1,395 @@
+"""The facts that decide whether a variant runs on a machine, and the first that excludes it.
+
+Pure: no host, no files, no network. The rules about CUDA device code follow NVIDIA's compatibility
+guide: SASS runs on devices of the same major capability with an equal or higher minor; PTX runs on
+any later device, if the driver's CUDA is at least the toolkit's. Neither rule holds between cards
+and Tegra, the Jetsons' processors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from tsuku_llm.catalog.manifest import Variant
+from tsuku_llm.catalog.requirements import CudaRequirement, Requirements
+from tsuku_llm.choose.cards import device_ranks
+from tsuku_llm.machine.backends import TABLE, backend_of_api, facts_of
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware
+
+# The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
+# Thor is 10.1 for CUDA 12. CUDA 13 calls it 11.0, and has one toolkit for it and for arm64 servers.
+TEGRA = frozenset({"5.3", "6.2", "7.2", "8.7", "10.1"})
+# The newest ABI of AMD's HIP library: ROCm 10.0 still has libamdhip64.so.7, as the packages of
+# Arch (hip-runtime-amd) and Ubuntu (libamdhip64-7) show.
+_HIP_ABI = 7
+_HIP_LIBRARY = re.compile(r"amdhip64(?:\.so\.|_)([0-9]{1,3})")
+
+BY_DRIVER = frozenset({"cuda-driver", "cuda-ptx"})
+"""The slugs of reasons that a newer driver for CUDA removes."""
+
+BY_CARD = frozenset(
+    {"cuda-capability", "jetson", "opencl-device", "rocm-gfx", "vulkan-16bit-storage"}
+)
+"""The slugs of reasons that only another GPU, or another build, removes."""
+
+BY_SYSTEM = frozenset(
+    {"libc", "glibc", "musl", "libstdcxx", "macos", "vcruntime"}
+    | {"x86-64-level", "cpu-features", "memory"}
+)
+"""The slugs of reasons that no driver removes, but another system, machine or build does."""
+
+BY_COMPILING = (
+    (BY_SYSTEM - {"vcruntime", "memory"})
+    | BY_DRIVER
+    | {"cuda-capability", "jetson", "rocm-gfx", "rocm-runtime"}
+)
+"""The slugs of reasons that a build removes which the machine itself compiles."""
+
+_NAMED = 5
+"""Unknown requirements that a reason names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The reason why a variant does not fit: ``slug`` for programs, ``text`` for people."""
+
+    slug: str
+    text: str
+
+
+def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
+    """Return the first fact that keeps a variant from running on a machine; None if it fits.
+
+    A combined variant fits where each of its parts does.
+    """
+    if variant.parts:
+        found = ((part, why_not(part, hardware)) for part in variant.parts)
+        reasons = (Reason(why.slug, f"{part.name}: {why.text}") for part, why in found if why)
+        return next(reasons, None)
+    return next(_obstacles(variant, hardware), None)
+
+
+def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
+    """Return the first fact about the system that excludes a variant on any device."""
+    return next(_system_obstacles(variant.requires, hardware), None)
+
+
+def usable_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
+    """Return the devices that a compatible variant can use, in the driver's order.
+
+    For a combined variant these are the devices of each part.
+    """
+    if variant.parts:
+        return tuple(gpu for part in variant.parts for gpu in usable_gpus(part, hardware))
+    if variant.backend == "cpu":
+        return ()
+    api = hardware.api(facts_of(variant.backend).api)
+    rule = _DEVICE_RULES.get(variant.backend, _any_device)
+    return tuple(gpu for gpu in api.hardware_gpus if rule(variant.requires, api, gpu) is None)
+
+
+def compiles_at_first_start(variant: Variant, gpu: Gpu | None) -> bool:
+    """Tell whether the driver must compile a variant's device code for a device: it has only PTX.
+
+    That takes minutes at the first start.
+    """
+    cuda, capability = variant.requires.cuda, gpu.compute_capability if gpu else None
+    if cuda is None or capability is None:
+        return False
+    return not any(sass_serves(entry, capability) for entry in cuda.sass)
+
+
+def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
+    requires = variant.requires
+    yield from _system_obstacles(requires, hardware)
+    for row in TABLE:
+        # The variant's own API, and any other one that its requirements name.
+        named = getattr(requires, row.name, None) or getattr(requires, row.api, None)
+        if not row.api or not (named or row.name == variant.backend):
+            continue
+        api = hardware.api(row.api)
+        if reason := api_obstacle(api):
+            yield reason
+            continue
+        rule = _DEVICE_RULES.get(row.name, _any_device)
+        found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
+        refused = [(gpu, reason) for gpu, reason in found if reason]
+        # One usable device is enough.
+        if len(refused) < len(found):
+            continue
+        # The best device decides among those that something can be done about.
+        ranks = device_ranks(api.hardware_gpus)
+        refused.sort(key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))
+        yield refused[0][1]
+
+
+def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:
+    for check in _SYSTEM_CHECKS:
+        reason = check(requires, hardware)
+        if reason:
+            yield reason
+
+
+# --- the machine -----------------------------------------------------------------------
+
+
+def check_known(requires: Requirements, _: Hardware) -> Reason | None:
+    """Reject a variant with a requirement that this version cannot check."""
+    if not requires.unknown:
+        return None
+    names = ", ".join(requires.unknown[:_NAMED])
+    text = f"not understood by this version of tsuku-llm: it needs {names}; update tsuku-llm"
+    return Reason("unknown-requirement", text)
+
+
+def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the newest glibc symbol version that the build links to."""
+    if requires.glibc is None or hardware.libc is None:
+        return None
+    libc = hardware.libc
+    if libc.name != "glibc":
+        return Reason("libc", f"needs glibc {requires.glibc}, this system has {libc.name}")
+    return _at_least("glibc", requires.glibc, libc.version)
+
+
+def check_musl(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check that musl is the system's own C library: its symbols have no versions."""
+    libc = hardware.libc
+    if not requires.musl or libc is None or libc.name == "musl":
+        return None
+    return Reason("musl", f"needs musl, this system has {libc.name} {libc.version or ''}".rstrip())
+
+
+def check_libstdcxx(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the newest GLIBCXX version that the build links to.
+
+    A system without libstdc++ passes: the gate, which starts the build, judges it.
+    """
+    if requires.libstdcxx is None or hardware.libstdcxx is None:
+        return None
+    return _at_least("libstdcxx", requires.libstdcxx, hardware.libstdcxx, "GLIBCXX")
+
+
+def check_macos(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the deployment target of the build."""
+    return _at_least("macos", requires.macos, hardware.os_version, "macOS")
+
+
+def check_vcruntime(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the Visual C++ runtime of a Windows build."""
+    return _at_least("vcruntime", requires.vcruntime, hardware.vcruntime, "Visual C++ runtime")
+
+
+def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the x86-64 level, as the psABI numbers them."""
+    level = hardware.cpu.level if hardware.cpu else None
+    if requires.x86_64_level is None or level is None or level >= requires.x86_64_level:
+        return None
+    text = f"needs x86-64-v{requires.x86_64_level}, this processor is x86-64-v{level}"
+    return Reason("x86-64-level", text)
+
+
+def check_cpu_features(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the instruction sets beyond a level, on Linux only.
+
+    Linux lists all features of a processor. The lists of Windows and macOS are incomplete, so a
+    feature that they do not name may still be present.
+    """
+    features = hardware.cpu.features if hardware.cpu and hardware.os == "linux" else ()
+    missing = [feature for feature in requires.cpu_features if feature not in features]
+    if not features or not missing:
+        return None
+    return Reason("cpu-features", f"needs a processor with {', '.join(missing)}")
+
+
+def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check the machine's memory, if a variant asks for some."""
+    if requires.memory is None or hardware.memory is None or hardware.memory >= requires.memory:
+        return None
+    text = f"needs {requires.memory:,} bytes of memory, this machine has {hardware.memory:,}"
+    return Reason("memory", text)
+
+
+_SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = (
+    check_known,
+    check_glibc,
+    check_musl,
+    check_libstdcxx,
+    check_macos,
+    check_vcruntime,
+    check_x86_level,
+    check_cpu_features,
+    check_memory,
+)
+
+
+def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") -> Reason | None:
+    # An unknown version passes: the gate starts the build and finds out.
+    if floor is None or have is None or Version(have) >= Version(floor):
+        return None
+    name = name or slug
+    return Reason(slug, f"needs {name} {floor}, this system has {have}")
+
+
+# --- the devices -----------------------------------------------------------------------
+
+
+def api_obstacle(api: Api) -> Reason | None:
+    """Tell why an API offers no hardware device; None if it has one, even with a problem."""
+    if api.hardware_gpus:
+        return None
+    if api.problem:
+        return Reason(api.problem.slug, api.problem.text)
+    backend = backend_of_api(api.name)
+    name = backend.api_label if backend else api.name
+    if api.state is not ApiState.OK:
+        return Reason(f"api-{api.state.value}", f"{name} {_STATES[api.state]}")
+    if not api.gpus:
+        return Reason("no-device", f"{name} lists no device")
+    names = ", ".join(gpu.name for gpu in api.gpus)
+    return Reason("software-only", f"{name} lists only software devices ({names})")
+
+
+_STATES = {
+    ApiState.ABSENT: "is not installed",
+    ApiState.FAILED: "did not initialise",
+    ApiState.TIMED_OUT: "did not answer in time",
+    ApiState.CRASHED: "crashed when it was asked",
+    ApiState.NOT_STARTED: "could not be asked",
+    ApiState.NOT_ASKED: "does not exist on this system",
+}
+
+
+def _any_device(_requires: Requirements, _api: Api, _gpu: Gpu) -> Reason | None:
+    return None
+
+
+def _cuda_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
+    cuda, capability = requires.cuda, gpu.compute_capability
+    if cuda is None:
+        return None
+    if capability is None:
+        text = f"{gpu.name}: the driver does not tell its compute capability"
+        return Reason("cuda-capability", text)
+    if capability in TEGRA and capability not in (*cuda.sass, *cuda.ptx):
+        # A Jetson's CUDA differs from the one that builds for arm64 servers contain.
+        text = f"{gpu.name}: a Jetson (compute capability {capability}) needs a separate build"
+        return Reason("jetson", text)
+    if any(sass_serves(entry, capability) for entry in cuda.sass):
+        # Minor-version compatibility: SASS of 12.8 runs on every driver of CUDA 12. An unknown
+        # version passes: on an older driver the build lists no device, and the gate refuses it.
+        toolkit = Version(cuda.toolkit)
+        if api.version is None or Version(api.version).major >= toolkit.major:
+            return None
+        text = f"{gpu.name}: needs a driver for CUDA {toolkit.major}, this one is for {api.version}"
+        return Reason("cuda-driver", text)
+    return _ptx_obstacle(cuda, gpu.name, capability, api.version)
+
+
+def _ptx_obstacle(
+    cuda: CudaRequirement, name: str, capability: str, driver: str | None
+) -> Reason | None:
+    if not any(ptx_serves(entry, capability) for entry in cuda.ptx):
+        text = f"{name}: compute capability {capability} is older than the build supports"
+        return Reason("cuda-capability", text)
+    # A driver tells no third number: it compiles the PTX of every toolkit of its minor version.
+    if driver is not None and Version(driver).release[:2] >= Version(cuda.toolkit).release[:2]:
+        return None
+    # An unknown version is refused: a build whose PTX the driver cannot compile lists its device,
+    # passes the gate, and ends at the first prompt.
+    text = (
+        f"{name}: the build has only PTX for compute capability {capability}, which needs a "
+        f"driver for CUDA {cuda.toolkit}; this one "
+        f"{f'is for CUDA {driver}' if driver else 'does not tell its version'}"
+    )
+    return Reason("cuda-ptx", text)
+
+
+def sass_serves(entry: str, capability: str) -> bool:
+    """Tell whether machine code for ``entry`` runs on a device of that compute capability."""
+    # "9.0a" is code for an architecture's own features: it runs on that capability only. So does
+    # the code for a Jetson, which other devices with the same major cannot run.
+    if entry.endswith("a") or entry in TEGRA:
+        return entry.removesuffix("a") == capability
+    code, device = Version(entry), Version(capability)
+    return code.major == device.major and code.minor <= device.minor
+
+
+def ptx_serves(entry: str, capability: str) -> bool:
+    """Tell whether PTX for ``entry`` can be compiled for a device of that compute capability.
+
+    It can for the same and any later capability. PTX with an architecture's own features ("9.0a")
+    serves that one only.
+    """
+    if entry.endswith("a"):
+        return entry[:-1] == capability
+    return Version(entry) <= Version(capability)
+
+
+def _rocm_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
+    rocm = requires.rocm
+    if rocm is None:
+        return None
+    if gpu.gfx not in rocm.gfx:
+        return Reason("rocm-gfx", f"{gpu.name}: {gpu.gfx or 'its gfx target'} is not in the build")
+    needed, found = _hip_abi(rocm.runtime), _found_hip_abi(api)
+    # An unknown version passes: without its libraries the build lists no device at the gate.
+    if found in (None, needed):
+        return None
+    have = f"HIP {api.version}" if api.version else "HIP's library"
+    text = (
+        f"needs the libraries of ROCm {rocm.runtime} (libamdhip64 {needed}), "
+        f"this system has {have} (libamdhip64 {found})"
+    )
+    return Reason("rocm-runtime", text)
+
+
+def _hip_abi(version: str) -> int:
+    """Return the ABI number in the name of HIP's library, of a version of HIP or ROCm.
+
+    Up to 7 it is the major version. HIP and ROCm have the same versions.
+    """
+    return min(Version(version).major, _HIP_ABI)
+
+
+def _found_hip_abi(api: Api) -> int | None:
+    """Return the ABI number of the installed HIP library; None if nothing tells it."""
+    if api.version:
+        return _hip_abi(api.version)
+    named = _HIP_LIBRARY.search(api.library or "")
+    return _hip_abi(named[1]) if named else None
+
+
+def _vulkan_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
+    # ggml-vulkan refuses these devices, whatever the release file says.
+    if gpu.storage_16bit is False:
+        text = f"{gpu.name}: Vulkan without 16-bit storage (storageBuffer16BitAccess)"
+        return Reason("vulkan-16bit-storage", text)
+    return _at_least("vulkan", requires.vulkan, api.version, "a Vulkan loader of") or _at_least(
+        "vulkan", requires.vulkan, gpu.api_version, f"{gpu.name}: Vulkan"
+    )
+
+
+def _opencl_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:
+    name = gpu.name.lower()
+    if requires.opencl is None:
+        # ggml-opencl refuses all other devices, whatever the release file says.
+        if any(maker in name for maker in ("adreno", "qualcomm", "intel")):
+            return None
+        text = f"{gpu.name}: llama.cpp's OpenCL backend is for Adreno and Intel only"
+        return Reason("opencl-device", text)
+    if requires.opencl.device.lower() in name:
+        return None
+    return Reason("opencl-device", f"{gpu.name} is not an {requires.opencl.device} device")
+
+
+_DEVICE_RULES: dict[str, Callable[[Requirements, Api, Gpu], Reason | None]] = {
+    "cuda": _cuda_device,
+    "rocm": _rocm_device,
+    "vulkan": _vulkan_device,
+    "opencl": _opencl_device,
+}

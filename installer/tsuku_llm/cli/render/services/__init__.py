@@ -1,0 +1,1 @@
+"""The text of units, timers and of what servers report."""

@@ -1,0 +1,224 @@
+"""Servers: those in the background, those that load, and what a start would run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from tsuku_llm.cli.render.installed import told_data, told_lines
+from tsuku_llm.cli.terminal.text import size, table
+
+if TYPE_CHECKING:
+    from tsuku_llm.cli.documents import running as documents
+    from tsuku_llm.instances.loading import LoadSample
+    from tsuku_llm.instances.record import Record
+    from tsuku_llm.launch.plan.report import StartReport, Trouble
+    from tsuku_llm.steps.serve.tools import Planned
+    from tsuku_llm.steps.servers.background import Servers, StoppedServer
+
+
+def data(found: Servers) -> documents.StatusAnswer:
+    """Return every server for programs."""
+    return {
+        "servers": [record_data(record) for record in found.records],
+        "releases": {name: told_data(told) for name, told in found.told.items()},
+        "damaged": [
+            {"name": name, "reason": error.message, "hint": error.hint}
+            for name, error in found.damaged.items()
+        ],
+    }
+
+
+def record_data(record: Record) -> documents.ServerDocument:
+    """Return one server for programs; ``report`` is the launcher's last one."""
+    reached = _reached(record)
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "host": record.host,
+        "port": record.port,
+        "page_url": reached.page_url if reached else None,
+        "base_url": reached.base_url if reached else None,
+        "curl": reached.curl if reached else None,
+        "supervisor": record.supervisor.pid,
+        "pid": record.server.pid if record.server else None,
+        "idle_timeout": record.idle_timeout,
+        "arguments": record.arguments,
+        "exit_code": record.exit_code,
+        "reason": record.reason,
+        "line": line(record),
+        "report": record.report,
+    }
+
+
+def lines(found: Servers) -> tuple[str, ...]:
+    """Return every server for people."""
+    nothing = () if found.records else ("no server runs in the background",)
+    return (
+        *nothing,
+        *(text for record in found.records for text in _paragraph(record)),
+        *told_lines(found.told),
+        *(
+            f"damaged: {name}: {error.message}; {error.hint}"
+            for name, error in found.damaged.items()
+        ),
+    )
+
+
+def started_lines(record: Record) -> tuple[str, ...]:
+    """Return a server that has just become ready, for people."""
+    return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
+
+
+def address_lines(report: StartReport) -> tuple[str, ...]:
+    """Return the addresses of a server that has just become ready, for people."""
+    return tuple(f"{what}: {text}" for what, text in report.addresses)
+
+
+def loading_line(seconds: float, sample: LoadSample) -> str:
+    """Return how far a server is that loads its model."""
+    gpu = f", {size(sample.gpu_memory)} of the GPU's" if sample.gpu_memory else ""
+    return f"loading for {seconds:.0f} s: {size(sample.memory)} of memory{gpu}"
+
+
+def compiling_line(seconds: float) -> str:
+    """Return why a server that has loaded is not ready yet."""
+    return f"loaded; its driver has been compiling for {seconds:.0f} s"
+
+
+def status_line(record: Record) -> str:
+    """Return where a server computes and listens, and the decision, for the service manager.
+
+    What is wrong with it comes first.
+    """
+    report = record.report
+    if report is None:
+        return ""
+    if report.trouble:
+        return _trouble(report.trouble)
+    device = f", {report.device}" if report.device else ""
+    where = report.page_url or report.base_url or record.address
+    return f"{_runs_on(report)}{device}; at {where}; {line(record)}"
+
+
+def stopped_data(stopped: tuple[StoppedServer, ...]) -> documents.StopAnswer:
+    """Return what was stopped, for programs."""
+    return {"stopped": list(stopped)}
+
+
+_STOPPED = {
+    "stopped": "{} has ended",
+    "killed": "{} did not end in time, and was killed",
+    "gone": "{} had ended before",
+    "unreadable": "{}: its damaged record is removed; if its server still runs, end that process "
+    "yourself",
+}
+
+
+def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
+    """Return what was stopped, for people."""
+    told = tuple(_STOPPED[each.outcome].format(each.name) for each in stopped)
+    return told or ("no server runs in the background",)
+
+
+def line(record: Record) -> str:
+    """Return the line of the decision, as the start printed it when the server was ready."""
+    report = record.report
+    if report is None:
+        return ""
+    detected = ",".join(report.detected)
+    share = f" gpu=[{report.told_share}]" if report.told_share else ""
+    return f"requested={report.requested} detected=[{detected}] selected={report.selected}{share}"
+
+
+def _paragraph(record: Record) -> tuple[str, ...]:
+    """Return the server in one line, and the result of its start below it."""
+    first = f"{record.name}: {record.state.value} at {record.address}{_how_it_ended(record)}"
+    return (first, line(record), *table(_facts(record), indent=2))
+
+
+def _how_it_ended(record: Record) -> str:
+    if record.exit_code is None:
+        return ""
+    trouble = record.report and record.report.trouble
+    # A line below says the same, and since when.
+    told = trouble is not None and trouble.text == record.reason
+    reason = f" ({record.reason})" if record.reason and not told else ""
+    return f", exit code {record.exit_code}{reason}"
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    report = record.report
+    if report is None:
+        return []
+    # A log of the usual verbosity does not say how many layers the model has.
+    total = "" if report.layers_total is None else f" of {report.layers_total}"
+    # One of the two may be unknown: ``size`` then prints "?".
+    # No server in the pause before a restart, and no process at all after the end.
+    server = f"{record.server.pid}, " if record.server else ""
+    processes = f"{server}watched by {record.supervisor.pid}"
+    memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
+    reached = _reached(record)
+    addresses = reached.addresses if reached else ()
+    facts = {
+        "build": f"{report.selected} of {report.release}, checked by {report.verification}",
+        "runs on": _runs_on(report),
+        "on the GPU": report.told_share or None,
+        "device": report.device,
+        "placed": report.placement.told if report.placement else None,
+        "driver": report.driver,
+        "memory": memory if report.memory_total or report.memory_used else None,
+        "trouble": None if report.trouble is None else _trouble(report.trouble),
+        "restarts": str(report.restarts) if report.restarts else None,
+        "layers": None if report.layers_offloaded is None else f"{report.layers_offloaded}{total}",
+        "since": report.started_at,
+        "processes": processes if record.exit_code is None else None,
+    }
+    others = [
+        ("also on the GPU", f"{each.name or 'a process'} ({each.pid}): {size(each.memory)}")
+        for each in report.holders
+    ]
+    passed = [(f"not {each.variant}", each.reason) for each in report.fallen_back_from]
+    # Facts that are unknown have no line.
+    known = ((name, text) for name, text in facts.items() if text)
+    return [*addresses, *known, *others, *passed]
+
+
+def _reached(record: Record) -> StartReport | None:
+    """Return the report of a server that can be reached now; None for any other one."""
+    return record.report if record.state.is_up and record.report and record.report.ready else None
+
+
+def _trouble(trouble: Trouble) -> str:
+    return f"{trouble.kind}, since {trouble.since}: {trouble.text}"
+
+
+def _runs_on(report: StartReport) -> str:
+    return f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})"
+
+
+# --- what a start would run ---------------------------------------------------------------
+
+
+def planned_data(plan: Planned) -> documents.PlanAnswer:
+    """Return the plan for programs."""
+    return {
+        "id": plan.id,
+        "argv": plan.argv,
+        "cwd": plan.cwd,
+        "environment": plan.env,
+        "removed": plan.removed,
+        "placement": plan.placement,
+    }
+
+
+def planned_lines(plan: Planned) -> tuple[str, ...]:
+    """Return the plan for people: the decision, the variables that count, the arguments."""
+    return (
+        plan.line,
+        f"in {plan.cwd}",
+        *(f"with {name}={value}" for name, value in plan.env.items()),
+        *(f"without {name}" for name in plan.removed),
+        *((f"placed: {plan.placement.told}",) if plan.placement else ()),
+        f"would run: {shlex.join(plan.argv)}",
+    )

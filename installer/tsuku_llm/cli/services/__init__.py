@@ -1,0 +1,1 @@
+"""Units, timers and login items that start a server without a person."""

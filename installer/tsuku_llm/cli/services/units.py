@@ -1,0 +1,142 @@
+"""``serve --systemd-unit``: the units for a start with the same arguments, printed or written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tsuku_llm
+from tsuku_llm.cli.render.services import units as render
+from tsuku_llm.cli.services.background import serve_again, this_program
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.instances.record import checked_name, unit_name
+from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
+from tsuku_llm.steps.serve.credentials import Handover, handover, keep_credentials
+from tsuku_llm.steps.servers.service import (
+    closed_to_others,
+    device_groups,
+    listen_stream,
+    proxy_program,
+    write_units,
+)
+from tsuku_llm.steps.session import Session, working_folder
+
+_IDLE = 300
+"""Seconds without a connection after which a server on demand ends, if no setting says so."""
+
+_FLAGS = ("--systemd-unit", "--on-demand", "--exec", "--quiet", "-q")
+_WITH_VALUE = ("--scope", "--output")
+
+
+def unit(  # noqa: PLR0913
+    session: Session,
+    name: str,
+    argv: Sequence[str],
+    *,
+    replace: bool,
+    system: bool,
+    on_demand: bool,
+    output: Path | None,
+) -> CommandResult:
+    """Return the units that serve with these arguments; secrets go to a file."""
+    if on_demand and replace:
+        raise UsageError(
+            "--on-demand and --exec cannot be combined",
+            facts=("the server itself does not tell systemd when it is ready",),
+            hint="omit --exec",
+        )
+    if system and session.paths.home is None:
+        raise UsageError(
+            "a service of the system cannot use the builds in your own folder",
+            facts=(f"they are in {session.paths.data}",),
+            hint="install them for all users: sudo TSUKU_HOME=/opt/tsuku tsuku-llm install; "
+            "then run this with the same TSUKU_HOME",
+        )
+    if "--" not in argv:
+        argv = (*argv, "--")
+    at = argv.index("--") + 1
+    given = handover(argv[at:], session.machine.environ)
+    listen = None
+    options = ["--exec" if replace else "--notify"]
+    if on_demand:
+        address = address_of(argv[at:], session.machine.environ)
+        idle = session.settings.idle_timeout or _IDLE
+        listen = render.OnDemand(listen_stream(address), proxy_program(), idle)
+        # The proxy knows best when the last connection was.
+        options += ["--idle-timeout", "0"]
+    credentials = None
+    if given.secret:
+        content = render.environment_file(given.secret)
+        credentials = keep_credentials(session, name, given.secret, content)
+        session.user.note(
+            f"{', '.join(given.secret)}: not in the unit; it loads {credentials}, "
+            "which only you can read"
+        )
+    folder = working_folder()
+    # Only ours: the server's arguments may hold secrets, and ``handover`` separates them.
+    words = serve_again(argv[:at], without=_FLAGS, without_values=_WITH_VALUE, options=options)
+    line = [*this_program(), *words]
+    service = render.Service(
+        name=checked_name(name),
+        unit=unit_name(name),
+        line=line,
+        given=given,
+        folder=folder,
+        credentials=credentials,
+        replace=replace,
+        system=system,
+        groups=device_groups() if system else (),
+        on_demand=listen,
+    )
+    if system:
+        _warn(session, given, folder)
+    texts = render.unit_texts(service)
+    data: dict[str, Any] = {
+        "unit": texts[f"{service.unit}.service"],
+        "units": texts,
+        "credentials": credentials,
+        "written": [],
+    }
+    # Behind --on-demand it is the address at which systemd listens.
+    told = [
+        f"{what}: {text}" for what, text in expected_addresses(argv[at:], session.machine.environ)
+    ]
+    if output is None:
+        # On stderr: stdout may be a file. Any other unit's server tells its addresses itself.
+        for each in told if on_demand else ():
+            session.user.note(each)
+        shown = "\n".join(texts.values())
+        # As ``systemctl cat`` shows several: each below the name of its file.
+        if len(texts) > 1:
+            shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
+        return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
+    written = write_units(output, texts)
+    return CommandResult(
+        {**data, "written": written},
+        (
+            *(f"written: {file}" for file in written),
+            *told,
+            f"start it with: {service.start_command}",
+        ),
+    )
+
+
+def _warn(session: Session, given: Handover, folder: Path) -> None:
+    """Print what the service's own user could not read: the start would fail."""
+    named = (folder / each for each in given.argv if each)
+    needed = (
+        session.paths.data,
+        folder,
+        Path(sys.executable),
+        Path(tsuku_llm.__file__),
+        *(path for path in named if os.path.isfile(path)),  # noqa: PTH113 - Path.is_file may raise
+    )
+    for closed in dict.fromkeys(closed_to_others(needed)):
+        session.user.note(
+            f"warning: {closed} is closed to other users, and the service runs as its own user: "
+            "it will not start"
+        )

@@ -1,0 +1,1 @@
+"""What is printed: colours, progress, width, the text of values."""

@@ -1,0 +1,139 @@
+"""The answer of a command, and its two forms: text and JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from tsuku_llm.cli.terminal.streams import as_typed
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.safe_text import shortened
+
+LONGEST = 1000
+"""The most characters of a line of an error."""
+
+FORMAT = 1
+"""The version of the JSON envelope."""
+
+
+class ReportedError(NamedTuple):
+    """An error as people and programs see it; ``code`` is its slug."""
+
+    code: str
+    message: str
+    facts: tuple[str, ...] = ()
+    hint: str = ""
+
+    @classmethod
+    def of(cls, error: TsukuError) -> ReportedError:
+        """Return what there is to say of an error; what the user gave may be very long."""
+        message, *facts, hint = (
+            shortened(text, LONGEST) for text in (error.message, *error.facts, error.hint)
+        )
+        return cls(error.slug, message, tuple(facts), hint)
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what happened, the facts, and what to do; nothing is escaped yet."""
+        hint = (f"hint: {self.hint}",) if self.hint else ()
+        return (
+            f"error[{self.code}]: {self.message}",
+            *(f"  {fact}" for fact in self.facts),
+            *hint,
+        )
+
+
+class CommandResult(NamedTuple):
+    """The answer of a command: ``data`` for programs, ``lines`` for people, and the exit code.
+
+    ``exact`` lines are for scripts (a path): they are printed unchanged. ``undo`` is called if the
+    answer cannot be written, as the command then ends with an error; it returns what it did.
+    ``next_step`` ends the text, unless the user wants results only.
+    """
+
+    data: Mapping[str, Any] = MappingProxyType({})
+    lines: tuple[str, ...] = ()
+    exit_code: int = 0
+    failure: ReportedError | None = None
+    exact: bool = False
+    undo: Callable[[], str] | None = None
+    next_step: str = ""
+
+
+class EarlyExit(Exception):
+    """The early end of a command with its answer (``--help``)."""
+
+    def __init__(self, answer: CommandResult) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+def document(command: str, answer: CommandResult, simulated: str | None = None) -> str:
+    """Return the one JSON document of a command, as one line of ASCII.
+
+    ``simulated`` names a recorded machine; the field exists only if one replaces this machine.
+    """
+    # Most commands print text.
+    import json  # noqa: PLC0415
+
+    failure = answer.failure
+    if failure:
+        facts = tuple(map(as_typed, failure.facts))
+        failure = failure._replace(facts=facts, hint=as_typed(failure.hint))
+    envelope = {
+        "format": FORMAT,
+        # None if the arguments are wrong before a command was found.
+        "command": command or None,
+        "status": "error" if answer.failure else "ok",
+        "exit_code": answer.exit_code,
+        "data": answer.data,
+        "error": failure,
+        **({"simulated": simulated} if simulated else {}),
+    }
+    return json.dumps(plain(envelope)) + "\n"
+
+
+def plain(value: object) -> Any:
+    """Return a value in types that JSON has: values become objects, paths become strings."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    # Before the lists: a named tuple is a tuple as well.
+    if names := _fields_of(value):
+        return {name: plain(getattr(value, name)) for name in names}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def details(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the data of an answer for people: a line for each key, indented as it is nested."""
+    lines = tuple(_nested(plain(data), "  "))
+    return ("", *lines) if lines else ()
+
+
+def _nested(value: Any, indent: str) -> Iterator[str]:
+    rows = value.items() if isinstance(value, Mapping) else ((None, item) for item in value)
+    for key, item in rows:
+        mark = "-" if key is None else f"{key}:"
+        if isinstance(item, (Mapping, list)):
+            if item:
+                yield f"{indent}{mark}"
+                yield from _nested(item, f"{indent}  ")
+        # A text of several lines, such as a help text, is the answer itself.
+        elif item is not None and "\n" not in (text := _word(item)):
+            yield f"{indent}{mark} {text}".rstrip()
+
+
+def _word(value: object) -> str:
+    """Return a value as JSON writes it, a text without the quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fields_of(value: object) -> tuple[str, ...]:
+    """Return the names of a value's fields, for a named tuple and for a dataclass."""
+    return tuple(getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))

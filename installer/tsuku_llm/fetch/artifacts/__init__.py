@@ -1,0 +1,1 @@
+"""One artifact's way to the disk: parts, resume, hashing while it arrives."""

@@ -1,0 +1,1 @@
+"""Requests over HTTP: addresses, proxies, TLS, deadlines and retries."""

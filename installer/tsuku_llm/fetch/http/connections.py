@@ -1,0 +1,393 @@
+"""The connections below httpcore's pools: every wait on them ends at the deadline.
+
+httpcore's own backend does not do that. It tries the addresses of a host one after the
+other, waits for the name server without a limit, and restarts the read timeout with every
+byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import httpcore
+import httpx
+
+from tsuku_llm.fetch.http.limits import Limits, Timing
+from tsuku_llm.fetch.http.race import Resolver, in_turns, race
+from tsuku_llm.fetch.http.tls import certificate_error
+
+_SLICE = 0.5
+"""Seconds after which a wait checks whether its request was cancelled."""
+
+_QUIET = 3.0
+"""Seconds of waiting after which the user is told the reason."""
+
+_GATHERED = 1 << 17
+"""Bytes of a body that one read returns at most, if that many have arrived.
+
+Each connection uses about six times as much memory, with h11's copies.
+"""
+
+_NAP = 0.005
+"""Seconds to let more of a long body arrive, after a read that did not fill the buffer."""
+
+_HEADER_BYTES = 1 << 18
+"""Bytes that may arrive before the end of an answer's headers."""
+
+_RECORD = 1 << 14
+"""Bytes that one read of the outer TLS returns at most, where TLS runs through TLS."""
+
+_T = TypeVar("_T")
+
+
+class ExchangeDeadline(threading.local):
+    """The time and bytes that this thread's current exchange may still use.
+
+    ``tell`` shows a line to the user. ``at_proxy``: the thread still talks to the proxy,
+    which has not yet connected it to the host.
+    """
+
+    def __init__(self, timing: Timing, limits: Limits, tell: Callable[[str], None]) -> None:
+        # threading.local calls this again in each thread that uses the object. So every thread
+        # has these attributes for itself, and none of them needs a lock.
+        self.clock = timing.clock
+        self.check: Callable[[], None] = lambda: None
+        self.deadline = math.inf
+        self.at_proxy = False
+        self.header_bytes: float = 0
+        self.coming = 0
+        self.buffer = memoryview(bytearray(_GATHERED))  # one for each thread
+        self._limits = limits
+        self._tell = tell
+        self._began = 0.0
+        self._peer = ""
+
+    def begin(self, deadline: float, check: Callable[[], None], peer: str) -> None:
+        """Start an exchange with ``peer``, a host or a proxy, up to the answer's headers."""
+        self.check = check
+        self._began = self.clock()
+        # Until the headers are complete, the shorter of the two limits holds.
+        self.deadline = min(deadline, self._began + self._limits.answer)
+        self.header_bytes = _HEADER_BYTES
+        self._peer = peer
+
+    def headers_of(self, response: httpx.Response, deadline: float) -> None:
+        """Note that the headers are complete, and how long the body is, if they say so."""
+        length = response.headers.get("content-length", "")
+        self.deadline = deadline  # a body has more time than the headers
+        self.header_bytes = math.inf  # see `in_body`
+        self.coming = int(length) if length.isdecimal() else 0
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the headers are complete."""
+        return self.header_bytes == math.inf
+
+    def received(self, size: int) -> None:
+        """Count received bytes; raise if the headers are longer than allowed."""
+        self.coming -= size
+        self.header_bytes -= size
+        if self.header_bytes < 0:
+            raise httpcore.RemoteProtocolError("the headers are too long")
+
+    def ends(self, timeout: float | None) -> float:
+        """Compute when a wait of at most ``timeout`` seconds must end.
+
+        httpcore gives no timeout for a SOCKS handshake: it gets that of a connection attempt.
+        """
+        patience = self._limits.connect if timeout is None else timeout
+        return min(self.clock() + patience, self.deadline)
+
+    def left(self, ends: float, late: Exception, doing: str = "") -> float:
+        """Return the seconds until ``ends``; raise ``late`` after that time.
+
+        Also raises what ``check`` raises. ``doing`` is shown to the user once the exchange
+        has taken some seconds.
+        """
+        self.check()  # another thread may have stopped the network or this connection
+        now = self.clock()
+        if now >= ends:
+            raise late
+        if doing and now - self._began >= _QUIET:
+            self._tell(doing)
+        return ends - now
+
+    def answering(self) -> str:
+        """Describe a wait for the answer; "" during a body, which has a progress bar."""
+        return "" if self.in_body else f"waiting for {self._peer} to answer"
+
+
+class Backend(httpcore.NetworkBackend):
+    """TCP connections for one pool, to the address that answers first.
+
+    ``proxy_layers`` counts the TLS handshakes of a connection until it reaches the host. It
+    is 0 without a proxy, 1 with a proxy, 2 with a proxy that itself speaks TLS.
+    """
+
+    def __init__(self, exchange: ExchangeDeadline, resolver: Resolver, proxy_layers: int) -> None:
+        self._exchange = exchange
+        self._resolver = resolver
+        self._proxy_layers = proxy_layers
+        # All threads that download share these two. Each use is one dict or list operation,
+        # which Python makes atomic, so there is no lock.
+        self._won: dict[str, socket.AddressFamily] = {}
+        self._streams: list[httpcore.NetworkStream] = []
+
+    def close(self) -> None:
+        """Close every connection: httpcore forgets those that a SOCKS proxy refused."""
+        # The network closes its client when no download uses it: no thread adds a stream now.
+        for stream in self._streams:
+            stream.close()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,  # noqa: ARG002 - none is configured
+        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none is configured
+    ) -> httpcore.NetworkStream:
+        """Look up a host and race its addresses; both together have one time limit."""
+        self._exchange.at_proxy = self._proxy_layers > 0
+        ends = self._exchange.ends(timeout)
+
+        def left(doing: str, failing: str) -> float:
+            late = httpcore.ConnectTimeout(failing)
+            # Short waits: each one checks first whether another thread has stopped us.
+            return min(self._exchange.left(ends, late, doing), _SLICE)
+
+        try:
+            found = self._resolver.addresses(
+                host, port, lambda: left(f"looking up {host}", "the name server does not answer")
+            )
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"the name cannot be resolved: {error}") from error
+        # Begin with the family that won before: a dead IPv6 route then costs its delay once.
+        addresses = in_turns(found, self._won.get(host))
+        several = len(addresses) > 1
+        count = f"{len(addresses)} addresses, none answers" if several else "it does not answer"
+        failing = f"none of its {len(addresses)} addresses answers" if several else count
+        try:
+            connection = race(
+                addresses,
+                self._exchange.clock,
+                lambda: left(f"connecting to {host} ({count})", failing),
+            )
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        self._won[host] = connection.family  # another thread may overwrite it: it is only a hint
+        stream = Stream(connection, self._exchange, self._proxy_layers)
+        self._streams.append(stream)
+        return stream
+
+
+class Stream(httpcore.NetworkStream):
+    """A connection whose reads end at the exchange's deadline, even if bytes drip in slowly.
+
+    It cannot be used after its first failed read or write. One thread uses it at a time:
+    its pool lends it to one request. A later request may come from another thread, and then
+    that thread's values of the ``ExchangeDeadline`` count.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket | _TlsInTls,
+        exchange: ExchangeDeadline,
+        proxy_layers: int,
+    ) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        self._proxy_layers = proxy_layers
+        self._failure: OSError | None = None
+        self._nap = False  # the previous read of the body did not fill the buffer
+
+    def read(  # type: ignore[override]  # h11 takes any bytes-like object
+        self, max_bytes: int, timeout: float | None = None
+    ) -> bytes | memoryview:
+        """Read what has arrived; in a body more than ``max_bytes``.
+
+        The data is valid until this thread's next read: h11 copies what it gets.
+        """
+        exchange = self._exchange
+        exchange.at_proxy = self._proxy_layers > 0
+        if self._failure:
+            raise httpcore.ReadError(str(self._failure)) from self._failure
+        # Headers are short, and `coming` is not known before their end.
+        if not exchange.in_body:
+            size = self._receive(exchange.buffer[:max_bytes], timeout)
+            exchange.received(size)
+            return bytes(exchange.buffer[:size])
+        # Each return from here costs many times more than one more read of TLS, which gives one
+        # record, 16 KiB at most. So wait a little and take as much as possible. Small files and
+        # the end of a body do not wait.
+        if self._nap and exchange.coming >= _GATHERED:
+            time.sleep(_NAP)
+        size = self._receive(exchange.buffer, timeout)
+        if size:
+            size = self._receive_more(exchange.buffer, size)
+        self._nap = size < _GATHERED
+        exchange.received(size)
+        return exchange.buffer[:size]
+
+    def _receive(self, buffer: memoryview, timeout: float | None) -> int:
+        """Wait for the next bytes; return how many came, 0 at the end."""
+        exchange = self._exchange
+        ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time limit is over")
+        while True:
+            left = exchange.left(ends, late, exchange.answering())
+            self._connection.settimeout(min(left, _SLICE))
+            try:
+                return self._connection.recv_into(buffer)
+            except TimeoutError:
+                continue  # only this slice is over; left() raises at the deadline
+            except OSError as error:
+                raise httpcore.ReadError(str(error)) from error
+
+    def _receive_more(self, buffer: memoryview, size: int) -> int:
+        """Add what else has arrived to the ``size`` bytes in the buffer; return the new size."""
+        self._connection.settimeout(0)  # never wait here; each read and write sets its own timeout
+        try:
+            while size < len(buffer) and (more := self._connection.recv_into(buffer[size:])):
+                size += more
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # no more has arrived
+        except OSError as error:
+            # The next read raises it, after these bytes. It would not see the error by itself:
+            # after an alert, OpenSSL reports the end of the data, and a failed system call may
+            # succeed the next time, in the middle of a record.
+            self._failure = error
+        return size
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Write the whole buffer."""
+        exchange = self._exchange
+        exchange.at_proxy = self._proxy_layers > 0
+        ends, late = exchange.ends(timeout), httpcore.WriteTimeout("the time limit is over")
+        rest = memoryview(buffer)
+        try:
+            while rest:  # one call may send less than all
+                self._connection.settimeout(exchange.left(ends, late))
+                rest = rest[self._connection.send(rest) :]
+        except TimeoutError as error:
+            raise late from error
+        except OSError as error:
+            # httpcore ignores this and reads an answer, which cannot come: the request was not
+            # sent. The stored error ends that read at once.
+            self._failure = error
+            raise httpcore.WriteError(str(error)) from error
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        """Do the TLS handshake with the host or with a proxy. Raises ``TlsError``."""
+        exchange, outer = self._exchange, self._connection
+        # One layer is done with this handshake; at the last one we talk to the host.
+        behind = max(0, self._proxy_layers - 1)
+        exchange.at_proxy = behind > 0
+        late = httpcore.ConnectTimeout("it does not answer the TLS handshake")
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            outer.settimeout(exchange.left(exchange.ends(timeout), late))
+            inner: socket.socket | _TlsInTls
+            try:
+                if isinstance(outer, socket.socket) and not isinstance(outer, ssl.SSLSocket):
+                    inner = ssl_context.wrap_socket(outer, server_hostname=server_hostname)
+                else:
+                    inner = _TlsInTls(outer, ssl_context, server_hostname)
+            except TimeoutError as error:
+                raise late from error
+            except OSError as error:
+                if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                    raise certificate_error(error, server_hostname or "the server") from error
+                raise httpcore.ConnectError(str(error)) from error
+            failed.pop_all()  # the new stream owns the socket now
+        return Stream(inner, exchange, behind)
+
+    def get_extra_info(self, info: str) -> Any:
+        """Tell httpcore whether an idle connection can be read from, as it can at its end.
+
+        Nothing else that httpcore asks for is needed: None as "ssl_object" means no HTTP/2.
+        """
+        if info != "is_readable":
+            return None
+        descriptor = self._connection.fileno()
+        if descriptor < 0:  # closed by us
+            return True
+        with selectors.DefaultSelector() as selector:
+            selector.register(descriptor, selectors.EVENT_READ)
+            return bool(selector.select(0))
+
+
+class _TlsInTls:
+    """TLS to a host inside TLS to a proxy, with those methods of a socket that ``Stream`` uses.
+
+    ``ssl`` wraps a plain socket only. The timeout is that of the outer connection. As for a
+    socket, a read that failed with ``TimeoutError`` can be repeated.
+    """
+
+    def __init__(
+        self, outer: socket.socket | _TlsInTls, context: ssl.SSLContext, host: str | None
+    ) -> None:
+        self._outer = outer
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self.settimeout: Callable[[float | None], None] = outer.settimeout
+        self.gettimeout: Callable[[], float | None] = outer.gettimeout
+        self.fileno: Callable[[], int] = outer.fileno
+        self.close: Callable[[], None] = outer.close
+        self._unsent = b""
+        self._record = memoryview(bytearray(_RECORD))
+        self._drive(self._tls.do_handshake)
+        self._flush()
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Receive into a buffer; return the number of bytes, 0 at the end."""
+        data = self._drive(lambda: self._tls.read(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send some bytes; return how many."""
+        count = self._drive(lambda: self._tls.write(data))
+        self._flush()
+        return count
+
+    def _drive(self, action: Callable[[], _T]) -> _T:
+        """Repeat an action of the inner TLS until it has the bytes from outside that it needs."""
+        # An action may need many reads, and each of them can last for the whole timeout. A
+        # timeout of 0 needs no limit: a read then fails as soon as nothing is there.
+        timeout = self._outer.gettimeout()
+        ends = time.monotonic() + timeout if timeout else math.inf
+        while True:
+            try:
+                return action()
+            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
+                if time.monotonic() >= ends:
+                    raise TimeoutError("the bytes come too slowly") from None
+                self._flush()  # the other side may wait for it
+                if size := self._outer.recv_into(self._record):
+                    self._incoming.write(self._record[:size])
+                else:
+                    self._incoming.write_eof()  # then the action raises SSLEOFError
+
+    def _flush(self) -> None:
+        """Send what the inner TLS has written."""
+        # Keep what could not be sent before the timeout: TLS cannot go on without it.
+        self._unsent += self._outgoing.read()
+        while self._unsent:
+            self._unsent = self._unsent[self._outer.send(self._unsent) :]

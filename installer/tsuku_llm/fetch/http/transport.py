@@ -1,0 +1,288 @@
+"""The transport for httpx: it keeps deadlines and turns httpcore's errors into ours.
+
+httpx's own transport lacks a total deadline: its read timeout restarts with every byte. It
+tries one address after the other for the full timeout. It fails on proxy settings of real
+machines. So this module directly uses the connection pools of httpcore, on which httpx is
+built, with the network backend of ``connections``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import httpcore
+import httpx
+
+from tsuku_llm import __version__
+from tsuku_llm.fetch.http.connections import Backend, ExchangeDeadline
+from tsuku_llm.fetch.http.failures import Transient
+from tsuku_llm.fetch.http.limits import Limits, Timing
+from tsuku_llm.fetch.http.proxies import proxy_for
+from tsuku_llm.fetch.http.race import Resolver
+from tsuku_llm.fetch.http.tls import client_context
+from tsuku_llm.fetch.http.urls import host_of, shown
+from tsuku_llm.ground.errors import BodyError, HostUnreachable, ProxyError
+
+_OFFLINE_TRIES = 2
+"""Attempts after a failed connection: usually the machine is offline, and retries are useless."""
+
+_PROXY_HINT = "check HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or unset them"
+
+_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol)
+
+
+def make_client(
+    environ: Mapping[str, str], limits: Limits, timing: Timing, on_wait: Callable[[str], None]
+) -> httpx.Client:
+    """Make the client of a run. Requests must have the extensions ``deadline`` and ``check``.
+
+    ``on_wait`` gets each reason for a wait once, from any thread. Raises ``TlsError`` if the
+    environment names certificates that do not exist.
+    """
+    told: set[str] = set()
+
+    def tell(text: str) -> None:
+        # No lock: two threads at the same moment may both tell it, which is harmless.
+        if text not in told:
+            told.add(text)
+            on_wait(text)
+
+    return httpx.Client(
+        transport=_Transport(environ, ExchangeDeadline(timing, limits, tell)),
+        # identity: the digests are of the files as they are, and ranges need the same bytes.
+        headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
+        timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
+        trust_env=False,  # no .netrc; proxies and certificates are read here and in tls
+    )
+
+
+class _Transport(httpx.BaseTransport):
+    """httpcore's pools, one for each proxy and one for direct connections.
+
+    ``_answered`` has the hosts and proxies that gave an answer in this run. If a connection
+    or a proxy times out, only those are tried again: another source may answer, and the user
+    is waiting. All threads of a run share the transport.
+    """
+
+    def __init__(self, environ: Mapping[str, str], exchange: ExchangeDeadline) -> None:
+        self._environ = environ
+        self._exchange = exchange
+        self._resolver = Resolver()
+        self._backends: list[Backend] = []
+        self._context = client_context(environ)
+        self._pools: dict[str | None, httpcore.ConnectionPool] = {}
+        self._answered: set[str] = set()  # single operations only, which are atomic
+        self._lock = threading.Lock()  # guards `_pools` and `_backends`
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        proxy = proxy_for(url.scheme, url.host, port, self._environ)
+        pool = self._pool(proxy)
+        deadline = request.extensions["deadline"]
+        asked = proxy or str(url)
+        failures = _Failures(
+            str(url), proxy, self._exchange, known=host_of(asked) in self._answered
+        )
+        # Held for this thread only; the backend below reads them there.
+        self._exchange.begin(deadline, request.extensions["check"], host_of(asked))
+        with failures.told():
+            answer = pool.handle_request(_to_core(request))
+        self._answered.add(host_of(asked))
+        response = httpx.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=_Body(answer, failures),
+            extensions=answer.extensions,
+        )
+        self._exchange.headers_of(response, deadline)
+        return response
+
+    def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
+        # Two threads may come here at once. Without the lock each could make a pool for the
+        # same proxy, and one of them would never be closed.
+        with self._lock:
+            if proxy not in self._pools:
+                self._pools[proxy] = self._new_pool(proxy)
+            return self._pools[proxy]
+
+    def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
+        url = httpx.URL(proxy or "")
+        layers = 0 if proxy is None else 2 if url.scheme == "https" else 1  # see Backend
+        self._backends.append(Backend(self._exchange, self._resolver, layers))
+        options: dict[str, Any] = {
+            "ssl_context": self._context,
+            "network_backend": self._backends[-1],
+            "max_connections": None,  # Network counts them; a pool's limit would wait unseen
+            "keepalive_expiry": 15.0,
+        }
+        if proxy is None:
+            return httpcore.ConnectionPool(**options)
+        options["proxy_url"] = httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
+        )
+        if url.username or url.password:
+            options["proxy_auth"] = (url.username.encode(), url.password.encode())
+        if url.scheme.startswith("socks5"):
+            return _socks(options)
+        if url.scheme == "https":
+            options["proxy_ssl_context"] = client_context(self._environ)
+        return httpcore.HTTPProxy(**options)
+
+    def close(self) -> None:
+        # Only the network closes us, when no download is left: no lock is needed.
+        for pool in self._pools.values():
+            pool.close()
+        for backend in self._backends:
+            backend.close()
+
+
+def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
+    if importlib.util.find_spec("socksio") is None:
+        raise ProxyError(
+            "the environment names a SOCKS proxy, and support for those is not installed",
+            hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
+        )
+    return httpcore.SOCKSProxy(**options)
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """List the errors of a proxy that refuses or is not a proxy.
+
+    httpcore does not translate the errors of socksio.
+    """
+    try:
+        from socksio import SOCKSError  # noqa: PLC0415
+    except ImportError:
+        return (httpcore.ProxyError,)
+    return (httpcore.ProxyError, SOCKSError)
+
+
+def _to_core(request: httpx.Request) -> httpcore.Request:
+    url = request.url
+    return httpcore.Request(
+        method=request.method,
+        url=httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+        ),
+        headers=request.headers.raw,
+        content=request.stream,
+        extensions=request.extensions,
+    )
+
+
+class _Body(httpx.SyncByteStream):
+    """The body of an answer, with our errors instead of httpcore's."""
+
+    def __init__(self, answer: httpcore.Response, failures: _Failures) -> None:
+        self._answer = answer
+        self._failures = failures
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._failures.told():
+            yield from self._answer.iter_stream()
+
+    def close(self) -> None:
+        with self._failures.told():
+            self._answer.close()
+
+
+class _Failures:
+    """The meaning of one exchange's errors; ``known``: this host or proxy has answered before."""
+
+    def __init__(
+        self, url: str, proxy: str | None, exchange: ExchangeDeadline, *, known: bool
+    ) -> None:
+        self._url = url
+        self._host = host_of(url)
+        self._proxy = proxy
+        self._exchange = exchange
+        self._known = known
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Turn httpcore's errors into ours; ``Transient`` if a retry may help."""
+        try:
+            yield
+        except _refusals() as error:
+            raise ProxyError(
+                f"the proxy refused the connection to {self._host}",
+                facts=(f"proxy: {shown(self._proxy or '')}", f"it said: {str(error)[:200]}"),
+                hint="check the proxy's setting and credentials, or ask for access to this host",
+            ) from error
+        except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+            raise self._no_connection(error) from error
+        except (httpcore.TimeoutException, httpcore.PoolTimeout) as error:
+            raise self._silence() from error
+        except (*_BROKEN, ValueError) as error:  # ValueError: a length of 5,000 digits
+            raise self._broken(str(error)[:200]) from error
+
+    @property
+    def _before_host(self) -> bool:
+        """Whether the proxy failed, because the host is not connected yet."""
+        return self._exchange.at_proxy and not self._exchange.in_body
+
+    @property
+    def _way(self) -> tuple[str, ...]:
+        return (f"through the proxy: {shown(self._proxy)}",) if self._proxy else ()
+
+    def _no_connection(self, error: Exception) -> Exception:
+        reason = f"reason: {error}"
+        if self._before_host:
+            return ProxyError(
+                f"the proxy for {self._host} cannot be reached",
+                facts=(f"proxy: {shown(self._proxy or '')}", reason),
+                hint=_PROXY_HINT,
+            )
+        tries: int | None = _OFFLINE_TRIES
+        if isinstance(error, httpcore.ConnectTimeout):
+            # The user has waited the full timeout. Without an earlier answer, try other sources.
+            tries = None if self._known else 1
+        return Transient(
+            HostUnreachable(
+                f"{self._host} cannot be reached",
+                facts=(reason, *self._way),
+                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL",
+            ),
+            tries=tries,
+            url=shown(self._url),
+        )
+
+    def _silence(self) -> Exception:
+        if self._before_host:
+            error = ProxyError(
+                f"the proxy {host_of(self._proxy or '')} does not answer",
+                facts=(f"requested host: {self._host}", f"proxy: {shown(self._proxy or '')}"),
+                hint=_PROXY_HINT,
+            )
+            return Transient(error) if self._known else error
+        return Transient(
+            HostUnreachable(
+                f"{self._host} does not answer",
+                facts=(f"url: {shown(self._url)}", *self._way),
+                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL; "
+                "a partial download is kept and resumed",
+            )
+        )
+
+    def _broken(self, reason: str) -> Exception:
+        if self._before_host:
+            return Transient(
+                ProxyError(
+                    f"the answer of the proxy {host_of(self._proxy or '')} is incomplete"
+                    " or not valid HTTP",
+                    facts=(f"requested host: {self._host}", f"reason: {reason}"),
+                    hint=_PROXY_HINT,
+                )
+            )
+        return Transient(
+            BodyError(
+                f"the answer of {self._host} is incomplete or not valid HTTP",
+                facts=(f"url: {shown(self._url)}", f"reason: {reason}", *self._way),
+                hint="check the connection; a partial download is kept and resumed",
+            )
+        )

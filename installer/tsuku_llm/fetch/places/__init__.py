@@ -1,0 +1,1 @@
+"""Where an artifact may come from: mirrors, registries, package indexes, a bundle."""

@@ -1,0 +1,324 @@
+"""Wheels from the package index that the user's pip is configured for.
+
+pip chooses the index, with the user's own configuration, credentials, proxies and
+certificates; this module names no index. pip gets the digest, and the file that it
+downloads is hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.fetch.http.network import Network
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import BodyError, DigestMismatch, PackageIndexError
+from tsuku_llm.ground.files import drop_tree
+from tsuku_llm.ground.foreign import open_foreign, read_end
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.safe_text import printable, redacted
+
+if TYPE_CHECKING:
+    from packaging.tags import Tag
+
+_CHUNK = 1 << 20
+LARGEST_PACKAGE = 32 << 20
+"""Bytes of a package of metadata; the official repository packs into less than 100 kB."""
+
+_POLL = 0.2
+"""Seconds between two checks of pip's progress."""
+
+_GRACE = 5.0
+"""Seconds that pip has to end after a terminate signal."""
+
+_LOG = 1 << 20
+"""Bytes of pip's last words that are searched for its errors."""
+
+_LAST_LINES = 6
+_OPTIONS = (
+    "--no-deps",
+    "--only-binary=:all:",
+    "--ignore-requires-python",  # its Python part is never run
+    "--no-cache-dir",  # pip's cache would keep a second copy of the archive
+    "--disable-pip-version-check",
+    "--no-input",
+    "--progress-bar=off",
+    "--retries=2",
+    "--timeout=10",
+)
+_PIP = """
+import os, runpy, sys, threading
+def end_with_parent():
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+# Another thread than pip's: it waits for nothing else, so pip cannot hold it up.
+threading.Thread(target=end_with_parent, daemon=True).start()
+sys.argv[0] = "pip"
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+"""The program that runs pip in a child process. Its input closes when we end; then it exits."""
+
+_SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHONUTF8": "1"}
+_UNHASHED = {"PIP_REQUIRE_HASHES": "0"}
+"""For a package of signed metadata: its signatures are checked, and its digest is not known."""
+
+_WRONG_HASH = "DO NOT MATCH THE HASHES"
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """The wheel that a package URL names; ``options`` tell pip its tags.
+
+    Without a ``version`` it is the newest one that the index has.
+    """
+
+    project: str
+    version: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.project} {self.version}".rstrip()
+
+
+def parse_package_url(url: str) -> Wheel:
+    """Read ``pkg:pypi/<project>@<version>?file_name=<wheel>`` (a purl).
+
+    Raises ``PackageIndexError`` for anything else, and if the file's name is not one of
+    this project and version.
+    """
+    from packageurl import PackageURL  # noqa: PLC0415
+    from packaging.utils import canonicalize_name, parse_wheel_filename  # noqa: PLC0415
+    from packaging.version import Version  # noqa: PLC0415
+
+    try:
+        purl = PackageURL.from_string(url)
+        project, version, _, tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])
+        matches = canonicalize_name(purl.name) == project and Version(purl.version or "") == version
+    except (ValueError, KeyError) as error:
+        raise _malformed(url, str(error)) from error
+    if purl.type != "pypi" or not matches:
+        raise _malformed(url, "it is not about the wheel that it names")
+    return Wheel(project, str(version), _tag_options(tags))
+
+
+def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
+    """Build the options that make pip accept a wheel for the wheel's platform, not for ours."""
+    platforms = sorted({tag.platform for tag in tags} - {"any"})
+    options = [f"--platform={platform}" for platform in platforms]
+    interpreter = max(tag.interpreter for tag in tags)
+    # A tag py3 fits every interpreter and needs no options; cp311 and the like do.
+    if found := re.fullmatch(r"(?!py[0-9])([a-z]+)([0-9]+)", interpreter):
+        options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
+        options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
+    return tuple(options)
+
+
+def _malformed(url: str, reason: str) -> PackageIndexError:
+    return PackageIndexError(
+        "a package URL of the manifest cannot be understood",
+        facts=(f"url: {url}", f"reason: {reason}"),
+        hint="update tsuku-llm: the repository may use a newer format",
+    )
+
+
+@contextlib.contextmanager
+def download_package(
+    url: str, artifact: Artifact, folder: Path, network: Network, tell: Callable[[int], None]
+) -> Iterator[Iterator[bytes]]:
+    """Let pip download a wheel into a scratch folder below ``folder``; yield its bytes.
+
+    ``tell`` gets the number of bytes that pip has so far.
+
+    Raises ``PackageIndexError`` with pip's last lines, ``DigestMismatch`` if the index
+    has another file of that name.
+    """
+    network.require_online(url)
+    wheel = parse_package_url(url)
+    # The caller's lock on the artifact keeps other processes of ours out of this folder.
+    scratch = folder / f"{artifact.sha256}.index"
+    requirement = f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}"
+    with _scratch_folder(scratch, requirement):
+        deadline = network.clock() + network.limits.total
+        _run_pip(wheel, scratch, network, tell, deadline)
+        yield _chunks(scratch / "wheel", wheel)
+
+
+def package_folder(name: str) -> str:
+    """Return the folder that the files have in a package of metadata with this name."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415
+
+    return canonicalize_name(name).replace("-", "_")
+
+
+def newest_package(url: str, scratch: Path, network: Network, deadline: float) -> bytes:
+    """Let pip download the newest wheel of ``pkg:pypi/NAME``; return its bytes, not verified.
+
+    pip runs in the folder ``scratch``, which the caller locks, until ``deadline`` at most (on the
+    network's clock). Raises ``PackageIndexError`` with pip's last lines, ``BodyError`` for more
+    than ``LARGEST_PACKAGE`` bytes.
+    """
+    wheel = Wheel(url.removeprefix("pkg:pypi/").rstrip("/"), "")
+
+    def check(size: int) -> None:
+        if size > LARGEST_PACKAGE:
+            raise BodyError(
+                f"the package {wheel} is refused",
+                facts=(f"it has more than {LARGEST_PACKAGE:,} bytes",),
+                hint="check that the package index has the right package",
+            )
+
+    with _scratch_folder(scratch, wheel.project):
+        # During the download too: an endless file must not fill the disk.
+        _run_pip(wheel, scratch, network, check, deadline)
+        data = bytearray()
+        for chunk in _chunks(scratch / "wheel", wheel):
+            data += chunk
+            check(len(data))
+        return bytes(data)
+
+
+@contextlib.contextmanager
+def locked_wheels(
+    requirements: str, options: tuple[str, ...], scratch: Path, network: Network
+) -> Iterator[list[Path]]:
+    """Let pip download the wheels of requirements that have digests; yield their paths.
+
+    pip takes them for the platform that ``options`` name, and compares each with its digests. It
+    runs in the folder ``scratch``, which the caller locks; the end of the block removes it. Raises
+    ``PackageIndexError`` with pip's last lines, ``DigestMismatch``.
+    """
+    network.require_online("the package index")
+    # Only its name and its options count here: it stands for all of them in messages.
+    wheel = Wheel("the packages that tsuku-llm needs", "", options)
+    with _scratch_folder(scratch, f"--require-hashes\n{requirements}"):
+        _run_pip(wheel, scratch, network, lambda _: None, network.clock() + network.limits.total)
+        yield sorted((scratch / "wheel").glob("*.whl"))
+
+
+@contextlib.contextmanager
+def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
+    """Make the folder in which pip runs; remove it at the end of the block."""
+    with disk_errors("making a scratch folder", scratch.parent):
+        # An earlier run that was killed may have left one. Removing it follows no link.
+        drop_tree(scratch)
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        # mkdir fails if a link has that name. Only this user may write there: pip runs in this
+        # folder, and Python imports modules from it.
+        scratch.mkdir(0o700)
+        (scratch / "wheel").mkdir(0o700)
+        (scratch / "requirements.txt").write_text(f"{requirement}\n", encoding="utf-8")
+    try:
+        yield
+    finally:
+        drop_tree(scratch)
+
+
+def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
+    with disk_errors("reading what pip fetched", folder):
+        files = sorted(folder.glob("*.whl"))
+        if len(files) != 1:
+            raise _failure(wheel, ("pip reported success, but left no wheel",))
+        with open_foreign(files[0]) as file:
+            while chunk := file.read(_CHUNK):
+                yield chunk
+
+
+def _run_pip(
+    wheel: Wheel, scratch: Path, network: Network, tell: Callable[[int], None], deadline: float
+) -> None:
+    command = children.python(_PIP, "download", *_OPTIONS, *wheel.options)
+    command += ["--dest=wheel", "--requirement=requirements.txt"]
+    # pip's temporary files go there too: on the same disk, visible to _size_of(), and removed.
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
+    environ = {**network.environ, **_SETTINGS, **temporary}
+    environ |= {} if wheel.version else _UNHASHED
+    with (
+        disk_errors("running pip", scratch),
+        (scratch / "pip.log").open("wb") as log,
+        _child(command, scratch, environ, log) as child,
+    ):
+        code = _wait(child, wheel, network, deadline, lambda: tell(_size_of(scratch)))
+    if code:
+        output = read_end(scratch / "pip.log", _LOG).decode("utf-8", "replace")
+        raise _explained(wheel, output)
+
+
+def _size_of(scratch: Path) -> int:
+    """Measure the wheel that pip is writing in its folder for temporary files."""
+    size = 0
+    with contextlib.suppress(OSError):  # pip creates and removes files meanwhile
+        for path in scratch.glob("*/*.whl"):
+            size = max(size, path.stat().st_size)
+    return size
+
+
+def _wait(
+    child: subprocess.Popen[bytes],
+    wheel: Wheel,
+    network: Network,
+    deadline: float,
+    look: Callable[[], None],
+) -> int:
+    while network.clock() < deadline:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(_POLL)  # short: between two waits we see whether we must stop
+        network.check()  # another thread may have stopped the network; _child() then ends pip
+        look()
+    raise _failure(wheel, ("pip did not end in time",))
+
+
+@contextlib.contextmanager
+def _child(
+    command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a child process that ends when the block ends, and when we are killed.
+
+    The child reads its input, and only we have the other end: when our process ends, the
+    input ends. This works on every system, even if we end before the child begins to read.
+    """
+    with children.start(
+        command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
+    ) as child:
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.terminate()  # first: lets pip remove its temporary files
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE)
+                # Harmless if it has ended: Popen sends no signal to a child that it has reaped.
+                child.kill()
+
+
+def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
+    lines = _meaningful(output)
+    if _WRONG_HASH in output:
+        return DigestMismatch(
+            f"the package index has another file under the name {wheel}",
+            facts=lines,
+            hint="nothing was installed; tell the operator of the package index",
+        )
+    return _failure(wheel, lines)
+
+
+def _meaningful(output: str) -> tuple[str, ...]:
+    """Pick pip's errors, or else its last lines; remove credentials from URLs."""
+    stripped = (printable(line.strip()) for line in output.splitlines())
+    lines = [redacted(line) for line in stripped if line]
+    errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
+    return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
+
+
+def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:
+    return PackageIndexError(
+        f"pip could not fetch {wheel} from its package index",
+        facts=facts,
+        hint="check that pip can install packages here (pip config list), then try again",
+    )

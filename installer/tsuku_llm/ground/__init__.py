@@ -1,0 +1,1 @@
+"""What everything stands on: errors, the clock, text, secrets and bounded reads; no domain."""

@@ -1,0 +1,88 @@
+"""Errors of the file system, translated into this program's errors."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+from tsuku_llm.ground.errors import NoSpace, NotWritable, StoreError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
+_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NEXT_TO_NOTHING = 1 << 20
+"""Bytes. What failed for want of room has often removed its own file."""
+
+
+@contextlib.contextmanager
+def disk_errors(doing: str, folder: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into ``NoSpace``, ``NotWritable`` or ``StoreError``.
+
+    ``doing`` completes "while ..."; ``folder`` is the place of the error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(error, doing, folder) from error
+
+
+def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:
+    """Refuse to start if fewer than ``needed`` bytes are free; ``facts`` say what for.
+
+    The folder need not exist yet. Raises ``NoSpace``, or ``StoreError`` if the free space is not
+    known.
+    """
+    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
+
+    with disk_errors("asking for the free space", folder):
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = disk_usage(existing).free
+    if free < needed:
+        raise NoSpace(
+            f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
+            facts=(*facts, f"folder: {folder}"),
+            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
+        )
+
+
+def is_full(folder: Path) -> bool:
+    """Tell whether there is next to no room on the disk of a folder; False if that is not known."""
+    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
+
+    try:
+        return disk_usage(folder).free < _NEXT_TO_NOTHING
+    except OSError:
+        return False
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
+    facts = (f"{error.strerror or error}, while {doing}", f"folder: {folder}")
+    if error.errno in _FULL:
+        return NoSpace(
+            "there is no space left on the disk",
+            facts=facts,
+            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
+        )
+    if error.errno in _FORBIDDEN:
+        return NotWritable(
+            f"the system does not allow {doing}",
+            facts=facts,
+            hint="make that folder yours and writable, or set TSUKU_HOME to one that is",
+        )
+    if error.errno in _LIMITED:
+        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
+
+        limit = system_limits.reached(error) or str(error)
+        return StoreError(limit, facts=facts, hint=system_limits.fix_of(limit) or "")
+    return StoreError(
+        "a file could not be read or written",
+        facts=facts,
+        hint="check the disk, then run the command again",
+    )

@@ -1,0 +1,1 @@
+"""Processes that we start, their limits and their death."""

@@ -1,0 +1,154 @@
+"""Requests to a server: the canary, while the GPU's work is counted, and a question to its queue.
+
+A plain socket, as for ``/health``: importing an HTTP client takes longer than most starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.secret import Secret
+from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.report import CanaryResult
+from tsuku_llm.launch.plan.wishes import Wishes
+
+LIMIT = 20.0
+"""Seconds for the answer: a large model on a slow CPU needs several for one token."""
+
+# One token: longer prompts are computed in batches, which a server without any layer on the GPU
+# sends there too. ``cache_prompt`` off: the user's first request finds an empty slot.
+_COMPLETION = {"prompt": "a", "n_predict": 1, "cache_prompt": False}
+_EMBEDDING = {"content": "a"}
+
+_QUEUE_LIMIT = 5.0
+"""Seconds for an answer of the queue."""
+
+_STEP = 1.0
+"""Seconds between two calls of ``on_wait``."""
+
+_LARGEST = 1 << 20
+"""Bytes of an answer that are read: an embedding has thousands of numbers."""
+
+_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
+"""One field of a row of CSV."""
+
+
+def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
+    """Let the server compute one token, and wait for the result.
+
+    A server for embeddings or for ranking refuses completions: it is asked for an embedding.
+    """
+    if address.tls:
+        return CanaryResult(problem="the server wants TLS")
+    try:
+        key = api_key(wishes)
+        status = post(address, "/completion", _COMPLETION, key, limit=LIMIT)
+        if status not in (200, 401, 403):
+            status = post(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
+    except TimeoutError:
+        return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
+    except (OSError, UnicodeError, ValueError) as error:
+        return CanaryResult(problem=f"not answered: {error}", lost=True)
+    if status == 200:  # noqa: PLR2004
+        return CanaryResult(answered=True)
+    return CanaryResult(problem=f"answered with HTTP status {status}")
+
+
+def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
+    """Tell whether the server's queue of tasks answers; None if that cannot be asked.
+
+    ``/slots`` is answered by the thread that computes, between two batches; ``/health`` is answered
+    by another one, also if that thread hangs in a driver.
+    """
+    if address.tls:
+        return None
+    try:
+        status = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
+    except TimeoutError:
+        return False
+    except (OSError, UnicodeError, ValueError):
+        return None
+    # --no-slots, a wrong key and a router have other answers, which do not come from the queue.
+    return True if status == 200 else None  # noqa: PLR2004
+
+
+def api_key(wishes: Wishes) -> Secret | None:
+    """Return one of the keys for the server's API. Raises OSError."""
+    # Upstream reads several keys as a row of CSV, and drops empty ones (common/arg.cpp, b11434).
+    for field in _FIELD.finditer(wishes.key.reveal() if wishes.key else ""):
+        key = field[0] if field[1] is None else field[1].replace('""', '"')
+        if key:
+            return Secret(key)
+    if wishes.key_file:
+        # As upstream reads it: lines, without empty ones and those that begin with "#". Blanks
+        # belong to a key. The "\r" of a file of Windows cannot: no header can have it. Not from a
+        # pipe: the server would then not get what we have read.
+        for line in read_foreign(wishes.key_file, _LARGEST).split(b"\n"):
+            key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
+            if key and not key.startswith("#"):
+                return Secret(key)
+    return None
+
+
+def post(  # noqa: PLR0913 - each is one property of the request
+    address: ServerAddress,
+    path: str,
+    body: object,
+    key: Secret | None,
+    *,
+    limit: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> int:
+    """Return the HTTP status of the answer. Raises OSError and ValueError.
+
+    ``limit`` is in seconds. ``on_wait`` is called once a second until the answer comes; what it
+    raises ends the request.
+    """
+    return _ask(address, f"POST {path}", key, limit=limit, body=json.dumps(body), on_wait=on_wait)
+
+
+def _ask(  # noqa: PLR0913 - as above
+    address: ServerAddress,
+    request: str,
+    key: Secret | None,
+    *,
+    limit: float,
+    body: str = "",
+    on_wait: Callable[[], None] = lambda: None,
+) -> int:
+    method, _, path = request.partition(" ")
+    content = body.encode()
+    head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
+    if body:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    if key:
+        head += f"Authorization: Bearer {key.reveal()}\r\n"
+    deadline = time.monotonic() + limit
+    with closing(connect(address)) as connection:
+        connection.settimeout(limit)
+        connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
+        answer = b""
+        # The server closes the connection after the answer: then everything is computed.
+        while len(answer) < _LARGEST:
+            connection.settimeout(max(0.001, min(_STEP, deadline - time.monotonic())))
+            try:
+                data = connection.recv(1 << 16)
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                on_wait()
+                continue
+            if not data:
+                break
+            answer += data
+    # A server that ends meanwhile sends nothing.
+    words = answer[:64].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):  # noqa: PLR2004
+        raise ValueError("no HTTP")
+    return int(words[1])

@@ -1,0 +1,226 @@
+"""The decision whether a server serves, and questions to it.
+
+The question for its health uses a plain socket: importing an HTTP client takes longer than
+most starts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from tsuku_llm.launch.ask.log import LogFacts, LogReader
+from tsuku_llm.launch.plan.addresses import LAST_PORT, ServerAddress, address_of
+from tsuku_llm.launch.plan.planning import LaunchPlan
+
+if TYPE_CHECKING:
+    import socket
+    import threading
+
+LIMIT = 2.0
+"""Seconds for one answer."""
+
+_SHORTEST, _LONGEST = 0.02, 0.5
+"""Seconds between two questions for the server's health: the first and the longest pause."""
+
+_STEP = 0.05
+"""Seconds between two looks at the log: a connection may wait for this server already."""
+
+_ALONE = 1.0
+"""Seconds of good answers after which one counts even if the log does not say "listening".
+
+Until then the answer may come from another server, on a port that ours could not get.
+"""
+
+
+class Readiness:
+    """The decision whether one server serves, from its log and its answers to ``/health``.
+
+    Nothing else in this package decides it. Three threads use it: one copies the server's
+    stderr and calls ``on_stderr``; one follows the start and calls ``wait``, and then ``confirm``
+    or ``deny``; the supervisor reads ``served`` after the end. Each field is written by one
+    thread, as a whole, so no lock is needed.
+    """
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._told = address_of(plan.argv, plan.env)
+        self._log = LogReader()
+        self._confirmed = False
+        self._denied = False
+        self._found: int | None = None
+
+    @property
+    def facts(self) -> LogFacts:
+        """The facts in the log so far."""
+        return self._log.facts
+
+    @property
+    def address(self) -> ServerAddress:
+        """The address where it listens, as the arguments or the log say."""
+        # One look at the facts: the copying thread replaces them as a whole.
+        port = self._log.facts.port or (None if self._told.port else self._found)
+        return self._told if port is None else self._told._replace(port=port)
+
+    @property
+    def said(self) -> int:
+        """The bytes of the log so far, without lines about our own questions."""
+        return self._log.said
+
+    @property
+    def served(self) -> bool:
+        """True if the server has served: its log says so, or its answers did."""
+        return not self._denied and (self._confirmed or self._log.serves)
+
+    def on_stderr(self, data: bytes) -> None:
+        """Read the server's log until ``confirm``; ignore the rest."""
+        # In the copying thread. A chunk that is read while the other thread confirms does no
+        # harm: the facts have been judged by then.
+        if not self._confirmed:
+            self._log.feed(data)
+
+    def wait(
+        self,
+        over: threading.Event,
+        on_loading: Callable[[], None] = lambda: None,
+        find_port: Callable[[], int | None] = lambda: None,
+    ) -> bool:
+        """Ask until the server is ready; return False if ``over`` is set first.
+
+        Calls ``on_loading`` after each question that is not answered with a yes, at least once
+        in 10 seconds; what it raises ends the wait. ``find_port`` is asked for the port that the
+        system chose, as a server with a quiet log does not tell it.
+        """
+        pause, alone, listens = _SHORTEST, 0.0, False
+        # The supervisor sets ``over`` at the end of the server, which wakes this at once.
+        while not self._pauses(over, pause, listens):
+            # The copying thread goes on reading the log; the next round sees its new facts.
+            listens = self._log.facts.listens
+            address = self.address
+            if not (address.port or address.is_unix or listens):
+                self._found = find_port()
+                address = self.address
+            # With TLS the log is enough: our library may refuse what the server's clients accept.
+            # A port of 0 is not known yet; a Unix socket needs none.
+            known = address.port or address.is_unix
+            if (address.tls and listens) or (known and is_healthy(address)):
+                if listens or alone >= _ALONE:
+                    return True
+                alone += pause
+            # The server may have ended during the question: then it does not load any more.
+            if over.is_set():
+                return False
+            on_loading()
+            pause = min(pause * 1.25, _LONGEST)
+        return False
+
+    def _pauses(self, over: threading.Event, seconds: float, listened: bool) -> bool:  # noqa: FBT001
+        """Wait, but not once the log says that the server listens; tell whether it is over."""
+        waited = 0.0
+        while waited < seconds:
+            # In short steps: the copying thread may read that line at any time.
+            step = min(_STEP, seconds - waited)
+            if over.wait(step):
+                return True
+            waited += step
+            if self._log.facts.listens and not listened:
+                break
+        return False
+
+    def confirm(self) -> None:
+        """Note that the server has served, and stop reading its log."""
+        self._confirmed = True
+
+    def deny(self) -> None:
+        """Note that the server ended at its first request: its log promised too much."""
+        self._denied = True
+
+
+def is_healthy(address: ServerAddress) -> bool:
+    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503."""
+    return _status_of(address, "/health") == b"200"
+
+
+def has_page(address: ServerAddress) -> bool | None:
+    """Tell whether the server has a web page; None if it gives no answer.
+
+    A build may lack the page, and builds differ in the variables that turn it off.
+    """
+    status = _status_of(address, "/")
+    # Any other answer comes from the page: it may want a key, or a client that unpacks gzip.
+    return None if status is None else status != b"404"
+
+
+def _status_of(address: ServerAddress, path: str) -> bytes | None:
+    """Return the status of the answer to a GET; None without an answer."""
+    # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
+    with suppress(OSError, UnicodeError), closing(connect(address)) as plain:
+        # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
+        connection = _through_tls(plain) if address.tls else plain
+        request = f"GET {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
+        # The status line comes first and is short; the rest of the answer is not needed.
+        with closing(connection):
+            connection.sendall(request.encode("utf-8", "surrogateescape"))
+            status = connection.recv(64).split(b" ", 2)
+        return status[1] if len(status) > 1 and status[0].startswith(b"HTTP/") else None
+    return None
+
+
+def _through_tls(connection: socket.socket) -> socket.socket:
+    """Begin TLS without looking at the certificate: no secret is sent, and the server is ours."""
+    import ssl  # noqa: PLC0415 - few servers have a certificate
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)
+
+
+def is_taken(address: ServerAddress) -> bool:
+    """Tell whether a program accepts connections at this address now."""
+    with suppress(OSError, UnicodeError), closing(connect(address)):
+        return True
+    return False
+
+
+def remove_dead_sockets(address: ServerAddress) -> None:
+    """Remove each Unix socket of a server at which no process listens any more.
+
+    A killed server leaves its socket's file, and the next one could not bind it. Everything else
+    stays: a file of another kind or of another user, and a socket that may be alive.
+    """
+    for path in address.sockets:
+        with suppress(OSError, UnicodeError):
+            found = os.lstat(path)
+            ours = sys.platform == "win32" or found.st_uid in (0, os.geteuid())
+            if not (ours and stat.S_ISSOCK(found.st_mode)):
+                continue
+            try:
+                # A busy server answers late, or with another error: only a refusal is a proof.
+                connect(address._replace(host=path)).close()
+            except ConnectionRefusedError:
+                # Another start may have removed it and bound the same name since.
+                if os.path.samestat(found, os.lstat(path)):
+                    os.unlink(path)  # noqa: PTH108 - a text
+
+
+def connect(address: ServerAddress) -> socket.socket:
+    """Connect to a server within ``LIMIT`` seconds. Raises OSError and UnicodeError."""
+    import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
+
+    if address.is_unix and sys.platform != "win32":
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(LIMIT)
+            connection.connect(address.host)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+    # A port that the server says may be too large: then nobody listens there.
+    if address.port > LAST_PORT:
+        raise ConnectionRefusedError(address.port)
+    return socket.create_connection((address.reachable_host, address.port), LIMIT)

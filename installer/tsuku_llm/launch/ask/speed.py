@@ -1,0 +1,142 @@
+"""The speed of a running server, by its own count, with the same text for every build.
+
+The numbers come from the server's ``timings``, so they contain neither HTTP nor this program.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.ground.foreign import parse_json, parse_object, read_answer
+from tsuku_llm.ground.secret import Secret
+from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.plan.addresses import ServerAddress
+
+PROMPT_TOKENS = 512
+GENERATED_TOKENS = 128
+
+SPEED_CONTEXT = PROMPT_TOKENS + GENERATED_TOKENS + 64
+"""The context with which the server must be started (``-c``), in tokens."""
+
+_LIMIT = 900.0
+"""Seconds for one answer: a large model on a slow processor takes minutes."""
+
+_TEXT = (
+    "In the year before the railway came, the town had one street, two wells and a clock that "
+    "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
+)
+_HINT = "try the model with tsuku-llm serve: one that completes no text cannot be measured"
+_LARGEST = 1 << 20
+"""Bytes of an answer that are read."""
+
+_LONGEST = 200
+"""Characters of the server's message that are shown."""
+
+_FILLING = 60
+"""Repetitions of the text: with any vocabulary it has more tokens than are needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """The speed in tokens per second, for the prompt and the answer, with their token counts."""
+
+    prompt: float
+    generation: float
+    prompt_tokens: int
+    generated_tokens: int
+
+
+def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
+    """Ask the server twice and measure the second answer.
+
+    During the first one the server loads the rest and compiles shaders (Vulkan: 8 to 11
+    seconds). A small context shortens both prompt and answer. ``key`` is for the server's API.
+    Raises LaunchError if the server does not answer as expected.
+    """
+    try:
+        request = _request(address, key)
+        # The answer is dropped: this one warms the server up.
+        _ask(address, key, "/completion", request)
+        return _speed(_ask(address, key, "/completion", request)["timings"], request)
+    except OSError as error:
+        raise LaunchError(
+            "the server broke off the connection while it was measured",
+            facts=(str(error),),
+            hint=_HINT,
+        ) from error
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise LaunchError(
+            "the server's answers lack what a measurement needs",
+            facts=("it needs the context, the tokens and the timings of the answer",),
+            hint="install another release: its server may be too old or too new for this program",
+        ) from error
+
+
+def _request(address: ServerAddress, key: Secret | None) -> dict[str, Any]:
+    """Build a request for the same tokens each time, without sampling at random or caching."""
+    context = int(_ask(address, key, "/props")["default_generation_settings"]["n_ctx"])
+    generated = min(GENERATED_TOKENS, context // 4)
+    tokens = _ask(address, key, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
+    return {
+        "prompt": tokens[: min(PROMPT_TOKENS, context - generated - 8)],
+        "n_predict": generated,
+        "ignore_eos": True,  # the model must not end its answer early
+        "cache_prompt": False,
+        "temperature": 0,
+        "seed": 1,
+    }
+
+
+def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
+    # A cached prompt or a shorter answer would give wrong speeds.
+    read, generated = int(timings["prompt_n"]), int(timings["predicted_n"])
+    if (read, generated) != (len(request["prompt"]), request["n_predict"]):
+        raise ValueError(f"it read {read} tokens and generated {generated}, not what was asked")
+    return Speed(
+        read / timings["prompt_ms"] * 1000,
+        generated / timings["predicted_ms"] * 1000,
+        read,
+        generated,
+    )
+
+
+def _message(text: bytes) -> str:
+    """Return the server's own message in an answer that refuses a request."""
+    try:
+        return str(parse_json(text)["error"]["message"])[:_LONGEST]
+    except (ValueError, KeyError, TypeError):
+        return text[:_LONGEST].decode("utf-8", "replace").strip() or "it gave no reason"
+
+
+def _ask(
+    address: ServerAddress, key: Secret | None, path: str, body: object = None
+) -> dict[str, Any]:
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - nothing else asks so
+
+    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
+    with closing(HTTPConnection(address.reachable_host)) as connection:
+        # Ours, as the server may listen at a Unix socket.
+        connection.sock = connect(address)
+        connection.sock.settimeout(_LIMIT)
+        try:
+            connection.request(
+                "POST" if body else "GET",
+                address.prefix + path,
+                json.dumps(body) if body else None,
+                headers,
+            )
+            answer = connection.getresponse()
+            text = read_answer(answer, _LARGEST)
+        except HTTPException as error:
+            raise OSError(str(error)) from error
+    if answer.status != 200:  # noqa: PLR2004
+        raise LaunchError(
+            f"the server refused to be measured: {_message(text)}",
+            facts=(f"HTTP status {answer.status} for {path}",),
+            hint=_HINT,
+        )
+    return parse_object(text)

@@ -1,0 +1,151 @@
+"""The diagnosis of a failed start: its last output and exit code, looked up. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import defaultdict
+from dataclasses import replace
+from typing import NamedTuple
+
+from tsuku_llm.launch.ask.last_words import complaints, last_lines, quoted
+from tsuku_llm.launch.failed.causes import GENERAL, NT_STATUS, OOM_KILLED, SIGNALS, Cause, Diagnosis
+from tsuku_llm.launch.failed.causes_arguments import ARGUMENTS
+from tsuku_llm.launch.failed.causes_gpu import GPU
+from tsuku_llm.launch.failed.causes_model import MODEL
+from tsuku_llm.launch.failed.causes_system import SYSTEM
+from tsuku_llm.machine.packages import package_of
+
+TABLE = (*SYSTEM, *ARGUMENTS, *MODEL, *GPU, *GENERAL)
+
+
+class _Hit(NamedTuple):
+    """A row that matches on a line; ``line`` is the number of the match's last line."""
+
+    line: int
+    row: int
+    found: re.Match[str]
+
+    @property
+    def cause(self) -> Cause:
+        return TABLE[self.row]
+
+
+def diagnose(
+    code: int, text: str, *, distribution: str = "", oom_killed: bool = False
+) -> Diagnosis | None:
+    """Explain an end by its last output and its exit code (negative: minus the signal).
+
+    The output of the server or its loader counts before the code: an abort usually follows
+    an explanation. None if nothing is recognised. ``distribution`` is a result
+    of ``packages.family_of``. ``oom_killed``: the kernel killed a process meanwhile because
+    memory ran out.
+    """
+    by_code = _by_code(code, oom_killed=oom_killed)
+    # A signal from outside has nothing to do with what was said before.
+    if by_code and by_code.slug in ("killed", "oom-killed", "ended-from-outside"):
+        return by_code
+    found = _by_text(text, distribution)
+    if found is None and by_code and by_code.slug == "crashed":
+        # Nothing that is known: its last words may tell more to the reader.
+        return replace(by_code, facts=(*last_lines(text, 3), *by_code.facts))
+    return found or by_code
+
+
+def unknown(text: str, *, served: bool = False) -> Diagnosis:
+    """Return the diagnosis of an end that nothing explains, with the last lines as facts.
+
+    ``served``: it had served before.
+    """
+    early = "" if served else " before it served"
+    facts, again = last_lines(text), "start it again with -lv 4 after the --"
+    return Diagnosis(
+        "unknown",
+        f"it ended{early}, and this program does not know why",
+        f"read its last lines; for more of them, {again}" if facts else again,
+        facts=facts or ("it said nothing",),
+        fault="unknown",
+    )
+
+
+def ending(code: int) -> str:
+    """Say how a process ended, to follow "it"."""
+    name = signal_name(code)
+    if name:
+        return f"was ended by {name}"
+    # Windows' own codes are known in hexadecimal.
+    return f"ended with exit code {code}" if 0 <= code < 1 << 16 else f"ended with {code:#X}"
+
+
+def signal_name(code: int) -> str | None:
+    """Name the signal of a negative exit code; None for other codes."""
+    try:
+        return signal.Signals(-code).name if code < 0 else None
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _by_text(text: str, distribution: str) -> Diagnosis | None:
+    """Find the last cause in time.
+
+    One cause often shows in several lines that follow each other. Among these the row that comes
+    first in the table counts, as it says the most.
+    """
+    said = "\n".join(complaints(text))
+    hits = [
+        _Hit(said.count("\n", 0, found.end()), row, found)
+        for row, cause in enumerate(TABLE)
+        for found in re.finditer(cause.pattern, said, re.IGNORECASE)
+    ]
+    # One row for each line: rows are sorted, so the first one is the narrowest.
+    by_line = {hit.line: hit for hit in sorted(hits, reverse=True, key=lambda hit: hit[:2])}
+    in_time = [by_line[line] for line in sorted(by_line)]
+    if not in_time:
+        return None
+    # What only follows from a cause counts if no cause was said.
+    lowest = min(hit.cause.rank for hit in in_time)
+    causes = [hit for hit in in_time if hit.cause.rank == lowest]
+    best = causes[-1]
+    for hit in reversed(causes):
+        if hit.cause.slug != best.cause.slug:
+            break
+        best = min(best, hit, key=lambda each: each.row)
+    # A later line may tell which argument the file came from.
+    options = [hit.cause.option for hit in in_time if hit.cause.option and hit.line >= best.line]
+    return _filled(best, distribution, options[0] if options else "-m")
+
+
+def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
+    name = signal_name(code) or ""
+    # The counter is the whole machine's: only together with SIGKILL does it mean our server.
+    if name == "SIGKILL" and oom_killed:
+        return OOM_KILLED
+    status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
+    if name in SIGNALS:
+        return replace(SIGNALS[name], facts=(f"it {ending(code)}",))
+    if status in NT_STATUS:
+        return replace(NT_STATUS[status], facts=(f"exit code {status:#X}",))
+    return None
+
+
+def _filled(hit: _Hit, distribution: str, option: str) -> Diagnosis:
+    """Fill in a row, and quote the line by which it was recognised."""
+    row, found = hit.cause, hit.found
+    start = found.string.rfind("\n", 0, found.start()) + 1
+    end = found.string.find("\n", found.start())
+    line = quoted(found.string[start : end if end >= 0 else None])
+    # A row may not find everything that it names.
+    named = defaultdict(str, {"option": option, "line": line})
+    # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
+    named.update(
+        {name.split("_")[0]: value.strip() for name, value in found.groupdict().items() if value}
+    )
+    named["package"] = package_of(named["library"], distribution)
+    return Diagnosis(
+        row.slug,
+        quoted(row.cause.format_map(named)),
+        quoted(row.fix.format_map(named)),
+        row.override,
+        (line,),
+        fault=row.fault,
+    )

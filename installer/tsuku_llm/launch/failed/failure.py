@@ -1,0 +1,200 @@
+"""Why a server did not start, or ended: the system refused it, or its last words tell.
+
+An end before it served is an error of ours. After that it is explained, and its exit code stays.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from tsuku_llm.ground.errors import BackendFailed, LaunchError
+from tsuku_llm.ground.foreign import kernel_text
+from tsuku_llm.launch.ask.health import is_taken
+from tsuku_llm.launch.ask.last_words import complaints
+from tsuku_llm.launch.failed.causes import Diagnosis
+from tsuku_llm.launch.failed.diagnosis import diagnose, ending, unknown
+from tsuku_llm.launch.plan.addresses import address_of
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.wishes import ANSWERS, downloads_in, wishes_in
+from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, family_of
+
+
+def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
+    """Raise BackendFailed or LaunchError with the cause of an end before the server served.
+
+    ``said`` is the end of its output. Returns only for an answer that was asked for, such as
+    that of ``--help``.
+    """
+    if code == 0 and not ANSWERS.isdisjoint(plan.argv[1:]):
+        return
+    diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
+    # Upstream's server loses the end of its log now and then. Beside a complaint, a program at the
+    # same address is a coincidence; a model that is missing never is.
+    if diagnosis is None and not complaints(said):
+        diagnosis = _port_in_use(plan)
+    if diagnosis is None:
+        diagnosis = _missing_model(plan) or unknown(said)
+    # The server's words for a certificate that it cannot use are those for a taken port.
+    address = address_of(plan.argv, plan.env)
+    if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
+        diagnosis = replace(_CERTIFICATE, facts=diagnosis.facts)
+    # Only then may ``serve`` try another variant: no other fault goes away with it.
+    by_backend = diagnosis.fault == "backend" and plan.backend != "cpu"
+    failure = BackendFailed if by_backend else LaunchError
+    raise failure(
+        f"the server did not start: {diagnosis.cause}",
+        facts=_with_end(diagnosis, code),
+        hint=diagnosis.hint(plan.backend, plan.reinstall),
+    )
+
+
+def why_ended(code: int, said: str, *, oom_killed: bool) -> Diagnosis:
+    """Explain the failure of a server that had served, and that we did not tell to end.
+
+    ``said`` is the end of its output.
+    """
+    found = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
+    found = found or unknown(said, served=True)
+    return replace(found, facts=_with_end(found, code))
+
+
+def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
+    """Return its facts with the server's own code: ours is always the same."""
+    return tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}")))
+
+
+def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
+    """Explain a silent end by another program that has the server's address."""
+    told = address_of(plan.argv, plan.env)
+    each_host = (told._replace(host=host) for host in (told.host, *told.others))
+    # Our server has ended, so it must be another program that accepts connections.
+    address = next(filter(is_taken, each_host), None)
+    if address is None:
+        return None
+    where, option = f"{address.host} port {address.port}", "--port"
+    if address.is_unix:
+        where, option = address.host, "--host"
+    return Diagnosis(
+        "port-in-use",
+        f"nothing can listen on {where}: it is in use",
+        f"stop what uses it, or choose another with {option}",
+        facts=("another program accepts connections there",),
+        fault="arguments",
+    )
+
+
+def _missing_model(plan: LaunchPlan) -> Diagnosis | None:
+    """Explain an end by a model that is not there; one to be downloaded does not count."""
+    named = wishes_in(plan.argv, plan.env).model
+    if named is None or downloads_in(plan.argv, plan.env):
+        return None
+    path = os.path.join(plan.cwd, named)  # noqa: PTH118 - as the server writes it
+    if os.path.lexists(path):
+        return None
+    return Diagnosis(
+        "model-missing",
+        f"the model {path} does not exist",
+        "check the path given with -m",
+        fault="arguments",
+    )
+
+
+def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
+    """Raise LaunchError with the meaning of the system's error.
+
+    Raises ``SystemLimitReached`` if a limit of the system is the reason.
+    """
+    from tsuku_llm.ground import system_limits  # noqa: PLC0415 - only then
+
+    system_limits.refuse(error, "starting the server")
+    diagnosis = why_not_started(error, Path(plan.argv[0]))
+    raise LaunchError(
+        f"the server cannot be started: {diagnosis.cause}",
+        facts=(str(error),),
+        hint=diagnosis.hint(plan.backend, plan.reinstall),
+    ) from error
+
+
+def why_not_started(error: OSError, executable: Path) -> Diagnosis:
+    """Explain why the system refused to start ``executable``."""
+    # Python opens the null device and enters the folder for the server: the error names them.
+    if os.path.exists(executable) and error.filename not in (None, str(executable)):  # noqa: PTH110
+        cause = f"{error.filename} cannot be used: {error.strerror or error}"
+        return Diagnosis("refused", cause, "check that it exists here", fault="system")
+    # A noexec mount and a missing execute bit give the same error.
+    if error.errno == errno.EACCES:
+        return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
+    # Linux reports ENOENT also if only the loader that the executable names is missing.
+    if error.errno == errno.ENOENT:
+        return _NO_INTERPRETER if os.path.exists(executable) else _NO_SERVER  # noqa: PTH110 - Path.exists may raise
+    if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
+        return _WRONG_ARCHITECTURE
+    cause = f"the system refused to start it: {error.strerror or error}"
+    return Diagnosis("refused", cause, "see the system's log", fault="system")
+
+
+def distribution() -> str:
+    """Return the family of this system's package manager, or "" for an unknown one."""
+    system = {"win32": "windows"}.get(sys.platform, sys.platform)
+    for path in _RELEASE_FILES:
+        with suppress(OSError):
+            return family_of(system, kernel_text(path))
+    return family_of(system)
+
+
+def _on_noexec(executable: Path) -> bool:
+    if sys.platform != "linux":
+        return False
+    with suppress(OSError):
+        return bool(os.statvfs(executable).f_flag & os.ST_NOEXEC)
+    return False
+
+
+_RELEASE_FILES = ("/etc/os-release", "/usr/lib/os-release")
+
+_BAD_IMAGE = (193, 216)
+"""Windows' ERROR_BAD_EXE_FORMAT and ERROR_EXE_MACHINE_TYPE_MISMATCH."""
+
+_NOEXEC = Diagnosis(
+    "noexec",
+    "it is on a file system that is mounted noexec",
+    "move the store to a file system mounted without noexec (TSUKU_HOME)",
+    fault="system",
+)
+_NOT_EXECUTABLE = Diagnosis(
+    "not-executable",
+    "the system does not allow this user to run it",
+    "check the permissions of the file and its folders, and the system's security policy",
+    fault="system",
+)
+_NO_SERVER = Diagnosis(
+    "server-missing",
+    "the file does not exist",
+    REINSTALL,
+    fault="system",
+)
+_NO_INTERPRETER = Diagnosis(
+    "musl",
+    "the dynamic loader that it names is not on this system (another C library, such as musl, "
+    "or another architecture)",
+    "run it on a glibc distribution of the build's architecture",
+    fault="system",
+)
+_CERTIFICATE = Diagnosis(
+    "certificate",
+    "it cannot use its certificate or key, or may not listen at its address",
+    "check --ssl-cert-file and --ssl-key-file: PEM, readable, and a pair; then --host and --port",
+    fault="arguments",
+)
+_WRONG_ARCHITECTURE = Diagnosis(
+    "wrong-architecture",
+    "it is for another processor architecture, or damaged",
+    FOR_THIS_MACHINE,
+    fault="system",
+)

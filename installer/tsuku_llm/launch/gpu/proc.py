@@ -1,0 +1,289 @@
+"""The kernel's view of a server's processes and their GPUs, independent of its log. Linux only.
+
+The facts are the open device nodes, the mapped files, the GPU memory and the work of the GPU's
+engines. The kernel's drivers count the last two as ``drm-*`` in ``/proc/PID/fdinfo`` (amdgpu,
+i915, xe, nouveau and others, since Linux 5.19; drm-usage-stats.rst), and AMD's compute driver in
+``/sys/class/kfd``. NVIDIA's own driver counts nothing there: a child process asks its library
+(``nvml``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import NamedTuple
+
+from tsuku_llm.ground.foreign import kernel_text, read_beginning
+from tsuku_llm.launch.gpu.gpu_use import ProcessSample
+
+# Without NVIDIA's control nodes: a process can open them and still use no GPU.
+_NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|nvgpu|accel)")
+_DRM = re.compile(
+    r"^drm-(?P<kind>resident|memory|total)-(?P<region>\w+):\s*(?P<size>\d+)\s*(?P<unit>KiB|MiB)?",
+    re.MULTILINE,
+)
+# Nanoseconds of each engine, or cycles (xe). "capacity" and "total-cycles" are no work.
+_BUSY = re.compile(r"^drm-(?:engine-(?!capacity)|cycles-)\w+:\s*(\d+)", re.MULTILINE)
+_PART = re.compile(r"-(\d+)-of-(\d+)(?=\.gguf$)")
+_CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
+_DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+_HOST_REGIONS = ("cpu", "gtt", "system")
+"""Regions of the machine's memory that a driver lends to a GPU.
+
+An integrated GPU has only these.
+"""
+
+_KFD = "/sys/class/kfd/kfd/proc"
+
+_DRM_CLASS = "/sys/class/drm"
+
+
+class DrmCount(NamedTuple):
+    """The counts of the kernel's drivers: bytes on the device, bytes in all, and engines' work.
+
+    ``busy`` is in the drivers' units, None if they do not count it; it only grows.
+    """
+
+    device_memory: int
+    memory: int
+    busy: int | None
+
+
+def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
+    """Return the processes of a server that compute, of a process and its descendants.
+
+    A script that starts the server, and a router that starts one for each model, compute in
+    children. ``files`` are the names of the build's files: a process that has one of them mapped,
+    and no descendant that has, computes. Without such a process return all of them.
+    """
+    children: dict[int, list[int]] = {}
+    with suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208 - names
+            # A process may end between two of these steps.
+            if name.isdecimal():
+                with suppress(OSError, ValueError, IndexError):
+                    # The name in brackets may contain anything: the parent comes after it.
+                    parent = int(_read(f"/proc/{name}/stat").rpartition(")")[2].split()[1])
+                    children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for each in found:  # grows while it is read, until no process has further children
+        found += children.get(each, ())
+    computing: list[int] = []
+    above: set[int] = set()
+    # From the youngest generation up: a parent of a process that computes only hands out work.
+    for each in reversed(found):
+        below = set(children.get(each, ()))
+        if below & above or below & set(computing):
+            above.add(each)
+            continue
+        with suppress(OSError):
+            if mapped_files(_read(f"/proc/{each}/maps")) & files:
+                computing.append(each)
+    return tuple(computing) or tuple(found)
+
+
+def listening_port(pid: int) -> int | None:
+    """Return the TCP port at which a server listens; None if it has none, or several.
+
+    The server's children count, too.
+    """
+    if sys.platform != "linux":
+        return None
+    ports: set[int] = set()
+    # Without any file of a build: all processes of the server.
+    for each in computing_processes(pid, frozenset()):
+        # A process may end between two of these steps.
+        with suppress(OSError):
+            sockets = {name for name in _open_files(f"/proc/{each}/fd") if name[:7] == "socket:"}
+            # Its own network namespace counts. The columns (proc(5)) are: sl local_address
+            # rem_address st and six more before the inode; 0A is a socket that listens.
+            for table in ("tcp", "tcp6"):
+                rows = [line.split() for line in _read(f"/proc/{each}/net/{table}").splitlines()]
+                ports |= {
+                    int(row[1].rpartition(":")[2], 16)
+                    for row in rows[1:]
+                    if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+                }
+    return ports.pop() if len(ports) == 1 else None
+
+
+def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:
+    """Read the facts about processes of this user; a fact that cannot be read is None.
+
+    ``model`` is the path of the model's first file.
+    """
+    if sys.platform != "linux":
+        return ProcessSample()
+    nodes: set[str] | None = None
+    libraries: set[str] | None = None
+    texts: list[str] = []
+    mapped = 0
+    for pid in pids:
+        # Each fact alone: the process may end between two of them, or forbid only one.
+        with suppress(OSError):
+            opened = filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))
+            nodes = {*(nodes or ()), *(node for node in opened if not _is_nvidias_drm_node(node))}
+        with suppress(OSError):
+            maps = _read(f"/proc/{pid}/maps")
+            libraries = {*(libraries or ()), *mapped_files(maps)}
+            mapped += mapped_bytes(maps, model) if model else 0
+        texts += _descriptors(f"/proc/{pid}/fdinfo")
+    counted = drm_count(texts)
+    kfd = _kfd_memory(pids)
+    memory = None if counted is None else counted.memory
+    device = None if counted is None else counted.device_memory
+    # ROCm's memory may be in both counts, or only in its own: the larger one has all of it.
+    if kfd is not None:
+        memory, device = max(memory or 0, kfd), max(device or 0, kfd)
+    elif "/dev/kfd" in (nodes or ()):
+        memory = device = None
+    return ProcessSample(
+        nodes=None if nodes is None else tuple(sorted(nodes)),
+        libraries=None if libraries is None else frozenset(libraries),
+        memory=memory,
+        device_memory=device,
+        model_mapped=mapped if model and libraries is not None else None,
+        busy=None if counted is None else counted.busy,
+    )
+
+
+def mapped_model(pids: Iterable[int]) -> str | None:
+    """Return the path of the one model that processes have mapped, of its first part.
+
+    For a model that the server has fetched itself. None if there is none, or more than one.
+    """
+    paths: set[str] = set()
+    for pid in pids:
+        with suppress(OSError):
+            paths.update(_mapped_paths(_read(f"/proc/{pid}/maps")))
+    models = {_PART.sub(_first_part, path) for path in paths if _is_gguf(path)}
+    return models.pop() if len(models) == 1 else None
+
+
+def _first_part(part: re.Match[str]) -> str:
+    return f"-{1:0{len(part[1])}}-of-{part[2]}"
+
+
+def _is_gguf(path: str) -> bool:
+    # By the content: a cache may name files by their digest. Opening a device could start work.
+    with suppress(OSError):
+        return read_beginning(path, 4) == b"GGUF"
+    return False
+
+
+def counts_work(node: str) -> bool:
+    """Tell whether the driver of an open device node counts its engines' work in ``fdinfo``.
+
+    AMD's compute driver (``/dev/kfd``) hands its queues to the GPU past the engines that are
+    counted, and NVIDIA's driver and those of telephones count nothing there.
+    """
+    return node.startswith("/dev/dri/")
+
+
+def mapped_files(maps: str) -> frozenset[str]:
+    """Return the base names of the files in ``/proc/PID/maps``, deleted ones included."""
+    return frozenset(
+        path.removesuffix(" (deleted)").rpartition("/")[2] for path in _mapped_paths(maps)
+    )
+
+
+def _mapped_paths(maps: str) -> Iterator[str]:
+    for line in maps.splitlines():
+        yield from line.split(None, 5)[5:]
+
+
+def mapped_bytes(maps: str, model: str) -> int:
+    """Return how many bytes of a model's files ``/proc/PID/maps`` has, its other parts included."""
+    # The parts of a model differ in their numbers only. The kernel shows the resolved path.
+    stem = os.path.realpath(model).removesuffix(".gguf")
+    stem = re.sub(r"\d+-of-\d+$", "", stem)
+    total = 0
+    for line in maps.splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[5].startswith(stem):  # noqa: PLR2004
+            begin, _, end = fields[0].partition("-")
+            total += int(end, 16) - int(begin, 16)
+    return total
+
+
+def drm_count(descriptors: Iterable[str]) -> DrmCount | None:
+    """Add up ``fdinfo`` texts, each client of a device once; None without any client.
+
+    Resident memory counts before allocated memory. Memory of the machine counts as the device's
+    only if the driver lists no other, as for an integrated GPU.
+    """
+    # A process may have several descriptors of one client, each with the same numbers.
+    clients: dict[tuple[str, str], DrmCount] = {}
+    for text in descriptors:
+        client = _CLIENT.search(text)
+        if client and (sizes := _sizes(text)) is not None:
+            device = _DEVICE.search(text)
+            busy = [int(each) for each in _BUSY.findall(text)]
+            key = (device[1] if device else "", client[1])
+            clients[key] = DrmCount(*sizes, sum(busy) if busy else None)
+    if not clients:
+        return None
+    busy = [each.busy for each in clients.values() if each.busy is not None]
+    return DrmCount(
+        sum(each.device_memory for each in clients.values()),
+        sum(each.memory for each in clients.values()),
+        sum(busy) if busy else None,
+    )
+
+
+def _sizes(text: str) -> tuple[int, int] | None:
+    """Return the bytes on the device, and all bytes that the GPU can use."""
+    sizes: dict[str, dict[str, int]] = {}
+    for found in _DRM.finditer(text):
+        size = int(found["size"]) * _UNITS[found["unit"] or ""]
+        sizes.setdefault(found["kind"], {})[found["region"]] = size
+    # "memory" is the older name for "resident"; "total" includes what is only allocated.
+    for kind in ("resident", "memory", "total"):
+        if regions := sizes.get(kind):
+            own = [size for name, size in regions.items() if not name.startswith(_HOST_REGIONS)]
+            # The region "cpu" is memory that the driver has moved away from the GPU.
+            usable = sum(size for name, size in regions.items() if name != "cpu")
+            return sum(own) or sum(regions.values()), usable or sum(regions.values())
+    return None
+
+
+def _is_nvidias_drm_node(node: str) -> bool:
+    """Return True for a node in /dev/dri of NVIDIA's driver, which counts nothing in ``fdinfo``.
+
+    Its memory is counted as that of ``/dev/nvidia0``, which such a process has open too.
+    """
+    link = f"{_DRM_CLASS}/{node.rpartition('/')[2]}/device/driver"
+    return os.path.realpath(link).endswith("/nvidia")
+
+
+def _kfd_memory(pids: Iterable[int]) -> int | None:
+    """Return the bytes that AMD's compute driver counts for processes; None if it counts none."""
+    total: int | None = None
+    for pid in pids:
+        with suppress(OSError, ValueError):
+            for name in os.listdir(f"{_KFD}/{pid}"):  # noqa: PTH208
+                if name.startswith("vram_"):
+                    total = (total or 0) + int(_read(f"{_KFD}/{pid}/{name}"))
+    return total
+
+
+def _open_files(folder: str) -> Iterator[str]:
+    for name in os.listdir(folder):  # noqa: PTH208 - texts are compared
+        with suppress(OSError):  # the process has closed it meanwhile
+            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115
+
+
+def _descriptors(folder: str) -> Iterator[str]:
+    with suppress(OSError):
+        for name in os.listdir(folder):  # noqa: PTH208
+            with suppress(OSError):  # as above
+                yield _read(f"{folder}/{name}")
+
+
+def _read(path: str) -> str:
+    return kernel_text(path)

@@ -1,0 +1,379 @@
+"""The memory that a server needs for a model, estimated from its GGUF headers. Pure.
+
+Weights are counted in the file's table of tensors. The cache follows upstream's llama-kv-cache.cpp,
+llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp and llama-hparams.cpp. The buffers for computing
+are those of the largest step of a layer, as measured with upstream's server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from tsuku_llm.launch.memory.memory_options import MemoryOptions
+from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
+
+ROOM = 1 << 30
+"""Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
+
+_F32 = 4
+_PAD = 256
+"""Upstream rounds the tokens of a cache up to a multiple of this."""
+
+_MOST_LAYERS = 1 << 12
+
+# Bytes of a block of 32 numbers in each type of a cache.
+_BLOCK_BYTES = {"f32": 128, "f16": 64, "bf16": 64, "q8_0": 34, "q5_1": 24, "q5_0": 22}
+_BLOCK_BYTES |= {"q4_1": 20, "q4_0": 18, "iq4_nl": 18}
+
+_LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)")
+_EXPERTS = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\b")
+# llama-arch.cpp has the layer of each tensor: these are computed with the output.
+_OUTPUT = re.compile(r"(?:output|cls|dense_|altup_|per_layer_(?:model_)?proj)")
+
+# Upstream's models without a cache: they read the whole text at once.
+_NO_CACHE = re.compile(r".*bert.*|dream|llada.*|rnd1|gemma-embedding|wavtokenizer-dec|clip")
+
+# The distance of layers that see everything, where a file with a window does not tell it.
+_PERIODS = {"gemma2": 2, "gpt-oss": 2, "gemma3n": 5, "gemma3": 6, "plamo3": 8}
+_PERIODS |= dict.fromkeys(("cohere2", "cohere2moe", "exaone-moe", "llama4", "olmo2"), 4)
+_PERIODS |= dict.fromkeys(("smallthinker", "afmoe", "laguna", "mellum", "muse-glimmer"), 4)
+_PERIODS |= {"exaone4": 4}
+_FULL_LAYER_FIRST = {"cohere2moe", "smallthinker", "laguna"}
+# Upstream has these windows in its code; they also count where the file names none.
+_OWN_WINDOWS = {"llama4": 8192, "gemma2": 4096, "exaone-moe": 128}
+
+
+class MemoryNeed(NamedTuple):
+    """The memory of one start, all in bytes.
+
+    ``layers`` are the weights of each layer, in order, and ``cache`` is what each of them keeps of
+    the context. ``output`` are the weights that count as the last layer. ``other`` is what stays in
+    main memory, such as the input embeddings. ``compute`` are the buffers of one
+    device that computes; each further device needs them too. ``host_compute`` are those that
+    stay in main memory also with every layer on a GPU.
+    ``companions`` is the whole need of the other models of this start (mmproj, draft).
+    ``driver`` is what the driver takes of a device for itself.
+    ``shared`` is the part of ``output`` that is a copy of the embeddings: without a GPU there is
+    none.
+    """
+
+    layers: tuple[int, ...]
+    cache: tuple[int, ...]
+    output: int
+    other: int
+    compute: int
+    host_compute: int = 0
+    companions: int = 0
+    shared: int = 0
+    driver: int = 0
+
+    @property
+    def weights(self) -> int:
+        """The weights of the model itself, each of them once."""
+        return sum(self.layers) + self.output + self.other - self.shared
+
+    def on_device(self, first: int = 0, last: int | None = None) -> int:
+        """Return the need of a device that gets these layers; the output is the last of them.
+
+        ``first`` to ``last`` (exclusive) are numbers of layers; None: up to the output.
+        """
+        count = len(self.layers)
+        end = count + 1 if last is None else last
+        held = sum(self.layers[first:end]) + sum(self.cache[first:end])
+        return held + (self.output if end > count else 0) + self.compute + self.driver
+
+    @property
+    def on_one_device(self) -> int:
+        """The need of a single device that holds every layer."""
+        return self.on_device() + self.companions
+
+    @property
+    def total(self) -> int:
+        """Everything, in whatever memory, with every layer on a device."""
+        return self.on_one_device + self.other + self.host_compute
+
+    @property
+    def on_processor(self) -> int:
+        """The need of a start that uses no GPU."""
+        return self.on_one_device - self.driver + self.other - self.shared
+
+
+class ContextCache(NamedTuple):
+    """The cells of a cache: ``full`` for layers that see everything, ``window`` for the others.
+
+    ``tokens`` is the context of all sequences together.
+    """
+
+    tokens: int
+    full: int
+    window: int
+
+
+def estimate_need(
+    header: ModelHeader,
+    options: MemoryOptions,
+    *,
+    draft: ModelHeader | None = None,
+    projector: ModelHeader | None = None,
+) -> MemoryNeed:
+    """Estimate what a server takes for a model; ``draft`` and ``projector`` are its companions."""
+    nextn = header.number("nextn_predict_layers")
+    overrides = tuple(_compiled(options))
+    count = _layer_count(header)
+    # Upstream skips the layers that guess the next tokens, unless it is asked for them.
+    used = count if options.nextn else max(0, count - nextn)
+    weights, output, other = [0] * used, 0, 0
+    names: list[set[str]] = [set() for _ in range(used)]
+    embedded = 0
+    has_output = False
+    for tensor in header.tensors:
+        found = _LAYER.match(tensor.name)
+        if found is None:
+            if _OUTPUT.match(tensor.name):
+                output += tensor.size
+            else:
+                other += tensor.size
+            embedded += tensor.size if tensor.name == "token_embd.weight" else 0
+            has_output = has_output or tensor.name == "output.weight"
+            continue
+        layer = int(found[1])
+        if layer >= used:
+            continue
+        names[layer].add(found[2])
+        experts = layer < options.experts_in_host and _EXPERTS.match(found[2]) is not None
+        told = (host for pattern, host in overrides if pattern.search(tensor.name))
+        if next(told, experts):
+            other += tensor.size
+        else:
+            weights[layer] += tensor.size
+    # A model without output weights uses its embeddings, and the GPU gets a copy.
+    shared = 0 if has_output else embedded
+    cells = cache_cells(header, options)
+    cache = [_cache_of_layer(header, options, cells, layer, names[layer]) for layer in range(used)]
+    host_cache = sum(cache) if options.cache_in_host else 0
+    compute = _compute(header, options, cells)
+    return MemoryNeed(
+        layers=tuple(weights),
+        cache=tuple(0 for _ in cache) if options.cache_in_host else tuple(cache),
+        output=output + shared,
+        other=other + host_cache,
+        compute=compute,
+        host_compute=_inputs(header, options, cells),
+        companions=_of_companions(options, draft, projector),
+        shared=shared,
+    )
+
+
+def _compiled(options: MemoryOptions) -> Iterator[tuple[re.Pattern[str], bool]]:
+    """Yield the user's patterns; one that Python does not read is left out, as it is C++'s."""
+    for pattern, in_host in options.overrides:
+        with suppress(re.error):
+            yield re.compile(pattern), in_host
+
+
+def cache_cells(header: ModelHeader, options: MemoryOptions) -> ContextCache:
+    """Return how many tokens the cache holds."""
+    context = options.context or header.number("context_length") or _PAD
+    context = _padded(context)
+    if options.unified:
+        streams, each = 1, context
+    else:
+        streams, each = options.sequences, _padded(max(1, context // options.sequences))
+    window = _window(header)
+    sharing = options.sequences if options.unified else 1
+    batch = min(options.batch, options.micro_batch, context)
+    windowed = _padded(min(each, window * sharing + batch)) if window else each
+    if options.full_windows:
+        windowed = each
+    return ContextCache(each * streams, each * streams, windowed * streams)
+
+
+def _layer_count(header: ModelHeader) -> int:
+    named = [int(found[1]) + 1 for each in header.tensors if (found := _LAYER.match(each.name))]
+    # A file says both; the table of tensors is what takes memory.
+    return min(max([header.number("block_count"), *named]), _MOST_LAYERS)
+
+
+def _padded(tokens: int) -> int:
+    return -(-tokens // _PAD) * _PAD
+
+
+def _window(header: ModelHeader) -> int:
+    """Return the tokens that a layer with a window sees; 0 if none has one."""
+    key = f"{header.architecture}.attention.sliding_window"
+    own = _OWN_WINDOWS.get(header.architecture, 0)
+    if key not in header.values:
+        return own
+    # Llama 4 says 0 for none, and upstream puts its own number in the place of any other.
+    told = header.number("attention.sliding_window")
+    return own if told and header.architecture == "llama4" else told
+
+
+def _has_window(header: ModelHeader, layer: int) -> bool:
+    if not _window(header):
+        return False
+    pattern = header.arrays.get(f"{header.architecture}.attention.sliding_window_pattern")
+    if pattern is not None:
+        return layer < len(pattern) and bool(pattern[layer])
+    period = _PERIODS.get(header.architecture, 0)
+    # EXAONE 4 has a window only in its large size.
+    if header.architecture == "exaone4" and header.number("block_count") < 64:  # noqa: PLR2004
+        period = 0
+    period = header.number("attention.sliding_window_pattern", period)
+    if period == 0:
+        # Of an unknown architecture, the larger cache.
+        return False
+    place = layer % period
+    return place != 0 if header.architecture in _FULL_LAYER_FIRST else place < period - 1
+
+
+def _cache_of_layer(
+    header: ModelHeader, options: MemoryOptions, cells: ContextCache, layer: int, names: set[str]
+) -> int:
+    """Return the bytes of one layer's cache: keys and values, or a state, or both.
+
+    The tensors of a layer tell what it computes, for architectures that are not known here, too.
+    """
+    if _NO_CACHE.fullmatch(header.architecture):
+        return 0
+    kept = 0
+    begins = tuple(name.partition(".")[0] for name in names)
+    state = any(name.startswith(("ssm_", "shortconv", "time_mix")) for name in begins)
+    if state:
+        kept += _state(header) * _F32 * max(1, options.sequences)
+    if _attends(header, begins, state=state) and not _reuses(header, layer):
+        kept += _keys_and_values(header, options, cells, layer)
+    return kept
+
+
+def _attends(header: ModelHeader, names: Sequence[str], *, state: bool) -> bool:
+    if header.number("kda.head_dim") and state:
+        return "attn_kv_a_mqa" in names
+    if any(name in names for name in ("attn_k", "attn_kv_a_mqa", "attn_kv_b")):
+        return True
+    # A linear attention keeps a state, and has one matrix for all of its inputs, too.
+    return "attn_qkv" in names and not state
+
+
+def _reuses(header: ModelHeader, layer: int) -> bool:
+    """Tell whether a layer reads the cache of an earlier one."""
+    if header.architecture == "gemma3n":
+        return layer >= 20  # noqa: PLR2004 - upstream has this number in its code
+    shared = header.number("attention.shared_kv_layers")
+    return bool(shared) and layer >= header.number("block_count") - shared
+
+
+def _keys_and_values(
+    header: ModelHeader, options: MemoryOptions, cells: ContextCache, layer: int
+) -> int:
+    heads = header.of_layer("attention.head_count", layer)
+    shared = header.of_layer("attention.head_count_kv", layer, heads)
+    width = header.number("embedding_length")
+    windowed = _has_window(header, layer)
+    suffix = "_swa" if windowed else ""
+    # Upstream takes the heads of the first layer for this.
+    usual = width // max(1, header.of_layer("attention.head_count", 0))
+    key = header.number("attention.key_length", usual)
+    value = header.number("attention.value_length", usual)
+    key = header.number(f"attention.key_length{suffix}", key)
+    value = header.number(f"attention.value_length{suffix}", value)
+    row = _row(key * shared, options.key_type)
+    # A latent attention keeps one row for both.
+    if not header.number("attention.key_length_mla"):
+        row += _row(value * shared, options.value_type)
+    row += _row(header.number("attention.indexer.key_length"), options.key_type)
+    return row * (cells.window if windowed else cells.full)
+
+
+def _row(numbers: int, kind: str) -> int:
+    return numbers * _BLOCK_BYTES.get(kind, _BLOCK_BYTES["f16"]) // 32
+
+
+def _state(header: ModelHeader) -> int:
+    """Return the numbers that a recurrent layer keeps for each sequence."""
+    width = header.number("embedding_length")
+    if head := header.number("wkv.head_size"):
+        return header.number("token_shift_count", 2) * width + width * head
+    if kernel := header.number("shortconv.l_cache"):
+        return width * (kernel - 1)
+    kernel = header.number("ssm.conv_kernel")
+    if head := header.number("kda.head_dim"):
+        inner = header.of_layer("attention.head_count", 0) * head
+        return 3 * ((kernel or 4) - 1) * inner + head * inner
+    inner, size = header.number("ssm.inner_size"), header.number("ssm.state_size")
+    mixed = inner + 2 * header.number("ssm.group_count") * size
+    return max(0, kernel - 1) * mixed + inner * size
+
+
+def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -> int:
+    """Estimate the buffers for computing: those of the largest step of a layer.
+
+    The factors are how many results of each width live at the same time, as measured with
+    upstream's server for eight architectures (tests/launch/test_need.py).
+    """
+    batch = min(options.batch, options.micro_batch, cells.tokens)
+    width = header.number("embedding_length")
+    inner = max(_all(header, "feed_forward_length"), default=0)
+    chosen = header.number("expert_used_count")
+    heads = max(_all(header, "attention.head_count"), default=0)
+    vocabulary = max((each.shape[-1] for each in header.tensors if _is_output(each)), default=0)
+    outputs = batch if options.embeds else min(batch, options.sequences)
+    each = cells.full // (1 if options.unified else max(1, options.sequences))
+    windowed = cells.window // (1 if options.unified else max(1, options.sequences))
+    # A model that only keeps a state has no heads.
+    masks = (each + (windowed if _window(header) else 0)) if heads else 0
+    steps = [3 * inner + 4 * width]
+    if chosen:
+        # Every token gets a result of each of its experts.
+        expert = header.number("expert_feed_forward_length") or inner
+        steps.append(2 * chosen * (width + expert))
+    if mixed := header.number("ssm.inner_size"):
+        steps.append(5 * mixed + 3 * width)
+    attention = 5 * width
+    if latent := header.number("attention.key_length_mla"):
+        # A latent attention makes a whole head of the shared row for each of its heads.
+        row = header.number("attention.key_length") + header.number("attention.value_length")
+        attention = heads * (row + 2 * latent) + 2 * width
+        steps.append(attention)
+    last = outputs * vocabulary
+    if options.flash_attention:
+        return max(batch * max(steps), last) * _F32 + batch * masks * 2
+    # Without flash attention the scores of every head are there at once.
+    return max(batch * max(heads * each + attention, *steps), last) * _F32 + batch * masks * _F32
+
+
+def _inputs(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -> int:
+    """Estimate what is computed in main memory first: the embedded tokens and the masks."""
+    batch = min(options.batch, options.micro_batch, cells.tokens)
+    return batch * (header.number("embedding_length") * _F32 + cells.full * 2)
+
+
+def _all(header: ModelHeader, key: str) -> Iterator[int]:
+    several = header.arrays.get(f"{header.architecture}.{key}")
+    if several is None:
+        yield header.number(key)
+    else:
+        yield from (header.of_layer(key, layer) for layer in range(len(several)))
+
+
+def _is_output(tensor: Tensor) -> bool:
+    return tensor.name in ("output.weight", "token_embd.weight") and bool(tensor.shape)
+
+
+def _of_companions(
+    options: MemoryOptions, draft: ModelHeader | None, projector: ModelHeader | None
+) -> int:
+    held = 0
+    if draft:
+        held += estimate_need(draft, options.of_draft()).on_one_device
+    if projector and not options.projector_in_host:
+        # The encoder of an image: its weights, and as much again for the largest image is too much
+        # for large ones; upstream reserves some hundred megabytes.
+        held += sum(tensor.size for tensor in projector.tensors) + _PROJECTOR_BUFFERS
+    return held
+
+
+_PROJECTOR_BUFFERS = 256 << 20

@@ -1,0 +1,1 @@
+"""What is started: arguments, environment, address and devices."""

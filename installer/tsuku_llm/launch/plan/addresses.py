@@ -1,0 +1,288 @@
+"""The address of a server: where it listens, and the URLs by which it is used. Pure.
+
+The arguments and variables say where it is told to listen. Its log adds the port that it took.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from tsuku_llm.ground.errors import UsageError
+
+DEFAULT_PORT = 8080
+
+_HOST, _PORT, _PREFIX = "--host", "--port", "--api-prefix"
+_KEY_FILE, _CERT_FILE = "--ssl-key-file", "--ssl-cert-file"
+_VALUED = {
+    _HOST: "LLAMA_ARG_HOST",
+    _PORT: "LLAMA_ARG_PORT",
+    _PREFIX: "LLAMA_ARG_API_PREFIX",
+    _KEY_FILE: "LLAMA_ARG_SSL_KEY_FILE",
+    _CERT_FILE: "LLAMA_ARG_SSL_CERT_FILE",
+}
+"""The server's options about its address, each with its variable; the next word is the value."""
+
+_PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
+"""The switches of the web page: ``ui`` is the name since spring 2026."""
+_PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
+_FALSE = ("off", "disabled", "false", "0")
+
+# One field of a list of CSV: quoted, or plain.
+_FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""A host's name or IPv4 address; also the zone of an IPv6 address."""
+
+_PORT_NUMBER = re.compile(r"0*[0-9]{1,5}", re.ASCII)
+LAST_PORT = 65535
+_NOT_IN_PATHS = re.compile(rb"[^A-Za-z0-9/_.~-]")
+"""The bytes that are escaped in a URL's path."""
+_SHOWN = 60
+"""Characters of a wrong value that an error repeats."""
+
+
+class ServerAddress(NamedTuple):
+    """The address of a server: a ``host`` ending in ``.sock`` is a Unix socket.
+
+    ``port`` 0 is not known yet: the server chooses one. ``prefix`` comes before every path, as it
+    stands in a URL. ``tls``: it is asked through TLS. ``others`` are further hosts at which it
+    listens, with the same port.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    prefix: str = ""
+    tls: bool = False
+    others: tuple[str, ...] = ()
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """The paths of its Unix sockets."""
+        return tuple(host for host in (self.host, *self.others) if host.endswith(".sock"))
+
+    @property
+    def is_unix(self) -> bool:
+        """True if the address is a socket in the file system."""
+        return self.host.endswith(".sock")
+
+    @property
+    def reachable_host(self) -> str:
+        """The host for a client on this machine: a server on every interface is on loopback."""
+        return _LOOPBACK.get(_family_of_wildcard(self.host) or 0, self.host)
+
+
+class ServerUrls(NamedTuple):
+    """The URLs of a server, each None where there is none.
+
+    ``page`` is its web page, ``base`` the base URL of its OpenAI API. A server at a Unix socket
+    has neither: ``curl`` is the command that asks it for its models.
+    """
+
+    page: str | None = None
+    base: str | None = None
+    curl: str | None = None
+
+
+_LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+
+
+def address_of(arguments: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
+    """Return the address for these arguments and variables; an argument overrides a variable."""
+
+    def chosen(option: str) -> str | None:
+        return _given(option, arguments, env)[1]
+
+    # One that is open to other machines first: it decides what the user is told.
+    first, *others = sorted(
+        hosts_in(chosen(_HOST) or "") or ["127.0.0.1"], key=lambda each: not is_everywhere(each)
+    )
+    port = chosen(_PORT) or ""
+    prefix = (chosen(_PREFIX) or "").encode("utf-8", "surrogateescape")
+    return ServerAddress(
+        host=first,
+        port=int(port) if _PORT_NUMBER.fullmatch(port) else DEFAULT_PORT,
+        prefix=_NOT_IN_PATHS.sub(lambda found: b"%%%02X" % ord(found[0]), prefix).decode("ascii"),
+        # With only one of the two files the server does without TLS.
+        tls=bool(chosen(_KEY_FILE) and chosen(_CERT_FILE)),
+        others=tuple(others),
+    )
+
+
+def hosts_in(value: str) -> list[str]:
+    """Return the hosts in a value of ``--host``: separated by commas, quoted as in CSV."""
+    # As in ``common_params_parse`` of upstream's common/arg.cpp, since summer 2026.
+    return [host for field in csv_fields(value) if (host := field.strip())]
+
+
+def csv_fields(value: str) -> Iterator[str]:
+    """Yield the fields of a line of CSV without their quotes, as llama.cpp reads it."""
+    for field in _FIELD.findall(value):
+        yield field[1:-1].replace('""', '"') if field.startswith('"') else field
+
+
+def csv_line(fields: Iterable[str]) -> str:
+    """Write fields as a line of CSV; one is quoted only where it would be read differently."""
+    return ",".join(
+        '"' + field.replace('"', '""') + '"' if re.search('[,"]', field) else field
+        for field in fields
+    )
+
+
+def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
+    """Raise UsageError for an address that is wrong, or that the server would misread.
+
+    It takes a port modulo 65536, ``80a`` as 80, and the last one of two.
+    """
+    for word in arguments:
+        option, equals, value = _canonical(word).partition("=")
+        if equals and option in _VALUED:
+            _refuse(f"the server does not read {option}=VALUE", f"write: {option} {value}")
+    ports = [*_values(arguments, _PORT)]
+    if len(ports) > 1:
+        told = " and ".join(_shown(each) for each in ports[:2])
+        _refuse(f"{_PORT} is given {len(ports)} times: {told}", "give it once")
+    source, port = _given(_PORT, arguments, env)
+    if port is not None and not (_PORT_NUMBER.fullmatch(port) and int(port) <= LAST_PORT):
+        _refuse(
+            f"{source} {_shown(port)} is not a port",
+            f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
+        )
+    source, host = _given(_HOST, arguments, env)
+    hosts = hosts_in(host or "")
+    if host is not None and not (hosts and all(map(_is_host, hosts))):
+        _refuse(
+            f"{source} {_shown(host)} is not an address or a name of this machine",
+            f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
+        )
+    if port is not None and int(port) == 0 and sum(not h.endswith(".sock") for h in hosts) > 1:
+        _refuse(
+            "the server cannot choose a port for several addresses",
+            f"give one {_HOST}, or a {_PORT}",
+        )
+    source, prefix = _given(_PREFIX, arguments, env)
+    if prefix and not prefix.startswith("/"):
+        _refuse(f"{source} {_shown(prefix)} does not begin with /", f"write: /{prefix[:_SHOWN]}")
+
+
+def _is_host(host: str) -> bool:
+    """Tell whether a value is a Unix socket, a name, or an address alone."""
+    if host.endswith(".sock"):
+        return True
+    if ":" not in host:
+        return _NAME.fullmatch(host) is not None
+    import ipaddress  # noqa: PLC0415 - few servers have such an address
+
+    address, percent, zone = host.partition("%")
+    try:
+        ipaddress.IPv6Address(address)
+    except ValueError:
+        return False
+    return not percent or _NAME.fullmatch(zone) is not None
+
+
+def wants_page(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Tell whether the server is told to have its web page; it has one unless told otherwise."""
+    wanted = True
+    for name in _PAGE_VARIABLES:
+        # Any value of the second variable turns the page off.
+        off = name.replace("ARG_", "ARG_NO_") in env or env.get(name) in _FALSE
+        wanted = wanted and not off
+    for word in _options(arguments):
+        wanted = _PAGE.get(word, wanted)
+    return wanted
+
+
+def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:
+    """Return the URLs of a server that listens; ``page`` tells whether it has a web page.
+
+    Every URL is for a client on this machine.
+    """
+    scheme = "https" if address.tls else "http"
+    if address.is_unix:
+        url = shlex.quote(f"{scheme}://localhost{address.prefix}/v1/models")
+        return ServerUrls(curl=f"curl --unix-socket {shlex.quote(address.host)} {url}")
+    if not address.port:
+        return ServerUrls()
+    host = address.reachable_host
+    # The zone of a link-local address is separated by "%25" in a URL (RFC 6874).
+    host = f"[{host.replace('%', '%25')}]" if ":" in host else host
+    root = f"{scheme}://{host}:{address.port}{address.prefix}"
+    return ServerUrls(page=f"{root}/" if page else None, base=f"{root}/v1")
+
+
+def told_addresses(urls: ServerUrls, host: str) -> tuple[tuple[str, str], ...]:
+    """Return what each address of a server is for, and the address, for people."""
+    facts = {"web page": urls.page, "OpenAI API": urls.base or urls.curl}
+    if is_everywhere(host):
+        facts["open to"] = f"other machines, too: the server listens on every interface ({host})"
+    return tuple((what, text) for what, text in facts.items() if text)
+
+
+def expected_addresses(
+    arguments: Sequence[str], env: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the addresses of a server that is still to start; none if it chooses its port."""
+    address = address_of(arguments, env)
+    urls = urls_of(address, page=wants_page(arguments, env))
+    return told_addresses(urls, address.host) if any(urls) else ()
+
+
+def is_everywhere(host: str) -> bool:
+    """Tell whether a server with this host listens on every interface of the machine."""
+    return _family_of_wildcard(host) is not None
+
+
+def _family_of_wildcard(host: str) -> int | None:
+    """Return 4 or 6 for an address that means every interface, else None.
+
+    The system reads short forms, too: ``0``, ``0.0`` and ``0:0::0``.
+    """
+    if re.fullmatch(r"(0|0x0+|0+)(\.(0|0x0+|0+)){0,3}", host, re.IGNORECASE | re.ASCII):
+        return 4
+    return 6 if host.count(":") > 1 and not host.strip("0:") else None
+
+
+def _given(option: str, arguments: Sequence[str], env: Mapping[str, str]) -> tuple[str, str | None]:
+    """Return what counts, an option or its variable, and its value."""
+    # As llama-server reads them: the last one counts.
+    if values := [*_values(arguments, option)]:
+        return option, values[-1]
+    return _VALUED[option], env.get(_VALUED[option])
+
+
+def _values(arguments: Sequence[str], option: str) -> Iterator[str]:
+    """Yield each value of an option; an empty one for a last word without a value."""
+    words = iter(arguments)
+    for word in words:
+        name = _canonical(word)
+        if name in _VALUED:
+            value = next(words, "")
+            if name == option:
+                yield value
+
+
+def _options(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield every word that is not the value of one of these options."""
+    words = iter(arguments)
+    for word in words:
+        name = _canonical(word)
+        yield name
+        if name in _VALUED:
+            next(words, None)
+
+
+def _canonical(word: str) -> str:
+    """Spell an option as its help does: llama-server reads ``--api_prefix`` as well."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
+
+
+def _refuse(message: str, hint: str) -> NoReturn:
+    raise UsageError(message, hint=hint)

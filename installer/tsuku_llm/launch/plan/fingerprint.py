@@ -1,0 +1,129 @@
+"""A fingerprint of the facts on which the drivers' answers depend. Linux only.
+
+The facts are read without asking a driver. While they are the same, an answer may be reused,
+and a backend that failed is not tried again. Reading them is cheap (about twenty small files
+and names, and three to open). In doubt it reports a change: every boot and every sleep counts as
+one. After a sleep, or when a container's device rules were loaded again, the drivers and the
+names are the same and the GPU may be gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from tsuku_llm.ground.foreign import kernel_text
+
+# Files whose content counts: the boot, the kernel, and each driver module's version.
+_READ = (
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/kernel/osrelease",
+    "/proc/driver/nvidia/version",
+    "/sys/module/nvidia/srcversion",
+    "/sys/module/amdgpu/srcversion",
+    "/sys/module/i915/srcversion",
+    "/sys/module/xe/srcversion",
+)
+_LISTED = (
+    "/dev/dri",
+    "/usr/share/vulkan/icd.d",
+    "/usr/local/share/vulkan/icd.d",
+    "/etc/vulkan/icd.d",
+    "/etc/OpenCL/vendors",
+    "/etc/ld.so.conf.d",
+)
+"""Folders whose entries and time stamps change when a driver is installed or removed."""
+
+# The loader's cache changes with every installed library. Of a device node only the presence
+# counts.
+_STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+_OPENED = (("/dev", ("nvidiactl", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
+"""Folders, and beginnings of the names of device nodes there that a server must be able to open.
+
+The rules of a container refuse it at the open. Not /dev/nvidia0: without a server, opening it
+starts the GPU, which takes seconds.
+"""
+
+_DECIDING: tuple[str, ...] = (
+    "AMD_",
+    "ANV_",
+    "CUDA_",
+    "DRI_",
+    "GGML_",
+    "GPU_",
+    "HIP_",
+    "HSA_",
+    "INTEL_",
+    "LIBGL_",
+    "MESA_",
+    "NVIDIA_",
+    "OCL_",
+    "ONEAPI_",
+)
+_DECIDING += ("RADV_", "ROCR_", "SYCL_", "UR_", "VK_", "ZE_", "__GLX_", "__NV_", "__VK_")
+_DECIDING += ("LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_")
+"""The prefixes of the environment variables that drivers and their loaders read.
+
+They cover every ``hiding_variables`` of the table in ``backends``; a test checks it.
+"""
+
+
+def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the facts, each as one text; None on systems other than Linux.
+
+    There a driver may change without a sign that we can read.
+    """
+    if sys.platform != "linux":
+        return None
+    facts: list[str] = []
+    for path in _READ:
+        with suppress(OSError):
+            facts.append(f"{path}: {' '.join(kernel_text(path).split())}")
+    for path in _LISTED:
+        with suppress(OSError):
+            names = " ".join(sorted(os.listdir(path)))  # noqa: PTH208
+            # Device nodes are made at each boot, so the time of their folder says nothing.
+            facts.append(f"{path}: {names}" + ("" if path.startswith("/dev") else _stamp(path)))
+    for path in _STAMPED:
+        with suppress(OSError):
+            stamp = _stamp(path)
+            facts.append(path if path.startswith("/dev") else f"{path}:{stamp}")
+    for folder, prefix in _OPENED:
+        with suppress(OSError):
+            found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))  # noqa: PTH208
+            facts += (f"{folder}/{name}: {_opened(f'{folder}/{name}')}" for name in found)
+    facts.append(f"asleep: {seconds_asleep()}")
+    facts += (f"{name}={env[name]}" for name in sorted(env) if name.startswith(_DECIDING))
+    return tuple(facts)
+
+
+def drivers_alone(facts: Iterable[str]) -> tuple[str, ...]:
+    """Return the facts without those of this boot: compiled code outlives a restart and a sleep."""
+    passing = ("/proc/sys/kernel/random/boot_id", "asleep:", "/dev")
+    return tuple(fact for fact in facts if not fact.startswith(passing))
+
+
+def seconds_asleep() -> int:
+    """Return for how many seconds the machine has slept since the boot."""
+    # CLOCK_MONOTONIC stops in a sleep, and CLOCK_BOOTTIME goes on.
+    slept = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return round(slept)
+
+
+def _opened(path: str) -> str:
+    """Open a device node and close it; return the name of the error, empty if there is none."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, "error")
+    return ""
+
+
+def _stamp(path: str) -> str:
+    # The inode too: a file that was replaced may keep its time.
+    status = os.stat(path)  # noqa: PTH116
+    return f" {status.st_ino} {status.st_mtime_ns}"

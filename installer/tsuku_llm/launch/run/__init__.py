@@ -1,0 +1,1 @@
+"""Start a server, watch it, warm it up, and end it."""

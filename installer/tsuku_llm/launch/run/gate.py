@@ -1,0 +1,181 @@
+"""The gate: a check that a build runs here and offers its backend, before it is committed.
+
+The check can only reject a build. A device that is listed can still fail at its first kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tsuku_llm.ground.errors import GateFailed
+from tsuku_llm.launch.ask.child import ProcessResult, ask
+from tsuku_llm.launch.ask.last_words import last_lines
+from tsuku_llm.launch.failed.causes import CPU_OVERRIDE, Diagnosis
+from tsuku_llm.launch.failed.diagnosis import diagnose, ending
+from tsuku_llm.launch.failed.failure import distribution, why_not_started
+from tsuku_llm.launch.plan.devices import (
+    ListedDevice,
+    choose,
+    has_list,
+    own_devices,
+    parse_devices,
+    with_kinds,
+)
+from tsuku_llm.launch.plan.planning import Build, plan_question
+from tsuku_llm.machine.backends import facts_of, parts_of
+
+GATE_LIMIT = 60.0
+"""Seconds for each question. The first start after a boot loads a driver from disk."""
+
+_LAST_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceListing:
+    """The answer to ``--list-devices``; ``code`` is None after a timeout."""
+
+    devices: tuple[ListedDevice, ...]
+    code: int | None
+    text: str
+
+    @property
+    def answered(self) -> bool:
+        """True if the server printed a list, even an empty one; silence does not count."""
+        return self.code == 0 and has_list(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """The result for a build that may be committed.
+
+    ``device`` are the listed devices that are called as the one that the build was chosen for.
+    """
+
+    version: str
+    devices: tuple[ListedDevice, ...] = ()
+    device: str | None = None
+
+
+def list_devices(
+    build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT
+) -> DeviceListing:
+    """Ask the server for its devices. Raises GateFailed if it cannot be started."""
+    answer = _ask(build, ("--list-devices",), environ, limit)
+    # Versions differ in the stream on which they print the list.
+    devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
+    text = f"{answer.stderr}{answer.stdout}"
+    return DeviceListing(with_kinds(devices, text), answer.code, text)
+
+
+def gate(
+    build: Build,
+    environ: Mapping[str, str],
+    *,
+    expected: str | None = None,
+    limit: float = GATE_LIMIT,
+) -> GateReport:
+    """Ask the server for its version, and for its devices if it has a GPU backend.
+
+    ``expected`` is the name of the device that the build was chosen for. Raises
+    GateFailed with the cause, the server's last lines, and what to do.
+    """
+    # Pass the variant's fixed arguments too: they may be what keeps it from the GPU.
+    started = _ask(build, (*build.arguments, "--version"), environ, limit)
+    text = f"{started.stdout}{started.stderr}"
+    _require_success(build, started.code, text, limit)
+    if build.backend == "cpu":
+        return GateReport(_version(text))
+    # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
+    listing = list_devices(build, environ, limit=limit)
+    _require_success(build, listing.code, listing.text, limit)
+    # ggml ignores a backend that does not start: the server would run on the CPU. A combined build
+    # without a device of one of its backends is no better than a build for the other alone.
+    for part in parts_of(build.backend):
+        if not own_devices(listing.devices, part):
+            missing = build._replace(backend=part)
+            _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
+    own = own_devices(listing.devices, build.backend)
+    return GateReport(_version(text), listing.devices, choose(own, expected))
+
+
+def _ask(
+    build: Build, arguments: Sequence[str], environ: Mapping[str, str], limit: float
+) -> ProcessResult:
+    """Ask one question; a build that cannot be started is refused."""
+    try:
+        return ask(plan_question(build, arguments, environ), limit)
+    except OSError as exc:
+        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - only then
+
+        # A limit of the system says nothing about the build: no other variant is tried.
+        system_limits.refuse(exc, f"starting the {build.backend} build")
+        _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
+
+
+def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
+    if code == 0:
+        return
+    _refuse(build, _explained(code, text, limit), last_lines(text, _LAST_LINES))
+
+
+def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
+    if code is None:
+        return Diagnosis(
+            "timed-out",
+            f"it did not answer within {limit:g} seconds",
+            "a driver may hang: reboot, or update it",
+            CPU_OVERRIDE,
+            fault="backend",
+        )
+    unknown = Diagnosis(
+        "unknown",
+        f"it {ending(code)}",
+        "look at the output of tsuku-llm probe",
+        CPU_OVERRIDE,
+        fault="unknown",
+    )
+    return diagnose(code, text, distribution=distribution()) or unknown
+
+
+def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
+    """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
+
+    The cause comes from the driver's output, if that has a known complaint.
+    """
+    # Another backend's devices in the list show that the build itself works.
+    others = ", ".join(device.name for device in listing.devices)
+    found = f"only {others}" if others else "no device"
+    known = diagnose(0, listing.text, distribution=distribution())
+    cause = known.cause if known else f"its {build.backend} backend did not start"
+    fix = known.fix if known else facts_of(build.backend).first_look
+    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE, fault="backend")
+
+
+def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """List the environment variables that can hide the backend's devices, as facts."""
+    names = facts_of(build.backend).hiding_variables
+    return tuple(
+        f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
+    )
+
+
+def _version(text: str) -> str:
+    """Return the line that names the version, or else the first line that is not empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("version:")]
+    return next(iter([*named, *lines]), "")
+
+
+def _refuse(
+    build: Build,
+    diagnosis: Diagnosis,
+    facts: tuple[str, ...],
+    cause: OSError | None = None,
+) -> NoReturn:
+    raise GateFailed(
+        f"the {build.backend} build does not run here: {diagnosis.cause}",
+        facts=facts,
+        hint=diagnosis.hint(build.backend, build.reinstall),
+    ) from cause

@@ -1,0 +1,290 @@
+"""Supervision of one server in the foreground, from its start to its end.
+
+The threads: the main one starts the server and waits for it (``SignalForwarder``).
+``StderrTee`` copies its stderr. The observer follows the start in another thread. Any thread
+may stop the server (``StopHandle``); a timer then kills a server that ignores SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Protocol
+
+from tsuku_llm.ground.foreign import kernel_text
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes.children import no_core_dumps
+from tsuku_llm.launch.ask.child import ChildEnd, LastWords
+from tsuku_llm.launch.ask.health import Readiness
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.run.forwarding import SignalForwarder
+from tsuku_llm.launch.run.replace_process import flush_output
+
+if TYPE_CHECKING:  # a server that ends well needs no diagnosis
+    from tsuku_llm.launch.failed.causes import Diagnosis
+
+GRACE = 10.0
+"""Seconds that a server gets to finish its current requests and exit."""
+
+_TEE_LIMIT = 5.0
+"""Seconds to wait for the copying thread when the reader of our stderr has stopped reading."""
+
+_CHUNK = 64 * 1024
+_PR_SET_PDEATHSIG = 1
+_SIGNAL_EXIT = 128
+_VMSTAT = "/proc/vmstat"
+
+
+class Observer(Protocol):
+    """A follower of a start; both methods are called in the supervisor's thread.
+
+    ``oom_kills`` is a count of ``oom_kills`` at which the server still lived; 0 at first.
+    """
+
+    oom_kills: int
+
+    def on_started(self, pid: int, readiness: Readiness) -> None:
+        """Take note that the server runs; ``readiness`` reads its log from now on."""
+
+    def on_ended(self) -> None:
+        """Take note that the server has ended."""
+
+
+class StopHandle:
+    """The handle that stops one server: ``end`` stops it now, or as soon as it runs.
+
+    The supervisor sends the server SIGTERM, and SIGKILL if it still runs after
+    ``grace`` seconds. Then ``supervise`` returns as for any other end.
+    """
+
+    def __init__(self, grace: float = GRACE) -> None:
+        self.grace = grace
+        self.signalled: int | None = None
+        """The last signal that the supervisor forwarded; None for none. Set after the end."""
+        # Guards the two fields below: ``end`` and ``attach`` run in different threads.
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._stop: Callable[[], None] | None = None
+
+    @property
+    def reason(self) -> str | None:
+        """The reason for which the server was asked to end; None if it was not."""
+        return self._reason
+
+    def end(self, reason: str) -> None:
+        """Ask the server to end, once: the first reason counts. Safe from any thread."""
+        with self._lock:
+            # Another thread may have called before us: then it ends the server.
+            if self._reason is not None:
+                return
+            self._reason = reason
+            # None: ``attach`` was not called yet. It takes the lock after us, sees the
+            # reason, and ends the server itself.
+            stop = self._stop
+        # Outside the lock: ``stop`` takes locks of the supervisor or of another handle.
+        if stop:
+            stop()
+
+    def attach(self, stop: Callable[[], None]) -> None:
+        """Set the function that ends the server; call it now if ``end`` was called before.
+
+        The supervisor calls this once the server runs. A handle that outlives several starts
+        is attached to each of them in turn.
+        """
+        with self._lock:
+            # Both in one step: an ``end`` in another thread either sees ``stop``, or was
+            # here before and left its reason. So ``stop`` is called by exactly one of us.
+            self._stop = stop
+            asked = self._reason is not None
+        # Outside the lock, as in ``end``.
+        if asked:
+            stop()
+
+
+def supervise(  # noqa: PLR0913 - each is one property of the start
+    plan: LaunchPlan,
+    *,
+    keep: Collection[int] = (),
+    stop_handle: StopHandle | None = None,
+    observer: Observer | None = None,
+    one_stream: bool = False,
+    serves: bool = True,
+    on_signal: Callable[[int], None] | None = None,
+    on_death: Callable[[Diagnosis], None] | None = None,
+) -> int:
+    """Run the server to its end; return its exit code, or 128 + n for signal n.
+
+    The server inherits the descriptors in ``keep``, and no others except its streams.
+    ``stop_handle`` ends it from another thread. ``observer`` follows it. ``on_signal`` is called
+    in this thread with each signal, before the server gets it. ``on_death`` is called with the
+    cause if a server that has served ends with an error, and was not told to end.
+
+    The server's stdout is ours; with ``one_stream`` it is copied together with its stderr.
+    The stderr is copied to ours as it arrives, and its end is kept to explain a failed start.
+    Raises LaunchError if the server cannot be started, or ends before it serves, also with exit
+    code 0. Once it serves, or when it was told to end, its exit code is returned as it is; so is
+    a tool's, which never serves (``serves`` is False).
+    """
+    stop_handle = stop_handle or StopHandle()
+    readiness = Readiness(plan)
+    # Before the start: a count that rises later points at this server.
+    killed = oom_kills()
+    # Handlers first: a signal from here on is kept for the server and does not end us alone.
+    with SignalForwarder(on_signal=on_signal) as forwarder:
+        # Before any thread of ours: the kernel ties the server to us only while this process
+        # has one thread (``_tied_to_us``).
+        child = _start(plan, keep, one_stream=one_stream)
+        # At once, as the server runs: a signal that came during the fork is forwarded now.
+        forwarder.attach(child)
+        child_end = ChildEnd(child)
+        # The first thread of ours. The server may write already; the pipe keeps it until then.
+        stderr = StderrTee(child.stdout if one_stream else child.stderr, readiness.on_stderr)
+        try:
+            # Another thread may have called ``stop_handle.end`` before: then this ends the
+            # server. Later calls come from any thread, until ``finish`` below.
+            stop_handle.attach(lambda: child_end.ask(stop_handle.grace))
+            # Starts the observer's thread, which may use the stop handle from now on.
+            if observer:
+                observer.on_started(child.pid, readiness)
+            code = forwarder.wait(child)
+        finally:
+            # The order matters. First kill what is left of the server's group: it may hold
+            # the pipe open, and the tee waits for the end of the pipe. From here on a late
+            # call of the stop handle in another thread does nothing.
+            child_end.finish()
+            # The last words are complete after this, and ``on_stderr`` is not called any more,
+            # unless the copying thread had to be left behind.
+            stderr.finish()
+            # Last: the observer's thread could read the whole stderr.
+            if observer:
+                observer.on_ended()
+    # Both are read only after the server has ended, so they do not change any more.
+    stop_handle.signalled = forwarder.forwarded
+    # A server may live for months, and the count is the machine's: only what came since counts.
+    killed = max(killed, observer.oom_kills if observer else 0)
+    told_to_end = forwarder.forwarded or stop_handle.reason is not None
+    if serves and not (readiness.served or told_to_end):
+        from tsuku_llm.launch.failed.failure import explain  # noqa: PLC0415 - only then
+
+        # The counter is read after the end, for the same reason.
+        explain(plan, code, stderr.last_words.text(), oom_killed=oom_kills() > killed)
+    # An exit code of 0 is the server's own choice.
+    elif code and serves and on_death and not told_to_end:
+        from tsuku_llm.launch.failed.failure import why_ended  # noqa: PLC0415 - as above
+
+        words = stderr.last_words.text()
+        on_death(why_ended(code, words, oom_killed=oom_kills() > killed))
+    return _SIGNAL_EXIT - code if code < 0 else code
+
+
+class StderrTee(threading.Thread):
+    """The thread that copies the child's stderr to ours as it arrives, and keeps its end.
+
+    It goes on reading when our stderr is closed: a closed terminal must not end a server
+    that never wrote to it. ``on_stderr`` gets a copy of everything, in this thread.
+    """
+
+    def __init__(self, source: IO[bytes] | None, on_stderr: Callable[[bytes], None]) -> None:
+        # Daemon: a write to a stopped terminal can block forever and must not keep us alive.
+        super().__init__(daemon=True)
+        # Only this thread writes to it. The supervisor reads it after ``finish``; a thread
+        # that is still alive then costs at most the newest bytes.
+        self.last_words = LastWords()
+        self._source = source
+        self._on_stderr = on_stderr
+        self.start()
+
+    def run(self) -> None:
+        """Copy until the child and every process that it started have closed the pipe."""
+        if self._source is None:
+            return
+        # Unbuffered: a line reaches the terminal when the server writes it, not 64 KiB later.
+        while data := os.read(self._source.fileno(), _CHUNK):
+            # Ignore a closed stderr of ours: without a reader the pipe fills up, and the
+            # server blocks in its next log line.
+            with suppress(OSError):
+                view = memoryview(data)
+                # A write to a pipe or terminal may take only a part.
+                while view:
+                    view = view[os.write(2, view) :]
+            self.last_words.feed(data)
+            # Other code runs in this thread here: nothing is copied until it returns.
+            self._on_stderr(data)
+
+    def finish(self) -> None:
+        """Wait until everything is copied, for 5 seconds at most."""
+        # The child has ended, so the pipe usually ends too. The thread stays alive if the
+        # reader of our stderr has stopped, or if a grandchild still holds the pipe open.
+        self.join(_TEE_LIMIT)
+        # Close only what the thread no longer reads: the number of a closed descriptor can
+        # be given to another file, which the thread would then read.
+        if self._source is not None and not self.is_alive():
+            self._source.close()
+
+
+def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
+    """Start the server in a new session: signals reach it only through us, and only once."""
+    env = dict(plan.env)
+    # The pipe hides our terminal from the server: ask for colours if only stderr is one. If
+    # stdout is a terminal too, the server sees that itself.
+    if os.isatty(2) and not os.isatty(1):
+        env.setdefault("LLAMA_ARG_LOG_COLORS", "on")
+    # Our own lines come before the server's.
+    flush_output()
+    try:
+        with no_core_dumps():
+            return children.start(
+                plan.argv,
+                cwd=plan.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if one_stream else None,
+                stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=tuple(keep),
+                preexec_fn=_tied_to_us(),
+            )
+    except OSError as exc:
+        from tsuku_llm.launch.failed.failure import refuse  # noqa: PLC0415 - only then
+
+        refuse(plan, exc)
+
+
+def _tied_to_us() -> Callable[[], None] | None:
+    """Return the function that makes the kernel kill the child when we are killed.
+
+    None on other systems than Linux, and while this process has several threads: between
+    fork and exec the child would wait forever for a lock that another thread held.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return None
+    import ctypes  # noqa: PLC0415
+
+    # Load before the fork: after it, the child calls only what is ready.
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def tie() -> None:
+        # Runs in the child between fork and exec. The setting survives the exec.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # We may have died between the fork and the call: then no signal will come.
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tie
+
+
+def oom_kills() -> int:
+    """Count the processes that the kernel has killed since boot because memory ran out.
+
+    0 on systems without the counter.
+    """
+    with suppress(OSError, ValueError):
+        lines = kernel_text(_VMSTAT).splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return 0

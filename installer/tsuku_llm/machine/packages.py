@@ -1,0 +1,179 @@
+"""The commands that install a missing library on this system, or what to do without one. Pure.
+
+Names of packages are only told for the package manager that the system has. A system whose manager
+is not known, or that keeps its programs read-only, gets the name of the library instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tsuku_llm.machine.backends import TABLE
+
+_COMMANDS = {
+    "debian": "apt install",
+    "fedora": "dnf install",
+    "ostree": "rpm-ostree install",
+    "arch": "pacman -S",
+    "suse": "zypper install",
+    "alpine": "apk add",
+    "homebrew": "brew install",
+    "winget": "winget install",
+}
+_WITHOUT_ROOT = ("homebrew", "winget")
+"""The managers that install as the user."""
+
+_FAMILIES = {
+    **dict.fromkeys(("debian", "ubuntu"), "debian"),
+    **dict.fromkeys(("fedora", "rhel", "centos", "red"), "fedora"),
+    "arch": "arch",
+    **dict.fromkeys(("suse", "opensuse", "sles"), "suse"),
+    "alpine": "alpine",
+    # Their programs are read-only or come from elsewhere, whatever they are like.
+    **dict.fromkeys(("nixos", "guix", "steamos", "flatcar", "bottlerocket", "ubuntu-core"), ""),
+    **dict.fromkeys(("opensuse-microos", "opensuse-aeon", "opensuse-kalpa", "sl-micro"), ""),
+}
+
+
+def _same(name: str, **others: str) -> dict[str, str]:
+    """Return a row in which every Linux family but the ``others`` has the same name."""
+    return {**dict.fromkeys(("debian", "fedora", "arch", "suse", "alpine"), name), **others}
+
+
+_OPENSSL = _same(
+    "openssl",
+    debian="libssl3",
+    fedora="openssl-libs",
+    suse="libopenssl3",
+    homebrew="openssl@3",
+)
+
+# By the beginning of the library's name, as versions follow it (libssl.so.3). The longest counts.
+_PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "libgomp": _same("libgomp1", fedora="libgomp", arch="gcc-libs", alpine="libgomp"),
+    "libomp": {"homebrew": "libomp"},
+    "libstdc++": _same("libstdc++6", fedora="libstdc++", arch="gcc-libs", alpine="libstdc++"),
+    "libgcc_s": _same(
+        "libgcc_s1", debian="libgcc-s1", fedora="libgcc", arch="gcc-libs", alpine="libgcc"
+    ),
+    # Of version 3 only: the systems of today have no package with an older one.
+    **dict.fromkeys(("libssl.so.3", "libcrypto.so.3", "libssl.3", "libcrypto.3"), _OPENSSL),
+    # Debian's "libcurl-gnutls" is another library, in another package.
+    **dict.fromkeys(
+        ("libcurl.so", "libcurl.4"),
+        _same("libcurl4", fedora="libcurl", arch="curl", alpine="libcurl", homebrew="curl"),
+    ),
+    "libX11.so": _same("libx11", debian="libx11-6", fedora="libX11", suse="libX11-6"),
+    "libX11-xcb": _same("libx11", debian="libx11-xcb1", fedora="libX11-xcb", suse="libX11-xcb1"),
+    "libXext": _same("libxext", debian="libxext6", fedora="libXext", suse="libXext6"),
+    "libxcb": _same("libxcb", debian="libxcb1", suse="libxcb1"),
+    "libEGL": _same("libglvnd", debian="libegl1", fedora="libglvnd-egl", alpine="mesa-egl"),
+    "libGL.so": _same("libglvnd", debian="libgl1", fedora="libglvnd-glx", alpine="mesa-gl"),
+    "libGLX": {
+        "debian": "libglx0",
+        "fedora": "libglvnd-glx",
+        "arch": "libglvnd",
+        "suse": "libglvnd",
+    },
+    "libGLdispatch": {
+        "debian": "libglvnd0",
+        "fedora": "libglvnd",
+        "arch": "libglvnd",
+        "suse": "libglvnd",
+    },
+    "libdrm.so": _same("libdrm", debian="libdrm2", suse="libdrm2"),
+    "libwayland-client": _same(
+        "libwayland-client0",
+        fedora="libwayland-client",
+        arch="wayland",
+        alpine="wayland-libs-client",
+    ),
+    # Mesa's Vulkan drivers, which have no common name of a library.
+    "vulkan-driver-amd": {
+        "debian": "mesa-vulkan-drivers",
+        "fedora": "mesa-vulkan-drivers",
+        "arch": "vulkan-radeon",
+        "suse": "libvulkan_radeon",
+        "alpine": "mesa-vulkan-ati",
+    },
+    "vulkan-driver-intel": {
+        "debian": "mesa-vulkan-drivers",
+        "fedora": "mesa-vulkan-drivers",
+        "arch": "vulkan-intel",
+        "suse": "libvulkan_intel",
+        "alpine": "mesa-vulkan-intel",
+    },
+    "vcruntime-amd64": {"winget": "Microsoft.VCRedist.2015+.x64"},
+    "vcruntime-arm64": {"winget": "Microsoft.VCRedist.2015+.arm64"},
+    **{library: names for row in TABLE for library, names in row.packages.items()},
+}
+
+REINSTALL_COMMAND = "tsuku-llm install --force"
+"""In a fix: stands for the command that installs exactly the build that failed."""
+
+REINSTALL = f"install it again: {REINSTALL_COMMAND}"
+FOR_THIS_MACHINE = f"install the build for this machine: {REINSTALL_COMMAND}"
+
+_ADVICE = {
+    **dict.fromkeys(("libggml", "libllama", "libmtmd"), REINSTALL),
+    **{library: fix for row in TABLE for library, fix in row.library_fixes.items()},
+}
+"""Advice for libraries that do not come from a distribution's package."""
+
+
+def package_of(library: str, family: str) -> str:
+    """Say how to get a missing library on a system of this ``family``, "" for an unknown one."""
+    name = library.rsplit("/", 1)[-1]
+    key = max((key for key in _ADVICE if name.startswith(key)), key=len, default="")
+    if key:
+        return _ADVICE[key]
+    command = command_for((name,), family)
+    return f"run: {command}" if command else f"install the package of your system that has {name}"
+
+
+def command_for(libraries: tuple[str, ...], family: str, *, container: bool = False) -> str | None:
+    """Return the command that installs what has these libraries; None if that is not known.
+
+    In a container the user mostly is root, and there is no sudo.
+    """
+    # A system from which packages are installed as an image has the names of its family.
+    names = [_package(library, "fedora" if family == "ostree" else family) for library in libraries]
+    return install_command(names, family, container=container)
+
+
+def install_command(
+    names: Sequence[str | None], family: str, *, container: bool = False
+) -> str | None:
+    """Return the command that installs packages of this family; None if one is not known."""
+    found = list(dict.fromkeys(name for name in names if name))
+    if family not in _COMMANDS or not found or None in names:
+        return None
+    sudo = "" if container or family in _WITHOUT_ROOT else "sudo "
+    restart = ", then restart the machine" if family == "ostree" else ""
+    return f"{sudo}{_COMMANDS[family]} {' '.join(found)}{restart}"
+
+
+def _package(library: str, family: str) -> str | None:
+    key = max((key for key in _PACKAGES if library.startswith(key)), key=len, default="")
+    return _PACKAGES.get(key, {}).get(family)
+
+
+def family_of(system: str, release_file: str = "") -> str:
+    """Return the package manager's family of a system, "" if it is not known.
+
+    ``system`` is ``linux``, ``darwin`` or ``windows``; ``release_file`` the text of Linux's
+    ``os-release``, of which the ``ID`` counts first, then the ``ID_LIKE``.
+    """
+    if system != "linux":
+        return {"darwin": "homebrew", "windows": "winget"}.get(system, "")
+    words: dict[str, list[str]] = {}
+    for line in release_file.splitlines():
+        key, _, value = line.partition("=")
+        words[key] = value.strip().strip("\"'").lower().split()
+    # Without an ID, the first word of the name says what it is.
+    first = [*words.get("NAME", ()), *words.get("PRETTY_NAME", ())][:1]
+    ids = (*words.get("ID", first), *words.get("ID_LIKE", ()))
+    # The whole id counts first, then its first part, as in "opensuse-leap".
+    names = (name for word in ids for name in (word, word.partition("-")[0]))
+    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), "")
+    return "ostree" if family == "fedora" and "OSTREE_VERSION" in words else family

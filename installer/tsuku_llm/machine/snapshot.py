@@ -1,0 +1,282 @@
+"""Recorded machines: every raw answer of a host, written to a file and replayed.
+
+A recording holds answers and no conclusions, so that it reproduces a parser's mistake. Users attach
+it to public bug reports. So home folders, the names of the machine and its user, serial numbers and
+device UUIDs are removed before it is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tsuku_llm.ground.errors import SnapshotError
+from tsuku_llm.ground.files import replace_output
+from tsuku_llm.ground.foreign import parse_object, read_foreign
+from tsuku_llm.machine.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Raw
+
+FORMAT = 1
+SIZE_LIMIT = 4 << 20
+_LONGEST = 86400  # seconds that a question may have had: more is no recorded limit
+
+Names = tuple[str, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The content of a file. A developer adds ``source`` and ``expect`` to make it a test."""
+
+    system: Mapping[str, Raw]
+    environment: dict[str, str | None] = field(default_factory=dict)
+    files: dict[str, str | None] = field(default_factory=dict)
+    folders: dict[str, Names | None] = field(default_factory=dict)
+    access: dict[str, str | None] = field(default_factory=dict)
+    answers: dict[str, DriverAnswer] = field(default_factory=dict)
+    source: str | None = None
+    expect: Mapping[str, Any] | None = None
+
+
+class RecordingHost:
+    """A host that keeps every answer of the host behind it."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._recording = Recording(system=host.system())
+
+    @property
+    def name(self) -> str | None:
+        """The name of the host behind it."""
+        return self._host.name
+
+    def system(self) -> Mapping[str, Raw]:
+        """Answer as ``Host`` describes, from the recording."""
+        return self._recording.system
+
+    def read_text(self, path: str) -> str | None:
+        """Answer as ``Host`` describes, and record the text."""
+        return _once(self._recording.files, path, self._host.read_text)
+
+    def list_dir(self, path: str) -> Names | None:
+        """Answer as ``Host`` describes, and record the names."""
+        return _once(self._recording.folders, path, self._host.list_dir)
+
+    def access(self, path: str) -> str | None:
+        """Answer as ``Host`` describes, and record the rights."""
+        return _once(self._recording.access, path, self._host.access)
+
+    def environment(self, name: str) -> str | None:
+        """Answer as ``Host`` describes, and record the variable."""
+        return _once(self._recording.environment, name, self._host.environment)
+
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Answers:
+        """Ask as ``Host`` describes, and record the answers when they are waited for."""
+        wait = self._host.ask(program, questions, limit)
+
+        def wait_and_keep() -> Mapping[str, DriverAnswer]:
+            answers = wait()
+            self._recording.answers.update(answers)
+            return answers
+
+        return wait_and_keep
+
+    def content(self) -> dict[str, Any]:
+        """Return the content of the file, without data that identifies a machine or a person."""
+        content = {key: value for key, value in asdict(self._recording).items() if value}
+        cleaned: dict[str, Any] = Scrubber(_own_names()).clean({"format": FORMAT, **content})
+        return cleaned
+
+    def save(self, path: Path) -> None:
+        """Write the recording.
+
+        Raises ``SnapshotError`` if the file cannot be written.
+        """
+        text = json.dumps(self.content(), indent=1, ensure_ascii=False)
+        try:
+            replace_output(path, text + "\n")
+        except (OSError, ValueError) as error:
+            raise SnapshotError(
+                f"the recording cannot be written to {path}",
+                facts=(getattr(error, "strerror", None) or str(error),),
+                hint="choose another file: tsuku-llm probe --record FILE",
+            ) from error
+
+
+def _once(known: dict[str, T], key: str, ask: Callable[[str], T]) -> T:
+    # Ask once only: a second question could get another answer than the one recorded.
+    if key not in known:
+        known[key] = ask(key)
+    return known[key]
+
+
+class ReplayHost:
+    """A recorded machine. A question that is not in the recording is answered with "absent"."""
+
+    def __init__(self, recording: Recording, name: str) -> None:
+        self.recording = recording
+        self._name = name
+
+    @classmethod
+    def load(cls, path: Path) -> ReplayHost:
+        """Read a recording.
+
+        Raises ``SnapshotError`` if the file cannot be read or is not a recording.
+        """
+        try:
+            return cls(parse_recording(read_foreign(path, SIZE_LIMIT)), path.name)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SnapshotError(
+                f"{path} is not a recorded machine",
+                facts=(reason[:300],),
+                hint="make one with: tsuku-llm probe --record FILE",
+            ) from error
+
+    @property
+    def name(self) -> str:
+        """The recording's file name."""
+        return self._name
+
+    def system(self) -> Mapping[str, Raw]:
+        """Answer as ``Host`` describes, from the recording."""
+        return self.recording.system
+
+    def read_text(self, path: str) -> str | None:
+        """Answer as ``Host`` describes, from the recording."""
+        return self.recording.files.get(path)
+
+    def list_dir(self, path: str) -> Names | None:
+        """Answer as ``Host`` describes, from the recording."""
+        return self.recording.folders.get(path)
+
+    def access(self, path: str) -> str | None:
+        """Answer as ``Host`` describes, from the recording."""
+        return self.recording.access.get(path)
+
+    def environment(self, name: str) -> str | None:
+        """Answer as ``Host`` describes, from the recording."""
+        return self.recording.environment.get(name)
+
+    def ask(self, program: ChildProgram, questions: Sequence[str], limit: float) -> Answers:
+        """Answer from the recording; ``program`` and ``limit`` change nothing."""
+        del program, limit
+        known = self.recording.answers
+        return lambda: {question: known.get(question, ABSENT) for question in questions}
+
+
+# --- the file's shape --------------------------------------------------------------------
+
+
+def parse_recording(data: bytes) -> Recording:
+    """Read a recording.
+
+    Raises ``ValueError`` that says what is wrong with it.
+    """
+    raw = parse_object(data)
+    if raw.get("format") != FORMAT:
+        raise ValueError(f"it is not a recording of format {FORMAT}")
+    return Recording(
+        system=_table(raw, "system", _scalar),
+        environment=_table(raw, "environment", _text),
+        files=_table(raw, "files", _text),
+        folders=_table(raw, "folders", _names),
+        access=_table(raw, "access", _text),
+        answers=_table(raw, "answers", _answer),
+        source=_text(raw.get("source")),
+        expect=_of_type(dict, raw["expect"]) if "expect" in raw else None,
+    )
+
+
+def _table(raw: Mapping[str, Any], key: str, convert: Callable[[Any], T]) -> dict[str, T]:
+    return {name: convert(value) for name, value in _of_type(dict, raw.get(key, {})).items()}
+
+
+def _answer(raw: Any) -> DriverAnswer:
+    fields = _of_type(dict, raw)
+    lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
+    end = _of_type(str, fields.get("end", "done"))
+    return DriverAnswer(lines, end, _text(fields.get("during")), _limit(fields.get("limit")))
+
+
+def _limit(raw: Any) -> float | None:
+    """Return the seconds that a question had; None for what no question can have had."""
+    # bool is a subclass of int.
+    if isinstance(raw, bool) or not isinstance(raw, (int, float)):
+        return None
+    return raw if 0 < raw < _LONGEST else None
+
+
+def _names(raw: Any) -> Names | None:
+    return None if raw is None else tuple(_of_type(str, name) for name in _of_type(list, raw))
+
+
+def _text(raw: Any) -> str | None:
+    return None if raw is None else _of_type(str, raw)
+
+
+def _scalar(raw: Any) -> Raw:
+    return raw if isinstance(raw, int) else _text(raw)
+
+
+def _of_type(kind: type[T], raw: Any) -> T:
+    if not isinstance(raw, kind):
+        raise ValueError(f"{str(raw)[:60]!r} is not of type {kind.__name__}")  # noqa: TRY004
+    return raw
+
+
+# --- scrubbing ---------------------------------------------------------------------------
+
+_HOME = re.compile(r"(?i)/(?:home|users)/[^/:;\s\"']+|[a-z]:\\users\\[^\\:;\"'\n]+")
+_SERIAL = re.compile(r"(?im)^(serial\s*:).*$")
+_UUID = re.compile(r"(?i)\b(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
+_IMPERSONAL = ("root", "localhost")
+_SHORTEST_NAME = 4  # shorter ones ("vm", "pi") are also parts of other words
+
+
+class Scrubber:
+    """A filter that removes from answers what identifies a person or a machine.
+
+    The same UUID becomes the same ``uuid-N`` everywhere, as two APIs may list one card.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        known = {name for name in names if len(name) >= _SHORTEST_NAME} - set(_IMPERSONAL)
+        # The longest names first: a host name may begin with its short form.
+        words = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
+        self._names = re.compile(rf"(?i)(?<![a-z0-9])(?:{words})(?![a-z0-9])") if known else None
+        self._uuids: dict[str, str] = {}
+
+    def clean(self, value: Any) -> Any:
+        """Return the same value with every text cleaned, also in keys."""
+        if isinstance(value, str):
+            return self._clean_text(value)
+        if isinstance(value, dict):
+            return {self._clean_text(str(key)): self.clean(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.clean(item) for item in value]
+        return value
+
+    def _clean_text(self, text: str) -> str:
+        text = _SERIAL.sub(r"\1 removed", _HOME.sub("~", text))
+        text = _UUID.sub(self._ordinal, text)
+        return self._names.sub("removed", text) if self._names else text
+
+    def _ordinal(self, match: re.Match[str]) -> str:
+        key = match[0].replace("-", "").lower()
+        return self._uuids.setdefault(key, f"uuid-{len(self._uuids) + 1}")
+
+
+def _own_names() -> list[str]:
+    import getpass  # noqa: PLC0415
+    import socket  # noqa: PLC0415
+
+    names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
+    # A container's user may be a number without a name: then there is no name to hide.
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        names.append(getpass.getuser())
+    return names

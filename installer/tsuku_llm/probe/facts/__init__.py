@@ -1,0 +1,1 @@
+"""What several sources of facts read: answers, the machine, containers, the environment."""

@@ -1,0 +1,1 @@
+"""One file that installs a build on a machine without a network."""

@@ -1,0 +1,1 @@
+"""Which installed or offered build a command means."""

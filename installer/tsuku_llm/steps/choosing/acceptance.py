@@ -1,0 +1,110 @@
+"""The judgement of a new build by how it serves on this machine. Pure.
+
+Unattended updates judge every server and every trial start with this, and so does the simulation in
+``ci/rings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tsuku_llm.launch.plan.report import Performance, Verdict
+from tsuku_llm.store.records.updates import RolledBack
+
+if TYPE_CHECKING:  # a start does without
+    from tsuku_llm.catalog.manifest import ReleaseEntry
+
+ENOUGH: Final = 0.8
+"""Part of the former speed that a new build must reach."""
+
+FAILED: Final = "failed"
+NOT_ON_GPU: Final = "not-on-gpu"
+SLOW: Final = "slow"
+
+
+class Trial(NamedTuple):
+    """A new build on trial: ``before`` is the same server on the former build, None if none ran.
+
+    ``after`` is None if it does not serve, because of ``failure``. ``backends`` are those of the
+    former and of the new build. ``bench`` is the speed of the last benchmark, None without one.
+    """
+
+    backends: tuple[str, str]
+    before: Performance | None
+    after: Performance | None
+    failure: str = ""
+    bench: float | None = None
+
+
+class Shortcoming(NamedTuple):
+    """Why a new build is refused: ``kind`` is ``failed``, ``not-on-gpu`` or ``slow``."""
+
+    kind: str
+    reason: str
+
+
+def shortcoming(trial: Trial) -> Shortcoming | None:
+    """Return why a build is refused; None if it may stay."""
+    before, after = trial.before, trial.after
+    if after is None:
+        return Shortcoming(FAILED, trial.failure or "its server does not run")
+    # A key that only the clients know, or TLS, kept the former build from an answer, too.
+    if after.answered is False and (before is None or before.answered is not False):
+        return Shortcoming(FAILED, f"it computes no token: {after.problem}")
+    if reason := _off_gpu(trial.backends, before, after):
+        return Shortcoming(NOT_ON_GPU, reason)
+    needed = needed_speed(trial.bench, before.speed if before else None)
+    if needed is not None and after.speed is not None and after.speed < needed:
+        return Shortcoming(
+            SLOW, f"it generates {after.speed:.1f} tokens per second, {needed:.1f} were expected"
+        )
+    return None
+
+
+def _off_gpu(backends: tuple[str, str], before: Performance | None, after: Performance) -> str:
+    """Return in words that a server is less on the GPU than it was or should be, else ""."""
+    former, new = backends
+    shown = before.verdict if before else Verdict.UNKNOWN
+    # A server that computed on the processor has no GPU to lose: its user may want it so.
+    if former != "cpu" and shown is Verdict.ON_CPU:
+        return ""
+    if new == "cpu":
+        return "" if former == "cpu" else f"it is a build for the CPU in place of one for {former}"
+    if after.verdict is Verdict.ON_CPU:
+        return "it runs on the CPU"
+    if shown is Verdict.ON_GPU and after.verdict is Verdict.PARTLY:
+        return "it runs only partly on the GPU"
+    if shown in (Verdict.ON_GPU, Verdict.PARTLY) and after.verdict is Verdict.UNKNOWN:
+        return "nothing shows any more that it runs on the GPU"
+    return ""
+
+
+def needed_speed(bench: float | None, before: float | None) -> float | None:
+    """Return the speed that a build must reach, None if nothing is known to compare with.
+
+    Arguments such as ``-ngl`` make a server slower than its benchmark, so the less of the two
+    counts. Without a benchmark no speed is demanded.
+    """
+    if bench is None:
+        return None
+    return ENOUGH * min(bench, before if before is not None else bench)
+
+
+def without_rolled_back(
+    repository: str,
+    entries: Sequence[ReleaseEntry],
+    marks: Iterable[RolledBack],
+    *,
+    here: str | None = None,
+) -> tuple[list[ReleaseEntry], list[tuple[ReleaseEntry, RolledBack]]]:
+    """Divide releases into those that may be taken, and those that failed on this machine.
+
+    ``here`` is the installed release, which stays allowed: otherwise a mark would mean a downgrade.
+    """
+    failed = {each.release: each for each in marks if each.repository == repository}
+    failed.pop(here or "", None)
+    return (
+        [entry for entry in entries if entry.release not in failed],
+        [(entry, failed[entry.release]) for entry in entries if entry.release in failed],
+    )

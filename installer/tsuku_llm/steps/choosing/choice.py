@@ -1,0 +1,484 @@
+"""The choice of a release and its variants, made from the catalog, the probe and the selection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from packaging.version import Version
+
+from tsuku_llm.archive import kept_artifacts
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.manifest import Release, ReleaseEntry, Variant
+from tsuku_llm.catalog.repositories import OFFICIAL
+from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.choose.chain.judging import remedy
+from tsuku_llm.choose.fitting import BY_COMPILING, Reason
+from tsuku_llm.choose.selection import Candidate, Request, Selection, select
+from tsuku_llm.config.settings import CHOOSING, STAYING
+from tsuku_llm.ground.errors import (
+    CannotCombine,
+    ManifestError,
+    Revoked,
+    SelectionError,
+    StoreError,
+    TrustError,
+    UnknownRequest,
+)
+from tsuku_llm.machine.backends import facts_of
+from tsuku_llm.machine.hardware import Hardware, Problem
+from tsuku_llm.probe import probe
+from tsuku_llm.steps.choosing.acceptance import without_rolled_back
+from tsuku_llm.steps.choosing.held_builds import held_only, is_held, nothing_held
+from tsuku_llm.steps.choosing.revocation import note_others, revoked
+from tsuku_llm.steps.choosing.staying import (
+    MIN_AGE,
+    active_release,
+    keeper,
+    old_enough,
+    way_to_leave,
+)
+from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, note_place, repository_of
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import version_id
+from tsuku_llm.store.records.updates import RolledBack, read_marks
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A release, this machine, and how the release's variants compare here.
+
+    ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
+    this release was revoked. ``avoided`` are the revoked releases of the channel that were not
+    taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
+    ``llm.min_age`` left out, newest first. ``rolled_back`` are those that were not taken because
+    they failed on this machine. ``helps`` is ``what_helps``, where it was asked for. ``stale`` says
+    that the metadata has expired, or that this machine's clock must be wrong.
+    """
+
+    catalog: Catalog
+    channel: str
+    sequence: int
+    release: Release
+    hardware: Hardware
+    selection: Selection
+    revocation: Revocation | None = None
+    avoided: tuple[Revocation, ...] = ()
+    kept_by: str | None = None
+    young: tuple[str, ...] = ()
+    rolled_back: tuple[RolledBack, ...] = ()
+    helps: str = ""
+    stale: str | None = None
+
+    def line(self, candidate: Candidate | None) -> str:
+        """Return the line of the decision, which every start prints and the receipt keeps."""
+        detected = ",".join(self.selection.detected)
+        selected = candidate.variant.name if candidate else "none"
+        line = f"requested={self.selection.requested} detected=[{detected}] selected={selected}"
+        return f"{line} hardware={self.hardware.simulated}" if self.hardware.simulated else line
+
+
+def version_of(release: str, variant: Variant) -> str:
+    """Return the id of the installed version that a variant of a release becomes."""
+    return version_id(release, variant.name, (artifact.sha256 for artifact in variant.artifacts))
+
+
+def load_catalog(session: Session) -> Catalog:
+    """Load the newest valid metadata of the session's repository, from disk only."""
+    repository = repository_of(session)
+    # Another repository may have revoked the same archives: its word counts as well.
+    note_others(session, but=repository.name)
+    catalog = loading.load(repository, session.paths.data)
+    for note in catalog.notes:
+        session.user.note(note)
+    return catalog
+
+
+def choose(
+    session: Session,
+    *,
+    release: str | None = None,
+    channel: str | None = None,
+    hardware: Hardware | None = None,
+    catalog: Catalog | None = None,
+) -> Choice:
+    """Decide, without a network, what would be installed.
+
+    ``release`` names a release ("b11429", "v0.6.0"), and so does the setting. Without both, this
+    takes the newest release that has a variant for this machine and request, from ``channel``, the
+    session's channel, or ``stable``. If none has such a variant, it takes the newest release. A
+    revoked release, one that is younger than ``llm.min_age``, and one that was rolled back here are
+    taken only by their names. A release that cannot be read is left out with a note.
+
+    Raises ``ConfigError`` for a wrong setting that it uses, and ``UnknownRequest`` for names that
+    do not exist. Raises ``Revoked`` if all releases of the channel are revoked, or the named one
+    was revoked and dropped. Raises ``SelectionError`` if all others are younger than
+    ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for metadata that does not
+    verify, and for a release file that cannot be read if it is named or the only one.
+    """
+    session.settings.require(CHOOSING if release is None else CHOOSING - STAYING)
+    catalog = catalog or load_catalog(session)
+    hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
+    kept_by = keeper(session) if release is None else None
+    if release := release or session.settings.release:
+        try:
+            entry = _named(catalog, release)
+        except UnknownRequest as error:
+            if kept_by:
+                note_place(session, "release", error)
+                error.hint = f"{kept_by} names it; {way_to_leave(session)}"
+            raise
+        named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
+        if kept_by:
+            _tell_newer(session, catalog, named, entry, kept_by)
+        choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
+        return replace(choice, kept_by=kept_by)
+    channel = channel or session.settings.channel or DEFAULT_CHANNEL
+    try:
+        entries, avoided = _not_revoked(session, catalog, channel)
+    except UnknownRequest as error:
+        note_place(session, "channel", error)
+        raise
+    entries, young = _not_young(session, catalog, channel, entries)
+    entries, failed = _not_rolled_back(session, catalog, channel, entries)
+    read: list[tuple[ReleaseEntry, Release]] = []
+    # The newest release comes first; the first one that has a fitting variant wins.
+    held = session.held
+    readable = catalog.readable(entries, session.user.note)
+    for found in (each for each in readable if is_held(held, each[1], hardware.platform)):
+        # A release without a build for this platform does not end the search.
+        with suppress(UnknownRequest):
+            choice = _compared(session, catalog, channel, found, hardware)
+            if choice.selection.compatible:
+                if read:
+                    newer = ", ".join(each.release for each, _ in read)
+                    taken = found[0].release
+                    session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
+                return replace(choice, avoided=avoided, young=young, rolled_back=failed)
+        read.append(found)
+    if not read:
+        raise nothing_held(f"no build of channel {channel} for {hardware.platform}")
+    # The newest release, so that the caller can say why each of its variants does not fit.
+    choice = _compared(session, catalog, channel, read[0], hardware)
+    return replace(choice, avoided=avoided, young=young, rolled_back=failed)
+
+
+def _tell_newer(
+    session: Session, catalog: Catalog, channel: str, kept: ReleaseEntry, kept_by: str
+) -> None:
+    """Print that a setting keeps the user from a newer release of the channel."""
+    entries = (each for each in catalog.entries if channel in each.channels)
+    newest = next((each for each in entries if catalog.revocation(each) is None), kept)
+    if newest.sequence > kept.sequence:
+        told = f"{newest.release} is there, and {kept_by} keeps {kept.release}"
+        session.user.note(f"{told}; {way_to_leave(session)}")
+
+
+def required(session: Session, choice: Choice) -> Candidate:
+    """Return the best candidate of a choice.
+
+    Raises ``SelectionError`` with every reason, and with the one thing that helps on this machine.
+    """
+    try:
+        return choice.selection.selected
+    except SelectionError as error:
+        if session.held is not None:
+            raise nothing_held("no build that fits this machine", error.facts) from error
+        error.hint = what_helps(session, choice)
+        raise
+
+
+def what_helps(session: Session, choice: Choice, active: str = "") -> str:
+    """Say the one thing that helps on this machine if no variant of a choice fits.
+
+    ``active`` is the variant that is in use already.
+    """
+    hardware, request = choice.hardware, Request(prefer=session.settings.prefer)
+    everything = select(choice.release, hardware, request)
+    elsewhere = _elsewhere(session, choice)
+    helps = remedy(choice.selection.requested, everything, hardware, elsewhere, active)
+    # A signed build of what was asked for is better. Without one, this machine may compile it.
+    if not elsewhere and (command := _compiling(choice)):
+        return f"{helps}; or compile a build here: {command}" if helps else command
+    return helps
+
+
+def _compiling(choice: Choice) -> str:
+    """Return the command that compiles a build here, where that helps; "" where it does not.
+
+    It needs the GPU's driver, as a signed build does; and nothing is compiled on Windows.
+    """
+    hardware, requested = choice.hardware, choice.selection.requested
+    if hardware.simulated or hardware.os == "windows":
+        return ""
+    for each in choice.selection.rejected:
+        backend = facts_of(each.variant.backend)
+        gpus = hardware.api(backend.api).hardware_gpus
+        # llama.cpp has no code for NVIDIA's cards before Maxwell.
+        able = [gpu for gpu in gpus if Version(gpu.compute_capability or "5.0") >= Version("5.0")]
+        if each.reason.slug in BY_COMPILING and (able or backend.name == "cpu"):
+            named = "" if requested in ("auto", "gpu") else f" --backend {backend.name}"
+            return f"tsuku-llm install --from-source{named}"
+    return ""
+
+
+def _elsewhere(session: Session, choice: Choice) -> str:
+    """Return the command that takes a fitting variant from another release; "" if none fits.
+
+    The channel of the choice comes first, and then the others.
+    """
+    catalog = choice.catalog
+    channels = dict.fromkeys((choice.channel, *catalog.channels))
+    for channel in channels:
+        for entry in catalog.releases(channel):
+            # What cannot be read or is revoked does not help, and this is about another error.
+            with suppress(UnknownRequest, TrustError, StoreError):
+                if catalog.revocation(entry):
+                    continue
+                found = (entry, catalog.read(entry))
+                other = _compared(session, catalog, channel, found, choice.hardware)
+                if other.selection.compatible:
+                    backend = other.selection.requested
+                    asked = "" if backend == "auto" else f" --backend {backend}"
+                    words = f"--release {entry.release} --channel {channel}{asked}"
+                    return f"tsuku-llm install {words}{repository_flag(catalog)}"
+    return ""
+
+
+def refuse_revoked(session: Session, choice: Choice) -> None:
+    """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
+    if choice.revocation is None or session.allow_revoked:
+        return
+    entry = choice.catalog.entry(choice.release.release)
+    hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"
+    raise revoked(choice.release.release, choice.revocation, hint)
+
+
+def choose_like(
+    session: Session,
+    installed: Installed | None,
+    catalog: Catalog | None = None,
+    *,
+    hardware: Hardware | None = None,
+) -> Choice:
+    """Compare the variants of an installed release, or of the newest if that one is gone.
+
+    An unsigned build belongs to no release.
+    """
+    if installed is None or installed.receipt.unsigned is not None:
+        return choose(session, catalog=catalog, hardware=hardware)
+    # The settings may name another channel by now; the release belongs to this one. It also belongs
+    # to its repository, unless the user names another one.
+    receipt, settings = installed.receipt, session.settings
+    session = session.with_settings(
+        channel=receipt.channel, repository=settings.repository or receipt.repository
+    )
+    try:
+        return choose(
+            session, release=installed.receipt.release, catalog=catalog, hardware=hardware
+        )
+    except (UnknownRequest, TrustError, StoreError):  # the release was dropped or is unreadable
+        return choose(session, catalog=catalog, hardware=hardware)
+
+
+def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
+    """Say what to do about a revoked release: take the newest release that is not revoked."""
+    wanted = set(channels)
+    # Entries are sorted, the newest first.
+    for entry in catalog.entries:
+        if wanted & set(entry.channels) and catalog.revocation(entry) is None:
+            return (
+                f"take {entry.release}, the newest that is not revoked: "
+                f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
+            )
+    return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
+
+
+def repository_flag(catalog: Catalog) -> str:
+    """Return the words that a command needs for this repository; none for the official one."""
+    name = catalog.repository.name
+    return "" if name == OFFICIAL else f" --repository {name}"
+
+
+def _named(catalog: Catalog, release: str) -> ReleaseEntry:
+    """Return the entry of a release; raise ``Revoked`` if it was revoked and then dropped."""
+    try:
+        return catalog.entry(release)
+    except (UnknownRequest, ManifestError):
+        # Revocations are kept when the publisher drops the release from the metadata, and count
+        # also if its entry cannot be read.
+        for each in catalog.revoked:
+            if each.of((catalog.repository.name,), release.lower(), ()):
+                hint = way_out(catalog, catalog.channels)
+                raise revoked(each.release, each, hint) from None
+        raise
+
+
+def _not_revoked(
+    session: Session, catalog: Catalog, channel: str
+) -> tuple[tuple[ReleaseEntry, ...], tuple[Revocation, ...]]:
+    """Return the releases of a channel that may be taken, and why the others may not."""
+    entries = catalog.releases(channel)
+    if session.allow_revoked:
+        return entries, ()
+    bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
+    for release, why in bad.items():
+        session.user.note(f"{release} was {why.summary}; it is skipped")
+    if len(bad) == len(entries):
+        raise Revoked(
+            f"every release of channel {channel} was revoked",
+            facts=tuple(f"{release}: {why.summary}" for release, why in bad.items()),
+            hint="wait for the next release "
+            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel"
+            + "".join(dict.fromkeys(why.way_out for why in bad.values())),
+        )
+    return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
+
+
+def _not_young(
+    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
+) -> tuple[tuple[ReleaseEntry, ...], tuple[str, ...]]:
+    """Return the releases that ``llm.min_age`` allows, and the names of the others.
+
+    Raises ``SelectionError`` if it allows none.
+    """
+    allowed, young = old_enough(session, catalog.repository.name, entries)
+    days = session.settings.min_age
+    if young and not allowed:
+        newest = f"--release {young[0].release}{repository_flag(catalog)}"
+        raise SelectionError(
+            f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
+            facts=tuple(f"{each.release}: published {each.published}" for each in young),
+            hint=f"to take the newest: tsuku-llm install {newest}",
+        )
+    for each in young:
+        session.user.note(
+            f"{each.release} was published {each.published}, and {MIN_AGE} is {days}; it is skipped"
+        )
+    return tuple(allowed), tuple(each.release for each in young)
+
+
+def _not_rolled_back(
+    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
+) -> tuple[tuple[ReleaseEntry, ...], tuple[RolledBack, ...]]:
+    """Return the releases that did not fail on this machine, and the marks of the others.
+
+    Raises ``SelectionError`` if all of them did.
+    """
+    marks = read_marks(session.paths.data)
+    if not marks:
+        return entries, ()
+    here = active_release(session, catalog.repository.name)
+    allowed, failed = without_rolled_back(catalog.repository.name, entries, marks, here=here)
+    if failed and not allowed:
+        newest = f"--release {failed[0][0].release}{repository_flag(catalog)}"
+        raise SelectionError(
+            f"every release of channel {channel} was rolled back on this machine",
+            facts=tuple(f"{why.release}: {why.told}" for _, why in failed),
+            hint=f"to take the newest: tsuku-llm install {newest}",
+        )
+    for _, why in failed:
+        session.user.note(
+            f"{why.release} was rolled back here ({why.told}); it is skipped; "
+            "to try it again: tsuku-llm update --retry"
+        )
+    return tuple(allowed), tuple(why for _, why in failed)
+
+
+def _compared(
+    session: Session,
+    catalog: Catalog,
+    channel: str,
+    found: tuple[ReleaseEntry, Release],
+    hardware: Hardware,
+) -> Choice:
+    entry, release = found
+    settings = session.settings
+    request = Request(settings.backend, settings.prefer, settings.combine)
+    try:
+        selection = select(release, hardware, request, conflict_in)
+    except UnknownRequest as error:
+        if hardware.platform not in release.platforms:
+            error.hint = _platform_hint(catalog, hardware.platform)
+        else:
+            note_place(session, "backend", error)
+        raise
+    if session.held is not None:
+        selection = held_only(selection, session.held)
+    why, stale = catalog.revocation(entry), catalog.freshness.warning(session.machine.now)
+    return Choice(
+        *(catalog, channel, entry.sequence, release, hardware, selection, why), stale=stale
+    )
+
+
+def conflict_in(variant: Variant) -> Reason | None:
+    """Tell why the signed lists of a combined variant make no common tree; None if they do.
+
+    Without these lists nothing is known before the archives are unpacked.
+    """
+    try:
+        _ = kept_artifacts(variant)
+    except CannotCombine as error:
+        return Reason(error.slug, told_conflict(error))
+    return None
+
+
+def told_conflict(error: CannotCombine) -> str:
+    """Return the conflict of two builds in one line, with the files."""
+    return ": ".join((error.message, "; ".join(error.facts))) if error.facts else error.message
+
+
+def _platform_hint(catalog: Catalog, platform: str) -> str:
+    """Name the newest release that has a build for a platform, or say that there is none."""
+    for entry in catalog.entries:
+        with suppress(TrustError, StoreError):
+            if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
+                return f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
+    return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
+
+
+def tell_temporary(session: Session, choice: Choice) -> None:
+    """Print the problems that will pass, such as a driver that waits for a reboot, and their fixes.
+
+    Without this note, the user would take the CPU build for the best one that fits.
+    """
+    for problem in choice.hardware.all_problems:
+        if problem.transient:
+            session.user.note(f"temporary: {problem.text}; {problem.fix}")
+
+
+def tell_idle(session: Session, choice: Choice) -> None:
+    """Print which GPUs a driver lists and no variant that fits can use."""
+    if names := choice.selection.idle:
+        session.user.note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
+
+
+def require_lasting(session: Session, choice: Choice, active: Installed) -> None:
+    """Refuse to leave the GPU of the active version because of a problem that will pass.
+
+    A request for the CPU is not refused. Raises ``SelectionError``.
+    """
+    best = next(iter(choice.selection.compatible), None)
+    leaves_gpu = best is None or best.variant.backend == "cpu"
+    if active.receipt.backend == "cpu" or not leaves_gpu:
+        return
+    if best and choice.selection.requested not in ("auto", "gpu"):
+        return
+    problems = [each for each in choice.hardware.all_problems if each.transient]
+    row = facts_of(active.receipt.backend)
+    api = choice.hardware.api(row.api)
+    # A driver that works, but shows no GPU: a variable may hide it from this command only.
+    if api.library and not api.hardware_gpus:
+        problems += [
+            Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
+            for name in row.hiding_variables
+            if name in session.machine.environ
+        ]
+    if problems:
+        raise SelectionError(
+            "the GPU cannot be used at the moment, and the only build that fits is for the CPU",
+            facts=tuple(problem.text for problem in problems),
+            hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
+        )

@@ -1,0 +1,276 @@
+"""The installed version that a start uses, its programs, and the folder in which they run.
+
+Also the replacement of this process by one of these programs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import (
+    NotInstalled,
+    StoreError,
+    UnknownRequest,
+    UnsafeLocation,
+    did_you_mean,
+)
+from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.ownership import check_own_folder
+from tsuku_llm.launch.plan.planning import Build, LaunchPlan, require_no_plugins
+from tsuku_llm.launch.run.replace_process import replace_process
+from tsuku_llm.steps.session import Session, note_place, way_to_undo
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import Receipt
+
+_WITHOUT_HTTPS = b"HTTPS is not supported"
+"""What a server says that was built without; with HTTPS these words are not compiled.
+
+See ``common_http_client`` in upstream's common/http.h.
+"""
+
+WORK = "work"
+"""The folder below the state in which a server runs that no user has called from a folder."""
+
+_LIBRARY = re.compile(r"\.(?:dll|dylib|so(?:\.[\d.]+)?)$")
+
+
+class FoundProgram(NamedTuple):
+    """A program of a build; ``unsigned`` is where an unsigned build came from, else None."""
+
+    path: Path
+    unsigned: str | None
+
+
+def which(session: Session, tool: str | None = None) -> FoundProgram:
+    """Return the server that ``serve`` would start, were its settings right, or another tool.
+
+    Raises ``NotInstalled``.
+    """
+    installed = _version_of(session)
+    receipt = installed.receipt
+    path = receipt.server if tool is None else tool_of(receipt, tool)
+    return FoundProgram(installed.tree / path, receipt.unsigned)
+
+
+def _version_of(session: Session) -> Installed:
+    """Return the requested version; a setting that names no backend counts as not set."""
+    try:
+        return requested_version(session.reader, session)
+    except UnknownRequest:
+        from tsuku_llm.steps.choosing.names import without_unknown  # noqa: PLC0415 - only for an error
+
+        return requested_version(session.reader, without_unknown(session))
+
+
+def requested_version(reader: StoreReader, session: Session) -> Installed:
+    """Return the active version, or another installed one if only that has the requested backend.
+
+    The user's choice is never replaced by another backend that happens to be installed. Raises
+    ``NotInstalled``, and ``UnknownRequest`` if there is no such backend.
+    """
+    active, backend = reader.active(), session.settings.backend
+    if active and meets(active.receipt, backend):
+        return active
+    # An unsigned build is only taken by its own name, or if the user made it active.
+    suitable = [
+        each
+        for each in reader.installed()
+        if meets(each.receipt, backend)
+        and (each.receipt.unsigned is None or each.receipt.variant == backend)
+    ]
+    if suitable:
+        # The release in use first: the user asked for another backend, and not for another release.
+        release = active.receipt.release if active else None
+        return max(suitable, key=lambda each: _newest_of(each, release))
+    if active is None:
+        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    # The hint must not tell to install what does not exist.
+    from tsuku_llm.steps.choosing.names import check_exists  # noqa: PLC0415 - only for an error
+
+    try:
+        check_exists(session, "backend", backend)
+    except UnknownRequest as error:
+        note_place(session, "backend", error)
+        raise
+    undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+    use = f"; or use what is installed: {undo}" if undo else ""
+    raise NotInstalled(
+        f"the backend {backend} is requested, and {active.receipt.variant} is installed",
+        hint=f"run: tsuku-llm install --backend {backend}{use}",
+    )
+
+
+def meets(receipt: Receipt, backend: str) -> bool:
+    """Return whether an installed variant is what the request asks for.
+
+    A build for GPUs of several makers meets the name of one of them if it was installed for it, or
+    if its interface listed no other GPUs then.
+    """
+    if backend in ("auto", receipt.backend, receipt.variant):
+        return True
+    from tsuku_llm.machine.backends import (  # noqa: PLC0415 - rare
+        VENDORS,
+        backends_of,
+        facts_of,
+        meaning,
+        names_parts,
+        parts_of,
+    )
+
+    backend = meaning(backend)
+    if backend == "gpu":
+        return receipt.backend != "cpu"
+    if backend not in VENDORS:
+        parts = [(part.variant, part.backend) for part in receipt.parts]
+        return backend == receipt.backend or names_parts(backend, parts)
+    if receipt.requested == backend or receipt.backend in backends_of(backend):
+        return True
+    apis = {facts_of(part).api for part in parts_of(receipt.backend)}
+    makers = {
+        gpu.get("vendor_id")
+        for each in receipt.hardware.get("apis", ())
+        if each.get("name") in apis
+        for gpu in each.get("gpus", ())
+        if gpu.get("kind") != "software"
+    }
+    return makers == {VENDORS[backend]}
+
+
+def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
+    """Become the program of ``plan``; on Windows, run it, wait, and return its exit code.
+
+    The program keeps the descriptors in ``keep``. Raises ``LaunchError``.
+    """
+    if sys.platform != "win32":
+        replace_process(plan, keep=keep)
+    # On Windows exec would return the terminal to the shell at once.
+    from tsuku_llm.launch.run.supervise import supervise  # noqa: PLC0415 - only there
+
+    return supervise(plan, keep=keep, serves=False)
+
+
+def require_safe_folder(session: Session, folder: Path) -> None:
+    """Refuse a folder in which no program of a build may run.
+
+    ggml loads plugins from the working folder, so it must be one that only this user and root can
+    write, without a plugin. What a program writes there must not get into a build: so it is no
+    folder of the store. Raises ``UnsafeLocation``, and ``StoreError`` if it cannot be looked at.
+    """
+    check_own_folder(folder)
+    with disk_errors("looking at the working folder", folder):
+        real = folder.resolve()
+        for ours in (session.paths.data, session.paths.state):
+            if real.is_relative_to(ours.resolve()):
+                raise UnsafeLocation(
+                    f"{folder} belongs to tsuku-llm, and a program of a build may write there",
+                    hint="change to another folder, and give paths of files from there",
+                )
+        require_no_plugins(folder)
+
+
+def server_folder(session: Session, cwd: Path | None) -> Path:
+    """Return the folder in which a server runs: ``cwd``, or one of our own for it.
+
+    ``cwd`` is the folder of the user who called. None and the root folder mean that no user did.
+    The user is told if it cannot be used. Raises ``UnsafeLocation`` if our own is not safe either.
+    """
+    if cwd is not None and cwd != Path(cwd.anchor):
+        try:
+            require_safe_folder(session, cwd)
+        except StoreError as error:
+            session.user.note(
+                f"warning: {error.message}: the server runs in another folder, and relative paths "
+                "in a preset or in the request of a tool do not mean this one"
+            )
+        else:
+            return cwd
+    own = session.paths.state / WORK
+    try:
+        make_folder(own, private=True)
+    except UnsafeLocation:
+        raise
+    except StoreError:
+        if sys.platform == "win32":
+            raise
+        # A container or a service whose disk is read-only: only root can write to this one.
+        return Path(os.sep)
+    require_no_plugins(own)
+    return own
+
+
+def build_of(installed: Installed) -> Build:
+    """Return what ``launch`` needs to know of an installed version."""
+    receipt = installed.receipt
+    return Build(
+        tree=installed.tree,
+        server=receipt.server,
+        backend=receipt.backend,
+        arguments=receipt.arguments,
+        reinstall=receipt.reinstall,
+    )
+
+
+def tool_of(receipt: Receipt, name: str) -> str:
+    """Return the path in the tree of the tool called ``name``, with or without ``.exe``.
+
+    Raises ``NotInstalled``, whose facts list the tools that exist.
+    """
+    tools = tools_of(receipt)
+    if name.removesuffix(".exe") in tools:
+        return tools[name.removesuffix(".exe")]
+    raise NotInstalled(
+        f"{receipt.variant} of {receipt.release} has no tool {name}",
+        facts=tuple(f"tool: {each}" for each in tools),
+        hint=did_you_mean(name, tools, "run one of these: tsuku-llm run TOOL -- ARGUMENTS"),
+    )
+
+
+def tools_of(receipt: Receipt) -> Mapping[str, str]:
+    """Return the programs in the server's folder: names without ``.exe``, and paths."""
+    folder = PurePosixPath(receipt.server).parent
+    links = {link.path for link in receipt.links}
+    # Archives made on Windows do not mark programs as executable.
+    files = {file.path for file in receipt.files if file.executable or file.path.endswith(".exe")}
+    paths = sorted(links | files | {receipt.server})
+    beside = [path for path in map(PurePosixPath, paths) if path.parent == folder]
+    return {
+        path.name.removesuffix(".exe"): str(path)
+        for path in beside
+        if not _LIBRARY.search(path.name)
+    }
+
+
+def installed_variant(reader: StoreReader, variant: str, release: str) -> Installed | None:
+    """Return the newest installed version of a variant; a version of ``release`` comes first."""
+    found = [each for each in reader.installed() if each.receipt.variant == variant]
+    return max(found, key=lambda each: _newest_of(each, release), default=None)
+
+
+def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
+    """Return the key that orders versions by age, with those of ``release`` last."""
+    return installed.receipt.release == release, installed.receipt.sequence
+
+
+def lacks_https(installed: Installed) -> bool:
+    """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
+    import mmap  # noqa: PLC0415 - few starts ask
+
+    for file in installed.receipt.files:
+        name = file.path.rpartition("/")[2]
+        # Not the libraries of ggml: a backend has hundreds of megabytes, and talks to no host.
+        if "llama" not in name or not file.size:
+            continue
+        with (
+            (installed.tree / file.path).open("rb") as content,
+            mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            if data.find(_WITHOUT_HTTPS) >= 0:
+                return True
+    return False

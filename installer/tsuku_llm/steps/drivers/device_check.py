@@ -1,0 +1,189 @@
+"""The check before a start: whether the build lists its backend's devices, and if not, why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
+from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
+from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.receipt import Receipt
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.failed.causes import Diagnosis
+    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.run.gate import DeviceListing
+
+
+class Check(NamedTuple):
+    """The result of asking a build for its devices.
+
+    ``devices`` is None without an answer; they are ``recalled`` if that is an earlier one.
+    ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a sentence on
+    anything else that is odd.
+    """
+
+    build: Build
+    devices: tuple[ListedDevice, ...] | None = None
+    problem: Diagnosis | None = None
+    facts: tuple[str, ...] = ()
+    complaint: str = ""
+    recalled: bool = False
+
+
+def check_devices(  # noqa: PLR0913
+    build: Build,
+    version: str,
+    notes: StateNotes,
+    environ: Mapping[str, str],
+    *,
+    ask_again: bool = False,
+    limit: float | None = None,
+) -> Check:
+    """Ask the build for its devices, or recall its last answer if nothing has changed since.
+
+    With ``ask_again`` the last answer does not count: not every loss of a GPU leaves a trace that
+    ``launch.plan.fingerprint`` can read.
+
+    A list without a device of the backend is asked for again at each start: the driver may only be
+    coming up. A question that hangs, crashes or gives an unreadable answer does not stop the start,
+    which will show whether the build works. ``limit`` is in seconds, None for the limit of the
+    gate.
+    """
+    # The processor is always there.
+    if build.backend == "cpu":
+        return Check(build)
+    known = None if ask_again else notes.devices(version)
+    if known is not None:
+        return Check(build, known, recalled=True)
+    # A start with a remembered list starts no child process, so these come late.
+    from tsuku_llm.launch.run.gate import GATE_LIMIT, hiding_variables, list_devices, no_device  # noqa: PLC0415
+
+    try:
+        limit = GATE_LIMIT if limit is None else limit
+        listing = list_devices(build, environ, limit=limit)
+    except (GateFailed, SystemLimitReached) as error:
+        return Check(build, complaint=error.message)
+    if not listing.answered:
+        return Check(build, complaint=_silence(listing))
+    if not own_devices(listing.devices, build.backend):
+        problem = no_device(build, listing)
+        facts = hiding_variables(build, environ)
+        return Check(build, listing.devices, problem, facts)
+    # Only a list with the backend's devices is kept: an empty one may be right just now only.
+    notes.keep_devices(version, listing.devices)
+    return Check(build, listing.devices)
+
+
+def listed_cards(
+    check: Check, hardware: Mapping[str, Any], maker: int | None = None
+) -> tuple[Card, ...]:
+    """Return the devices of a build's own backend, none for the processor.
+
+    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are,
+    who made them, and which of them the build has no code for. Those are left out, and with a
+    ``maker`` (its PCI id) the devices of other makers, too.
+    """
+    if check.build.backend == "cpu" or not check.devices:
+        return ()
+    from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415
+    from tsuku_llm.launch.memory.placement import cards_of  # noqa: PLC0415
+    from tsuku_llm.machine.backends import facts_of, parts_of  # noqa: PLC0415 - not for the CPU
+
+    backend = check.build.backend
+    apis = [facts_of(part).api for part in parts_of(backend)]
+    probed = tuple(chain.from_iterable(_probed(hardware, api) for api in apis))
+    kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
+    cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
+    others = {
+        plain_name(gpu["name"])
+        for gpu in probed
+        if gpu.get("unusable") or (maker and gpu.get("vendor_id") not in (None, maker))
+    }
+    return tuple(card for card in cards if plain_name(card.description) not in others)
+
+
+def _told_apart(
+    devices: Sequence[ListedDevice], probed: Sequence[Mapping[str, Any]]
+) -> tuple[ListedDevice, ...]:
+    """Add the kinds of devices of one name that the probe found to be of several kinds.
+
+    HIP calls a card without a name "AMD Radeon Graphics", as it does an integrated GPU. Both list
+    their devices in the driver's order, so as many of them as the probe found are the same ones.
+    """
+    from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415 - as in ``listed_cards``
+
+    found = list(devices)
+    for plain in {plain_name(gpu["name"]) for gpu in probed}:
+        kinds = [gpu["kind"] for gpu in probed if plain_name(gpu["name"]) == plain]
+        ours = [at for at, each in enumerate(found) if plain_name(each.description) == plain]
+        if len(set(kinds)) < 2 or len(kinds) != len(ours):  # noqa: PLR2004 - all of one kind
+            continue
+        for at, kind in zip(ours, kinds, strict=True):
+            # What the build itself says comes first.
+            if found[at].integrated is None and kind in ("integrated", "discrete"):
+                found[at] = found[at]._replace(integrated=kind == "integrated")
+    return tuple(found)
+
+
+def wanted_maker(receipt: Receipt, requested: str) -> int | None:
+    """Return the PCI id of the maker whose GPUs the user asks for, now or at the install.
+
+    ``requested`` is the setting ``llm.backend``. None for any other request.
+    """
+    word = receipt.requested if requested == "auto" else requested
+    if word == "auto":
+        return None
+    from tsuku_llm.machine.backends import VENDORS, meaning  # noqa: PLC0415 - rare
+
+    # A variant may have the name of a maker: then its name counts.
+    return None if word == receipt.variant else VENDORS.get(meaning(word))
+
+
+def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[Card, ...]:
+    """Add which processes hold memory of these devices, as far as NVIDIA's library knows it."""
+    from tsuku_llm.launch.gpu.nvml import gpu_memory, with_holders  # noqa: PLC0415 - as above
+
+    seen = gpu_memory(env) if cards else None
+    return with_holders(cards, seen) if seen else tuple(cards)
+
+
+def _probed(hardware: Mapping[str, Any], api: str) -> Iterator[Mapping[str, Any]]:
+    """Yield each device with a name and a kind that the probe found by this API.
+
+    The receipt has the probe's words; a part that is missing there is unknown.
+    """
+    for each in hardware.get("apis") or ():
+        if isinstance(each, dict) and each.get("name") == api:
+            for gpu in each.get("gpus") or ():
+                if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
+                    yield {**gpu, "name": str(gpu["name"]), "kind": str(gpu["kind"])}
+
+
+def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
+    """Ask the drivers why a backend lacks devices; return facts, and one fix or an empty string.
+
+    This loads the drivers and the modules for the probe, so only a failing start calls it.
+    """
+    from tsuku_llm.choose.fitting import api_obstacle  # noqa: PLC0415
+    from tsuku_llm.machine.backends import facts_of  # noqa: PLC0415
+    from tsuku_llm.probe import probe  # noqa: PLC0415
+
+    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    api = hardware.api(facts_of(backend).api)
+    if api.problem:
+        return (api.problem.text,), api.problem.fix
+    obstacle = api_obstacle(api)
+    return ((obstacle.text,) if obstacle else ()), ""
+
+
+def _silence(listing: DeviceListing) -> str:
+    if listing.code is None:
+        return "the build does not list its devices in time: a driver may hang"
+    if listing.code:
+        return f"the build ends with code {listing.code} when it is asked for its devices"
+    return "the build's list of devices cannot be read"

@@ -1,0 +1,146 @@
+"""The warm-up of a start: whether one is needed, what the user is told, and the note about it.
+
+The note lies beside what the drivers keep, so ``prune --caches`` removes both. Without a folder
+that keeps the code there is no note, and every start is warmed up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tsuku_llm.ground import records
+from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.ground.files import read_small, replace_file
+from tsuku_llm.launch.plan.devices import ListedDevice
+from tsuku_llm.launch.plan.driver_caches import caches_of
+from tsuku_llm.launch.plan.fingerprint import drivers_alone
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.launch.run.warm_up import WarmedUp
+from tsuku_llm.steps.drivers.caches import WARM, BuildCaches
+from tsuku_llm.steps.session import Session
+
+_MOST = 64
+"""Starts that are noted; the oldest ones go."""
+
+_LARGEST = 1 << 16
+"""Bytes of the note that are read."""
+
+_TOLD_AT = (3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+"""Seconds after which the user is told that the server is not ready yet."""
+
+# Where a server listens, and who may ask it, changes nothing of what is compiled.
+_ELSEWHERE = ("--host", "--port", "--api-key", "--api-key-file", "--alias", "-a", "--api-prefix")
+
+
+class WhatIsCompiled(NamedTuple):
+    """What the compiled code depends on: the build, the drivers, the devices and the arguments."""
+
+    version: str
+    drivers: tuple[str, ...]
+    devices: Sequence[ListedDevice]
+    plan: LaunchPlan
+
+    @property
+    def digest(self) -> str:
+        """A digest of it, with the size and the time of the model's file."""
+        model = wishes_in(self.plan.argv, self.plan.env).model
+        status: list[int] = []
+        if model:
+            with suppress(OSError, ValueError):
+                found = os.stat(model)  # noqa: PTH116 - a name from outside may be no path
+                status = [found.st_size, found.st_mtime_ns]
+        content = [
+            self.version,
+            drivers_alone(self.drivers),
+            [(each.name, each.description) for each in self.devices],
+            list(_compiling(self.plan.argv)),
+            sorted(
+                (k, v) for k, v in self.plan.env.items() if k.startswith(("LLAMA_ARG_", "GGML_"))
+            ),
+            status,
+        ]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _compiling(argv: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without those that change nothing of what is compiled."""
+    words = iter(argv)
+    for word in words:
+        if word in _ELSEWHERE:
+            next(words, None)
+        else:
+            yield word
+
+
+class Warming:
+    """The listener to one warm-up; ``is_needed`` is False if an earlier start has done it.
+
+    ``on_compiling`` is called once a second with the seconds that it takes so far.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        caches: BuildCaches,
+        subject: WhatIsCompiled,
+        on_compiling: Callable[[float], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._on_compiling = on_compiling
+        self._backend = subject.plan.backend
+        self._root = caches.root
+        self._digest = subject.digest
+        # Only the monitor's thread uses it, once the server runs.
+        self._told = 0
+        self.is_needed = self._digest not in self._noted()
+
+    def on_waiting(self, seconds: float) -> None:
+        """Say why the server is not ready yet, less and less often."""
+        if self._on_compiling:
+            self._on_compiling(seconds)
+        due = sum(at <= seconds for at in _TOLD_AT)
+        if due > self._told:
+            first = (
+                "the GPU's driver compiles code for this model, so that the first prompt need not "
+                "wait for it"
+            )
+            self._session.user.note(f"compiling for {seconds:.0f} s" if self._told else first)
+            self._told = due
+
+    def on_warmed(self, result: WarmedUp) -> None:
+        """Say how long it took, if that was told, and note a warm-up that a later start can use."""
+        if self._told:
+            incomplete = f" ({result.problem})" if result.problem else ""
+            self._session.user.note(f"compiled in {result.seconds:.0f} seconds{incomplete}")
+        # A driver that kept nothing compiles at the next start again.
+        if result.unanswered or self._root is None or not self._kept(self._root):
+            return
+        content = records.encode({"format": 1, "warm": [*self._noted(), self._digest][-_MOST:]})
+        # Without the note the next start is warmed up again.
+        with suppress(OSError, StoreError):
+            replace_file(self._root / WARM, content, mode=0o600)
+
+    def _noted(self) -> tuple[str, ...]:
+        if self._root is None:
+            return ()
+        with suppress(StoreError, ValueError):
+            found = records.parse(read_small(self._root / WARM, _LARGEST) or b"null", _READ)
+            warm: tuple[str, ...] = found["warm"]
+            return warm
+        return ()
+
+    def _kept(self, root: Path) -> bool:
+        """Tell whether a driver has kept something."""
+        folders = (root / cache.name for cache in caches_of(self._backend))
+        return any(names for folder in folders for _, _, names in os.walk(folder))
+
+
+_NOTE: dict[str, Any] = {"warm": records.many(records.text)}
+_READ = records.fields(_NOTE)

@@ -1,0 +1,1 @@
+"""Many machines, by Ansible."""

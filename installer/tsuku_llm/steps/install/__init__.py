@@ -1,0 +1,1 @@
+"""Install, update, verify and remove builds."""

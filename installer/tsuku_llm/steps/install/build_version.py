@@ -1,0 +1,309 @@
+"""The build of one version: reuse, download, unpack, try the server, commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm import __version__, archive, fetch
+from tsuku_llm.catalog.manifest import Artifact, Variant
+from tsuku_llm.choose.fitting import usable_gpus
+from tsuku_llm.choose.selection import Candidate
+from tsuku_llm.fetch.http.urls import file_name
+from tsuku_llm.ground.disk import require_space
+from tsuku_llm.ground.errors import CannotCombine, DigestMismatch, TrustError
+from tsuku_llm.ground.files import drop_tree
+from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.run.gate import gate
+from tsuku_llm.machine.backends import facts_of
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.steps.choosing.choice import Choice, version_of
+from tsuku_llm.steps.choosing.temporary import hiding
+from tsuku_llm.steps.drivers.caches import build_caches
+from tsuku_llm.steps.install.consent import require_consent
+from tsuku_llm.steps.install.reuse import Space, reuse_files, verify_reused
+from tsuku_llm.steps.session import Session, network_for
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import ArtifactRecord, PartRecord, Receipt, reinstall_command
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
+
+
+class VersionBuilder:
+    """The build of one candidate; it is used once, under the lock of the version's ``id``.
+
+    ``reasons`` says of each other variant why it was not taken; the receipt keeps that. With
+    ``repair``, receipts tell no content of archives: only what is signed counts.
+    """
+
+    def __init__(  # noqa: PLR0913 - what one build of a version is made of
+        self,
+        session: Session,
+        store: Store,
+        choice: Choice,
+        candidate: Candidate,
+        reasons: Mapping[str, str],
+        *,
+        repair: bool = False,
+    ) -> None:
+        self.session = session
+        self.store = store
+        self.choice = choice
+        self.candidate = candidate
+        self.reasons = reasons
+        self.repair = repair
+        self.id = version_of(choice.release.release, candidate.variant)
+        # What the steps find out, for the receipt: the contents of the tree by path, the sizes of
+        # the downloads and the contents of unlisted archives by digest, the server's path in the
+        # tree, and the device to pass to it.
+        self._contents: dict[str, TreeEntry] = {}
+        self._sizes: dict[str, int] = {}
+        self._unlisted: dict[str, tuple[TreeEntry, ...]] = {}
+        self._server = candidate.variant.server
+        self._device: str | None = None
+
+    def build(self) -> Installed:
+        """Fill a staged tree, try its server, and commit it.
+
+        Raises ``GateFailed`` if the server does not run here, ``CannotCombine``, and the errors of
+        ``fetch``, ``archive`` and ``store``.
+        """
+        store = self.store
+        # Two variants may share an archive, and the first process to unpack it removes it. So each
+        # archive's lock is held until the commit. Sorted, so that two processes never wait for each
+        # other.
+        digests = sorted({artifact.sha256 for artifact in self.candidate.variant.artifacts})
+        try:
+            with ExitStack() as locks:
+                # A process that installs another variant waits here if it needs the same archive.
+                for digest in digests:
+                    locks.enter_context(store.lock(digest))
+                store.sweep()  # a killed process may have left a staging folder
+                with store.staging() as staging:
+                    self._fill(staging)
+                    self._say("checking", self.candidate.variant.artifacts)
+                    self._gate(staging.tree)
+                    # The rename in here is the commit: before it no other process sees the version.
+                    return store.commit(staging, self._receipt())
+        except CannotCombine as error:
+            parts = self.candidate.variant.parts
+            ways = "; or: ".join(f"tsuku-llm install --backend {each.name}" for each in parts)
+            error.hint = f"take one of the two builds: {ways}"
+            raise
+        except TrustError as error:
+            if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
+                store.drop_downloads(digests)  # signed like this: another download is refused, too
+            raise
+        finally:
+            self.session.user.progress.finish()
+
+    def _say(self, what: str, artifacts: Sequence[Artifact]) -> None:
+        for artifact in artifacts:
+            self.session.user.progress.stage(file_name(artifact.url), what)
+
+    def _fill(self, staging: Staging) -> None:
+        """Link what other versions have into the staged tree; download and unpack the rest."""
+        store, variant = self.store, self.candidate.variant
+        needed = waiting = archive.needed_artifacts(variant)
+        # What the tree will have of each archive: of a second build it is only a part.
+        kept = {each.sha256: each for each in archive.kept_artifacts(variant)}
+        # The archives of a second build are unpacked beside the tree, and join it at the end.
+        of_first = {each.sha256 for each in variant.parts[0].artifacts} if variant.parts else kept
+        # Reuse. ``linked`` are archives whose files other versions have; they need no download.
+        linked = reuse_files(store, staging, needed, kept, receipts=not self.repair)
+        aside: list[archive.Aside] = []
+        while waiting:
+            # First round: download what is not linked. Second round: download what was linked but
+            # has changed since it was installed.
+            found = {each.artifact.sha256 for each in linked}
+            missing = [artifact for artifact in waiting if artifact.sha256 not in found]
+            with self._download(missing) as arrivals:
+                # This hashes the linked files while other threads download.
+                right = verify_reused(store, staging, linked)
+                self._say("unpacking", missing)
+                # One archive after the other: they fill the same folder.
+                brought = [
+                    _unpack(
+                        arrival, artifact, staging, arrivals, joins=artifact.sha256 not in of_first
+                    )
+                    for artifact, arrival in zip(missing, arrivals, strict=True)
+                ]
+            # Here every archive is verified as a whole.
+            brought += [
+                archive.Aside(each.artifact, each.folder, right[each.artifact.sha256])
+                for each in linked
+                if each.artifact.sha256 in right
+            ]
+            aside += [each for each in brought if each.folder != staging.tree]
+            listed = (each.items for each in brought if each.folder == staging.tree)
+            self._contents |= {item.path: item for item in chain(*listed)}
+            self._sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
+            # Archives whose linked files were wrong; without any, the loop ends.
+            wrong = found - right.keys()
+            waiting = tuple(each for each in needed if each.sha256 in wrong)
+            linked = ()
+        self._unlisted = {
+            each.artifact.sha256: each.items for each in aside if each.artifact.files is None
+        }
+        # Archives without a signed list of files were unpacked aside. Now that all of them are
+        # there, move their files into the tree.
+        if loose := [each for each in aside if each.artifact.sha256 in of_first]:
+            self._server, placed = archive.place(loose, staging.tree, self._server, self._contents)
+            self._contents |= {item.path: item for item in placed}
+        if joining := [each for each in aside if each.artifact.sha256 not in of_first]:
+            parts = [kept[each.artifact.sha256] for each in joining]
+            if all(part.files is not None for part in parts):
+                joined = archive.join_listed(joining, parts, staging.tree)
+            else:
+                second = variant.parts[1]
+                plugin = facts_of(second.backend).plugin
+                joined = archive.join(
+                    joining, staging.tree, self._server, second.server, self._contents, plugin
+                )
+            self._contents |= {item.path: item for item in joined}
+        if aside:
+            # What is left are empty folders, duplicates, and what a second build does not add.
+            drop_tree(staging.unpacked)
+
+    @contextmanager
+    def _download(self, artifacts: Sequence[Artifact]) -> Iterator[list[fetch.VerifiedStream]]:
+        """Download archives in parallel for the block; each can be unpacked while it arrives.
+
+        Only verified bytes can be read. At the end of the block every archive is verified as a
+        whole.
+        """
+        if not artifacts:
+            yield []
+            return
+        session, partials = self.session, self.store.partials
+        space = Space(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
+        # Here it is known what is really downloaded: without what other versions have, or an
+        # earlier run left.
+        require_consent(session, self.choice, self.candidate, space.left)
+        # Check now: otherwise a full disk would show only at the end of a long download.
+        require_space(session.paths.data, space.needed, space.facts)
+        with (
+            network_for(session) as network,
+            fetch.delivered(artifacts, partials, network, session.user.progress) as arrivals,
+        ):
+            yield arrivals
+
+    def _gate(self, tree: Path) -> None:
+        """Start the staged server once, and keep the name of the device to pass to it.
+
+        Raises ``GateFailed`` if it does not run here, and ``UnsafeLocation`` if another user could
+        have replaced it.
+        """
+        check_path(tree)  # again, as unpacking takes time: never run another user's file
+        variant, gpu = self.candidate.variant, self.candidate.gpu
+        repository = self.choice.catalog.repository.name
+        again = reinstall_command(self.choice.release.release, variant.name, repository)
+        build = Build(tree, self._server, variant.backend, variant.arguments, again)
+        with build_caches(self.session, variant.backend) as caches:
+            report = gate(build, caches.environ, expected=gpu.name if gpu else None)
+        self._device = report.device
+
+    def _receipt(self) -> Receipt:
+        choice, release, variant = self.choice, self.choice.release, self.candidate.variant
+        contents = self._contents.values()
+        return Receipt(
+            id=self.id,
+            release=release.release,
+            sequence=choice.sequence,
+            version=release.version or release.release,
+            channel=choice.channel,
+            repository=choice.catalog.repository.name,
+            publisher=release.publisher,
+            variant=variant.name,
+            backend=variant.backend,
+            server=self._server,
+            arguments=variant.arguments,
+            device=self._device,
+            requested=choice.selection.requested,
+            detected=choice.selection.detected,
+            line=choice.line(self.candidate),
+            reasons=self.reasons,
+            hardware=hardware_facts(choice.hardware, variant),
+            artifacts=tuple(self._record(artifact) for artifact in variant.artifacts),
+            files=tuple(item for item in contents if isinstance(item, FileEntry)),
+            links=tuple(item for item in contents if isinstance(item, LinkEntry)),
+            installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            tsuku_llm=__version__,
+            unattested=release.unattested,
+            hidden_by=hiding(self.session.machine.environ),
+            parts=tuple(
+                PartRecord(part.name, part.backend, tuple(each.sha256 for each in part.artifacts))
+                for part in variant.parts
+            ),
+        )
+
+    def _record(self, artifact: Artifact) -> ArtifactRecord:
+        # An archive that was not downloaded has the size in the manifest, if any.
+        size = self._sizes.get(artifact.sha256) or artifact.size or 0
+        # The first archive is the build: no other release has it.
+        companion = artifact is not self.candidate.variant.artifacts[0]
+        items = self._unlisted.get(artifact.sha256, ()) if companion else ()
+        files = tuple(item for item in items if isinstance(item, FileEntry))
+        links = tuple(item for item in items if isinstance(item, LinkEntry))
+        return ArtifactRecord(artifact.url, artifact.sha256, size, files, links)
+
+
+_JOINING = "joining"
+"""The folder aside for a second build's archives with signed lists: no digest has this name."""
+
+
+def _unpack(
+    arrival: fetch.VerifiedStream,
+    artifact: Artifact,
+    staging: Staging,
+    arrivals: Sequence[fetch.VerifiedStream],
+    *,
+    joins: bool,
+) -> archive.Aside:
+    """Unpack one of the ``arrivals``: into the tree if its list of files is signed, else aside.
+
+    An archive that ``joins`` the tree of another build is always unpacked aside.
+    """
+    folder, wanted = staging.unpacked / _JOINING if joins else staging.tree, artifact
+    if artifact.files is None:
+        # The layout is not known: never let such an archive write into the tree.
+        folder = staging.unpacked / artifact.sha256
+        wanted = archive.as_it_is(artifact)
+    threads = 1
+    if not archive.in_order(artifact):
+        # A zip and a wheel have their list of members at the end: wait for it.
+        arrival.wait()
+        # While another archive still arrives, its connections need the processor, too.
+        threads = archive.THREADS if all(each.there for each in arrivals) else 1
+    budget = archive.Budget.of(artifact, arrival.size())
+    with arrival.file() as file:
+        items = archive.unpack(file, wanted, folder, budget, threads)
+    return archive.Aside(artifact, folder, items)
+
+
+def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[str, Any]:
+    """Return the machine as the receipt keeps it: conclusions without the evidence.
+
+    ``unusable`` marks each device of the variant's own interfaces that it has no code for: its
+    server lists that one, too, and ends when it computes there.
+    """
+    facts = asdict(hardware)
+    parts = (variant.parts or (variant,)) if variant else ()
+    apis = {facts_of(part.backend).api for part in parts}
+    usable = {gpu for part in parts for gpu in usable_gpus(part, hardware)}
+    for api, found in zip(facts["apis"], hardware.apis, strict=True):
+        del api["evidence"]
+        if found.name in apis:
+            for gpu, each in zip(api["gpus"], found.gpus, strict=True):
+                if each not in usable:
+                    gpu["unusable"] = True
+    plain: dict[str, Any] = parse_object(json.dumps(facts), ours=True)
+    return plain

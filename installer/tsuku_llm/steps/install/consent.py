@@ -1,0 +1,93 @@
+"""The user's consent to a download: what counts, the question, and the limit."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tsuku_llm import fetch
+from tsuku_llm.choose.selection import Candidate
+from tsuku_llm.ground.disk import require_space
+from tsuku_llm.ground.errors import Declined, StoreError, TooLarge
+from tsuku_llm.machine.backends import build_name
+from tsuku_llm.steps.choosing.choice import Choice, version_of
+from tsuku_llm.steps.install.reuse import Space, to_download
+from tsuku_llm.steps.session import Session
+
+
+def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> int | None:
+    """Return the bytes that an install would download; None if the manifest does not say.
+
+    What other versions have, or an earlier run left, is not counted.
+    """
+    # The version may be installed already: then nothing is downloaded.
+    with suppress(StoreError):
+        if session.reader.find(version_of(choice.release.release, candidate.variant)):
+            return 0
+    return _space(session, candidate).left
+
+
+def _space(session: Session, candidate: Candidate) -> Space:
+    missing = to_download(session.store, candidate.variant)
+    # Not ``store.partials``, which makes the folder: a question writes nothing.
+    partials = session.paths.data / "partials"
+    return Space(missing, [fetch.present(each, partials) for each in missing])
+
+
+def require_possible(session: Session, choice: Choice, candidate: Candidate) -> None:
+    """Refuse in a dry run what the install would refuse before its download.
+
+    Raises ``TooLarge``, ``NoSpace`` and ``StoreError``; a question is left to the install.
+    """
+    space = _space(session, candidate)
+    unasked = session._replace(agreed=True)
+    require_consent(unasked, choice, candidate, space.left)
+    require_space(session.paths.data, space.needed, space.facts)
+
+
+def cost(size: int | None) -> str:
+    """Say how large a download is."""
+    return "a download of unknown size" if size is None else f"a download of {_megabytes(size)}"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"  # noqa: PLR2004
+
+
+def require_consent(
+    session: Session, choice: Choice, candidate: Candidate, size: int | None
+) -> None:
+    """Let a download of this size go on: it is allowed, and the user agrees if it is large.
+
+    Nobody is asked without a terminal. Raises ``TooLarge`` and ``Declined``.
+    """
+    what = build_name(candidate.variant.backend, choice.release.release)
+    most, above = session.settings.max_download, session.settings.ask_above
+    if most is not None and (size is None or size > most):
+        raise TooLarge(
+            f"{what} is {cost(size)}, and llm.max_download allows {_megabytes(most)}",
+            hint="allow more: tsuku-llm config set llm.max_download SIZE; or choose a smaller "
+            "build: tsuku-llm explain",
+        )
+    if session.agreed or not session.user.can_ask or (size is not None and size <= above):
+        return
+    if not session.user.ask(f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?"):
+        raise Declined("nothing was changed")
+
+
+def require_consent_to_index(session: Session, choice: Choice, reason: str) -> Session:
+    """Ask before a build of the package index replaces upstream's; return the session after a yes.
+
+    Nobody is asked without a terminal. Raises ``Declined``.
+    """
+    release = choice.release
+    best = choice.selection.selected
+    size = left_to_download(session, choice, best)
+    if session.agreed or not session.user.can_ask:
+        return session
+    instead = build_name(best.variant.backend, release.release)
+    if not session.user.ask(
+        f"{reason}. Install {instead}, built by {release.publisher}, from the package index "
+        f"instead ({cost(size)})?"
+    ):
+        raise Declined("nothing was changed")
+    return session._replace(agreed=True)

@@ -1,0 +1,165 @@
+"""What an install takes from other versions instead of a download, and the disk space it needs.
+
+``Space`` is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tsuku_llm.archive import kept_artifacts, make_links, needed_artifacts
+from tsuku_llm.catalog.manifest import Artifact, Variant
+from tsuku_llm.ground.errors import CannotCombine
+from tsuku_llm.ground.tree_entry import TreeEntry
+from tsuku_llm.store.staging import Staging
+from tsuku_llm.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """An archive whose files were linked into ``folder``; ``known`` has the list of its files.
+
+    The release file lists them, or the receipt of a version that has the same archive.
+    """
+
+    artifact: Artifact
+    known: Artifact
+    folder: Path
+
+
+def _known(store: Store, artifact: Artifact, kept: Artifact) -> Artifact:
+    """Return an archive with its content, which a receipt may tell if no signed list does.
+
+    The archive's digest is signed, and the receipt was written when the archive was verified.
+    ``kept`` has what the tree will have of it.
+    """
+    if artifact.files is None and (found := store.contents_of(artifact.sha256)):
+        return replace(artifact, files=found.files, links=found.links)
+    return kept
+
+
+def reuse_files(
+    store: Store,
+    staging: Staging,
+    artifacts: Iterable[Artifact],
+    kept: Mapping[str, Artifact],
+    *,
+    receipts: bool,
+) -> tuple[Reused, ...]:
+    """Link files of other versions in place of downloads; return the archives that need none.
+
+    An archive is replaced if its files are known with sizes and digests, and every one of them is
+    installed. Files of one that the release file does not list go where it would be unpacked. The
+    linked files must still be verified. ``kept`` has what the tree will have of each archive.
+    Without ``receipts`` only signed lists of files count.
+    """
+    found: list[Reused] = []
+    for artifact in artifacts:
+        of_tree = kept[artifact.sha256]
+        known = _known(store, artifact, of_tree) if receipts else of_tree
+        aside = artifact.files is None
+        folder = staging.unpacked / artifact.sha256 if aside else staging.tree
+        if store.supply(folder, known.files or ()):
+            found.append(Reused(artifact, known, folder))
+    return tuple(found)
+
+
+def verify_reused(
+    store: Store, staging: Staging, linked: Iterable[Reused]
+) -> dict[str, tuple[TreeEntry, ...]]:
+    """Hash the files linked for each archive; return the right contents by the archive's digest.
+
+    For these archives this also makes the listed links. If one file differs, the archive is left
+    out and its files are removed: it must be downloaded. Raises ``UnsafeArchive`` for links that
+    unpacking would refuse.
+    """
+    found: dict[str, tuple[TreeEntry, ...]] = {}
+    for each in linked:
+        files = each.known.files or ()
+        if store.confirm(staging, each.folder, files):
+            store.withdraw(each.folder, files)
+        else:
+            found[each.artifact.sha256] = (*files, *make_links(each.known, each.folder))
+    return found
+
+
+def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
+    """Return the archives that an install would download, as far as the receipts tell."""
+    needed = variant.artifacts
+    kept: dict[str, Artifact] = {}
+    with suppress(CannotCombine):  # the install says so
+        needed = needed_artifacts(variant)
+        kept = {each.sha256: each for each in kept_artifacts(variant)}
+    return tuple(
+        each
+        for each in needed
+        if not store.can_supply(_known(store, each, kept.get(each.sha256, each)).files or ())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Bytes that the artifacts of an install take, as far as the manifest says.
+
+    ``present`` has for each artifact the bytes that an earlier run left on the disk.
+    """
+
+    artifacts: Sequence[Artifact]
+    present: Sequence[int]
+
+    @property
+    def packed(self) -> int:
+        """The size of the archives, as far as it is published."""
+        return sum(artifact.size or 0 for artifact in self.artifacts)
+
+    @property
+    def missing(self) -> int:
+        """The part of the archives that must still be downloaded."""
+        pairs = zip(self.artifacts, self.present, strict=True)
+        return sum(max(0, (artifact.size or 0) - present) for artifact, present in pairs)
+
+    @property
+    def left(self) -> int | None:
+        """The same, None if the manifest does not have every size."""
+        sized = all(artifact.size is not None for artifact in self.artifacts)
+        return self.missing if sized else None
+
+    @property
+    def unpacked(self) -> int:
+        """The size of the files in the archives; without a list, the size of the archive."""
+        return sum(
+            (artifact.size or 0)
+            if artifact.files is None
+            else sum(file.size for file in artifact.files)
+            for artifact in self.artifacts
+        )
+
+    @property
+    def needed(self) -> int:
+        """The bytes that must be free at least.
+
+        A rename installs the unpacked files: it takes no space.
+        """
+        return self.missing + self.unpacked
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The figures in words for people; what is unknown is called unknown."""
+        sized = all(artifact.size is not None for artifact in self.artifacts)
+        listed = all(artifact.files is not None for artifact in self.artifacts)
+        missing, packed = _figure(self.missing, exact=sized), _figure(self.packed, exact=sized)
+        return (
+            f"download: {missing} (the archives: {packed})",
+            f"unpacking: {_figure(self.unpacked, exact=listed)}",
+            "installing: nothing more, as what was unpacked is renamed",
+        )
+
+
+def _figure(count: int, *, exact: bool) -> str:
+    shown = f"{count / 1e6:.1f} MB"
+    if exact:
+        return shown
+    return f"at least {shown}, the exact size is unknown" if count else "unknown"

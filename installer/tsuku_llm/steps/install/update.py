@@ -1,0 +1,262 @@
+"""The update to a newer release; it never goes back to an older one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.choose.combinations import variant_named
+from tsuku_llm.choose.selection import Candidate, Request, Selection, platform_of, select
+from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
+from tsuku_llm.steps.choosing.choice import (
+    Choice,
+    choose,
+    refuse_revoked,
+    repository_flag,
+    require_lasting,
+    tell_temporary,
+    way_out,
+)
+from tsuku_llm.steps.choosing.revocation import revoked, signed_status
+from tsuku_llm.steps.choosing.staying import RELEASE, staying
+from tsuku_llm.steps.choosing.temporary import Withheld, over, told_over, withheld
+from tsuku_llm.steps.install.consent import left_to_download
+from tsuku_llm.steps.install.install import (
+    InstallReport,
+    better_than,
+    install_choice,
+    is_about,
+    known_failures,
+    passed_over,
+)
+from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.metadata.update_notice import Offer, keep_offer
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class FitChange:
+    """A variant that fits this machine in only one of two releases.
+
+    ``fits`` is about the later release. ``reason`` says why the variant did not fit before, or does
+    not fit now.
+    """
+
+    variant: str
+    fits: bool
+    reason: str
+
+
+def fit_changes(before: Selection, after: Selection) -> tuple[FitChange, ...]:
+    """Return what the later release gains, best first, and then what it loses."""
+    gained = (
+        FitChange(name, fits=True, reason=_why_not(before, name))
+        for name in _fitting(after)
+        if name not in _fitting(before)
+    )
+    lost = (
+        FitChange(name, fits=False, reason=_why_not(after, name))
+        for name in _fitting(before)
+        if name not in _fitting(after)
+    )
+    return (*gained, *lost)
+
+
+def _fitting(selection: Selection) -> tuple[str, ...]:
+    return tuple(candidate.variant.name for candidate in selection.compatible)
+
+
+def _why_not(selection: Selection, name: str) -> str:
+    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
+    return reasons.get(name, "there is no such variant")
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateReport:
+    """What an update would change.
+
+    ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
+    never offered, unless ``llm.release`` names it for an unattended update. ``revocation`` is about
+    the installed release. ``download`` is in bytes, without what an earlier run left; None if the
+    manifest does not say. ``changes`` are the variants that fit in only one of the two releases.
+    ``better`` is the variant of the installed release that would be chosen now, if that is another
+    one, and ``over`` the temporary states that kept the last install from it.
+    """
+
+    installed: Installed
+    choice: Choice
+    newer: bool
+    revocation: Revocation | None
+    download: int | None
+    changes: tuple[FitChange, ...]
+    better: Candidate | None = None
+    over: tuple[Withheld, ...] = ()
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The candidate that the update would install; None if it would install nothing."""
+        if self.newer:
+            return next(iter(self.choice.selection.compatible), None)
+        return self.better if self.over else None
+
+    @property
+    def replaced(self) -> str | None:
+        """The reason why another variant would replace the installed one; None if it stays."""
+        candidate, name = self.candidate, self.installed.receipt.variant
+        if candidate is None or candidate.variant.name == name:
+            return None
+        if self.over:
+            return told_over(name, self.over)
+        missing = f"{self.choice.release.release} has no such variant"
+        if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
+            missing = "llm.combine is off, or this machine has no card of another maker any more"
+        return passed_over(self.choice, candidate, {}).get(name, missing)
+
+    @property
+    def way_back(self) -> str | None:
+        """How to leave a revoked release without a newer one; an update never goes back."""
+        if not self.revocation or self.newer:
+            return None
+        choice = self.choice
+        # A setting keeps the user here, so the way out may also be a newer release.
+        if choice.kept_by or choice.young:
+            return way_out(choice.catalog, [choice.channel])
+        where = repository_flag(choice.catalog)
+        return f"go back: tsuku-llm install --release {choice.release.release}{where}"
+
+
+def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
+    """Fetch the repository's metadata and compare its newest release with the installed one.
+
+    Repository, channel and backend are those of the active version, unless the user names others.
+    With ``llm.release`` or ``llm.hold`` that release counts as the newest. With ``exact`` the one
+    that ``llm.release`` names is offered also if it is older.
+    The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
+    ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.
+    """
+    active = session.reader.active()
+    if active is None:
+        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+    settings = session.settings
+    if active.receipt.unsigned is not None:
+        return _left_alone(session, active)
+    session = session.with_settings(
+        repository=settings.repository or active.receipt.repository,
+        channel=settings.channel or active.receipt.channel,
+        backend=settings.backend if "backend" in settings.chosen else active.receipt.requested,
+    )
+    session = staying(session)
+    choice = choose(session, catalog=refresh(session))
+    newer = choice.sequence > active.receipt.sequence or (
+        exact and choice.kept_by == RELEASE and not is_about(choice, active)
+    )
+    states = withheld(active.receipt, session.settings.backend)
+    better = None if newer else better_than(session, choice, active)
+    report = UpdateReport(
+        active,
+        choice,
+        newer=newer,
+        revocation=signed_status(session, verify=True).revocation(active.receipt),
+        download=None,
+        changes=_changes(choice, active.receipt),
+        better=better,
+        over=over(states, choice.hardware, session.machine.environ) if better else (),
+    )
+    candidate = report.candidate
+    report = replace(
+        report, download=left_to_download(session, choice, candidate) if candidate else 0
+    )
+    # For the next start: only an update that fits this machine is worth a note.
+    reason = None
+    if candidate and not newer:
+        reason = f"{report.replaced}; {candidate.variant.name} fits now"
+    offer = Offer(choice.release.release, choice.release.version, reason)
+    keep_offer(session, active.id, offer if candidate else None)
+    return report
+
+
+def _left_alone(session: Session, active: Installed) -> UpdateReport:
+    """Report that no update replaces a build of the user's own; this asks no host."""
+    session.user.note(
+        f"{active.id} is a build of your own, from {active.receipt.unsigned}: update leaves it "
+        "alone; for a signed one: tsuku-llm install"
+    )
+    keep_offer(session, active.id, None)
+    if session.settings.backend == active.receipt.variant:
+        # Its own name, which no release has.
+        session = session.with_settings(backend="auto")
+    choice = choose(session)
+    revocation = signed_status(session, verify=True).revocation(active.receipt)
+    return UpdateReport(active, choice, newer=False, revocation=revocation, download=0, changes=())
+
+
+@dataclass(frozen=True, slots=True)
+class UpToDate:
+    """The result of an update that changes nothing: what is active.
+
+    ``candidate`` is the active variant on this machine now. It is None if the variant does not fit
+    any more, because of ``obstacle``, or if the release is not the newest one that fits.
+    ``passed_over`` says of each other variant why it is not in use.
+    """
+
+    report: UpdateReport
+    candidate: Candidate | None
+    passed_over: Mapping[str, str]
+    obstacle: str | None
+
+
+def update(session: Session) -> InstallReport | UpToDate:
+    """Install the newest release of the channel if it is newer; the old version stays installed.
+
+    If the installed release is the newest one, but was installed in a temporary state that is over,
+    this installs the variant that fits better now.
+
+    Raises ``SelectionError`` if the update would move a server from the GPU to the processor
+    because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
+    if the installed release was revoked and there is nothing newer. Unless a ``SelectionError``
+    comes first, this removes what a crash left.
+    """
+    return apply_update(session, check_update(session))
+
+
+def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpToDate:
+    """Make the update that ``check_update`` has found, as ``update`` does."""
+    choice, active = report.choice, report.installed
+    if report.newer or (report.over and not report.revocation):
+        # The setting may name a revoked release.
+        refuse_revoked(session, choice)
+        if report.newer:
+            require_lasting(session, choice, active)
+        tell_temporary(session, choice)
+        if report.replaced:
+            session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
+        return install_choice(session, choice)
+    session.store.sweep()
+    session.store.drop_downloads(active.receipt.digests)
+    if report.revocation and report.way_back:
+        raise revoked(active.receipt.release, report.revocation, report.way_back)
+    tell_temporary(session, choice)
+    if not is_about(choice, active):
+        # The newest release that fits is older than the active one: their variants differ.
+        return UpToDate(report, None, active.receipt.reasons, None)
+    own = choice.selection.candidate(active.receipt.variant)
+    failed = known_failures(session.reader, choice, session.machine.environ)
+    reasons = passed_over(choice, own, failed)
+    return UpToDate(report, own, reasons, reasons.pop(active.receipt.variant, None))
+
+
+def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
+    """Return what fits on this machine before and after, for all backends."""
+    # The installed release may be gone from the metadata: then there is nothing to compare.
+    with suppress(UnknownRequest, TrustError, StoreError):
+        before = choice.catalog.read(choice.catalog.entry(receipt.release))
+        anything = Request()
+        return fit_changes(
+            select(before, choice.hardware, anything),
+            select(choice.release, choice.hardware, anything),
+        )
+    return ()

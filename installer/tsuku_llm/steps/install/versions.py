@@ -1,0 +1,140 @@
+"""The installed versions: a list of them, and the versions that a name means. This only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tsuku_llm.ground.errors import CorruptStore, NotInstalled, StoreError, UsageError, did_you_mean
+from tsuku_llm.steps.choosing import revocation
+from tsuku_llm.steps.choosing.revocation import ReleaseStatus
+from tsuku_llm.steps.choosing.temporary import withheld
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.legacy import LegacyAddon, find_legacy
+from tsuku_llm.store.reader import StoreReader
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.updates import RolledBack, read_marks
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The content of the store.
+
+    ``previous`` is the version that ``rollback`` goes back to. ``told`` holds what is known of each
+    version, by id: that it was revoked, or that no channel offers it any more. ``damaged`` maps the
+    names of unusable versions to the reason. ``unusable`` says why nothing is active although
+    something should be. ``foreign`` are files that this program did not make: it never removes
+    them. ``withheld`` are the states that kept a GPU from a version's choice then, by its id.
+    ``rolled_back`` are the releases that failed here.
+    """
+
+    versions: tuple[Installed, ...]
+    active: Installed | None
+    previous: Installed | None
+    damaged: Mapping[str, CorruptStore]
+    unusable: CorruptStore | None
+    legacy: tuple[LegacyAddon, ...]
+    foreign: tuple[Path, ...]
+    told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
+    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rolled_back: tuple[RolledBack, ...] = ()
+
+
+def inventory(session: Session) -> Inventory:
+    """Return everything that is installed; what cannot be read is listed and not an error.
+
+    What is known of revocations was noted before: a list verifies nothing.
+    """
+    reader = session.reader
+    versions = reader.installed()
+    known = revocation.signed_status(session, verify=False) if versions else None
+    unusable: CorruptStore | None = None
+    try:
+        active = reader.active()
+    except CorruptStore as error:
+        active, unusable = None, error
+    return Inventory(
+        versions=versions,
+        active=active,
+        previous=readable(reader.previous),
+        damaged=reader.damaged(),
+        unusable=unusable,
+        legacy=find_legacy(session.paths.home) if session.paths.home else (),
+        told={each.id: known.of(each.receipt) for each in versions} if known else {},
+        foreign=reader.foreign(),
+        withheld={
+            each.id: tuple(state.text for state in states)
+            for each in versions
+            if (states := withheld(each.receipt, "auto"))
+        },
+        rolled_back=_marks(session),
+    )
+
+
+def _marks(session: Session) -> tuple[RolledBack, ...]:
+    try:
+        return read_marks(session.paths.data)
+    except StoreError as error:
+        session.user.note(f"warning: {error.message}; {error.hint}")
+        return ()
+
+
+def readable(look: Callable[[], Installed | None]) -> Installed | None:
+    """Return what ``reader.active`` or ``reader.previous`` finds; None if that is damaged."""
+    with suppress(CorruptStore):
+        return look()
+    return None
+
+
+def is_active(reader: StoreReader, version: str) -> bool:
+    """Return whether a version is the active one; False if the pointer cannot be read."""
+    active = readable(reader.active)
+    return active is not None and active.id == version
+
+
+def resolve(reader: StoreReader, names: Iterable[str]) -> list[str]:
+    """Return the ids of the versions that these names mean, each once.
+
+    A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
+    facts list what is installed.
+    """
+    named = {version.id: _names(version) for version in reader.installed()}
+    named |= {version: {version} for version in reader.damaged()}
+    return list(dict.fromkeys(_resolved(name, named) for name in names))
+
+
+def all_ids(reader: StoreReader) -> list[str]:
+    """Return the ids of all versions, damaged ones included."""
+    return [*(version.id for version in reader.installed()), *reader.damaged()]
+
+
+def found(reader: StoreReader, version: str) -> Installed:
+    """Return the version of a resolved id. Raises ``CorruptStore`` if it is damaged."""
+    installed = reader.find(version)
+    if installed is None:
+        raise reader.damaged().get(version) or NotInstalled(f"{version} no longer exists")
+    return installed
+
+
+def _names(version: Installed) -> set[str]:
+    receipt = version.receipt
+    return {version.id, receipt.release, receipt.version, f"v{receipt.version}", receipt.variant}
+
+
+def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
+    ids = [version for version, names in named.items() if name in names]
+    if len(ids) == 1:
+        return ids[0]
+    facts = tuple(f"installed: {version}" for version in named)
+    if not ids:
+        known = (text for names in named.values() for text in names)
+        otherwise = "see: tsuku-llm list" if named else "run: tsuku-llm install"
+        hint = did_you_mean(name, known, otherwise)
+        raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
+    raise UsageError(
+        f"{name} names {len(ids)} installed versions",
+        facts=tuple(f"installed: {version}" for version in ids),
+        hint="name one by its id",
+    )

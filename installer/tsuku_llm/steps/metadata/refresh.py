@@ -1,0 +1,340 @@
+"""The download of a repository's newest signed metadata, by itself and before an install.
+
+A publisher may have revoked a release since the known metadata was signed. So ``install`` and
+``bench`` ask the repository first, for a few seconds at most. Without an answer they print how old
+the known metadata is, and use it. ``update`` fails without an answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from datetime import datetime, timedelta
+
+from tsuku_llm import fetch, trust
+from tsuku_llm.catalog import loading, metadata_status, refreshing
+from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.metadata_status import Freshness
+from tsuku_llm.catalog.repositories import (
+    OFFICIAL,
+    OFFICIAL_PACKAGE,
+    OFFICIAL_URL,
+    Repository,
+)
+from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, scheme_of, shown
+from tsuku_llm.ground.errors import (
+    BodyError,
+    DownloadError,
+    HostUnreachable,
+    HttpStatusError,
+    MetadataError,
+    PackageIndexError,
+    ProxyError,
+    StaleMetadata,
+    StoreError,
+    TlsError,
+    TrustError,
+    TsukuError,
+    UsageError,
+)
+from tsuku_llm.steps.choosing.choice import load_catalog
+from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
+from tsuku_llm.steps.metadata.places import download_from
+from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, repository_of, way_to_undo
+
+PATIENCE = 5.0
+"""Seconds that an install waits for newer metadata: for the lock and all files together."""
+
+_GLANCE = 2.0
+"""Seconds in which places that are not needed may say that they have newer metadata."""
+
+RECENT = timedelta(days=1)
+"""With the policy ``auto``, ask only if the signature and the last answer are older than this."""
+
+
+def refresh(session: Session, *, patience: float | None = None) -> Catalog:
+    """Download and verify the newest metadata of the session's repository, under a lock.
+
+    The places of the repository are asked in their order, and the newest valid answer counts.
+    Everything has to arrive within ``Limits.metadata`` seconds, from all places together and
+    including retries, redirects and other addresses. ``patience`` is a shorter limit in seconds,
+    for the lock as well. Raises ``DownloadError`` if the metadata cannot be downloaded,
+    ``MetadataError`` if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot
+    be right. After an error the metadata trusted before still counts.
+    """
+    repository = repository_of(session)
+    store, seconds = session.store, fetch.Limits().metadata
+    if patience is not None:
+        seconds = min(seconds, patience)
+        timeout = min(patience, session.settings.lock_timeout)
+        store = session.with_settings(lock_timeout=timeout).store
+    note_others(session, but=repository.name)
+    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+        # Two processes must not write the copies of one repository at the same time. A short
+        # patience covers the wait for the lock; without one, the network has all its time.
+        began = network.clock()
+        with store.lock(f"metadata-{repository.name}") as locked:
+            deadline = (network.clock() if patience is None else began) + seconds
+            found = _newest_valid(session, repository, network, deadline, alone=locked)
+        note_metadata_status(session, found.metadata_status())
+    found.freshness.require_clock(session.machine.now)
+    channel = session.settings.channel or DEFAULT_CHANNEL
+    for line in refreshing.require_channel(found, channel, session.machine.now):
+        session.user.note(line)
+    with suppress(StoreError):  # a missing note only makes the next install ask again
+        metadata_status.note_refresh(session.paths.data, repository.name, session.machine.now)
+    return found
+
+
+def _newest_valid(
+    session: Session,
+    repository: Repository,
+    network: fetch.Network,
+    deadline: float,
+    *,
+    alone: bool,
+) -> Catalog:
+    """Ask the places of a repository in their order, and take the newest valid answer.
+
+    A place that does not answer, or whose answer is refused, does not stop the others; a note says
+    why it was passed over. The places after the first valid answer are only asked whether they have
+    anything newer. Raises the error of the only place, or one error that lists them all.
+    """
+    failed: list[tuple[str, DownloadError | TrustError]] = []
+    for number, place in enumerate(repository.places):
+        # An equal share of what is left: a place that sends nothing must not use up the time of
+        # those after it, and one that fails at once leaves its share to them.
+        now = network.clock()
+        until = now + (deadline - now) / (len(repository.places) - number)
+        there = repository.at(place)
+        try:
+            download = download_from(session, there, network, until)
+            found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+        except (DownloadError, TrustError) as error:
+            failed.append((place, error))
+            continue
+        for passed_over, reason in failed:
+            told = "; ".join((reason.message, *reason.facts))
+            warning = "warning: " if isinstance(reason, TrustError) else ""
+            session.user.note(f"{warning}{shown(passed_over)} was passed over: {told}")
+        later = repository.places[number + 1 :]
+        for newer in _newer_places(session, repository, later, network, deadline, found):
+            there = repository.at(newer)
+            try:
+                download = download_from(session, there, network, deadline)
+                found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+            except (DownloadError, TrustError) as error:
+                told = "; ".join((error.message, *error.facts))
+                session.user.note(f"warning: {shown(newer)} was passed over: {told}")
+            else:
+                session.user.note(
+                    f"warning: {shown(place)} has older metadata than {shown(newer)}: it may be an "
+                    "outdated mirror, or hold newer metadata back"
+                )
+                place = newer  # noqa: PLW2901 - the next one is compared with this one
+        return found
+    if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
+        _require_clock(session, repository)
+    raise _explained(session, repository, failed)
+
+
+def _newer_places(  # noqa: PLR0913, PLR0917
+    session: Session,
+    repository: Repository,
+    places: tuple[str, ...],
+    network: fetch.Network,
+    deadline: float,
+    known: Catalog,
+) -> list[str]:
+    """Return those of the places that say that they have newer metadata than the known one.
+
+    All are asked at once, for a short time: one that does not answer tells nothing. What they say
+    is not verified, so it only decides who is asked for all files.
+    """
+    until = min(deadline, network.clock() + _GLANCE)
+    # pip runs in one folder for a repository: one package at a time.
+    one_package = threading.Lock()
+    root, timestamp = known.trusted.roles["root"].version, known.trusted.versions["timestamp"]
+
+    def has_newer(place: str) -> bool:
+        there = repository.at(place)
+        try:
+            with one_package if scheme_of(place) == PACKAGE_SCHEME else nullcontext():
+                download = download_from(session, there, network, until)
+            # A new root may begin the other versions again, after stolen keys.
+            with suppress(HttpStatusError):
+                download(f"{there.url}metadata/{root + 1}.root.json", LARGEST_FILE)
+                return True
+            data = download(f"{there.url}{TIMESTAMP}", LARGEST_FILE)
+            return trust.check_metadata(data).state.version > timestamp
+        except (DownloadError, TrustError):
+            return False
+
+    if not places:
+        return []
+    with ThreadPoolExecutor(len(places)) as pool:
+        answers = list(pool.map(has_newer, places))
+    return [place for place, newer in zip(places, answers, strict=True) if newer]
+
+
+def _explained(
+    session: Session,
+    repository: Repository,
+    failed: list[tuple[str, DownloadError | TrustError]],
+) -> DownloadError | TrustError:
+    """Return the error to raise where no place gave a valid answer, with a hint that helps here.
+
+    Of several errors it is the first refused answer, or else the first failed download; its facts
+    are then the reasons of all places.
+    """
+    errors = [error for _, error in failed]
+    error = next((each for each in errors if isinstance(each, TrustError)), errors[0])
+    # What a download says of llm.mirror may send the user round in circles.
+    if isinstance(error, HostUnreachable | HttpStatusError | BodyError):
+        # A folder does not come back by itself, as a host may.
+        folders = [place for place, _ in failed if scheme_of(place) == "file"]
+        way = "try again later, or from another network"
+        if len(folders) == len(failed):
+            listed = " and in ".join(map(shown, folders))
+            way = f"check that the whole repository lies in {listed}"
+        error.hint = f"{way}; {_elsewhere(session, repository)}"
+    elif isinstance(error, ProxyError | PackageIndexError):
+        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
+    if len(failed) > 1:
+        error.facts = tuple(
+            f"{shown(place)}: {'; '.join((each.message, *each.facts))}" for place, each in failed
+        )
+        error.message = f"none of the {len(failed)} places of {repository.name} gave valid metadata"
+    return error
+
+
+def _elsewhere(session: Session, repository: Repository) -> str:
+    """Say what else brings newer metadata.
+
+    The official metadata is also in the package. So where only a package index can be reached, a
+    newer package brings it.
+    """
+    name = repository.name
+    if name == OFFICIAL:
+        if session.settings.repository_url:
+            undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
+            other = f"or ask the publisher's own address: {undo}"
+        elif session.settings.mirror:
+            # Nothing else is asked. An operator made the mirror, and can repair it.
+            undo = way_to_undo(session, "llm.mirror", "unset llm.mirror")
+            other = f"or ask the publisher's own hosts: {undo}"
+            return f"the mirror's operator can repair it: tsuku-llm mirror DIR; {other}"
+        else:
+            # With the package, updates work where only pip does.
+            places = f"{OFFICIAL_URL},{OFFICIAL_PACKAGE}"
+            other = f"or name more places: tsuku-llm config set llm.repository_url {places}"
+        return f"or take what comes with a newer tsuku-llm: tsuku-llm self-update; {other}"
+    return (
+        f"or, if it has moved: tsuku-llm repository remove {name}, and then "
+        f"tsuku-llm repository add {name} URL --root FILE"
+    )
+
+
+def _require_clock(session: Session, repository: Repository) -> None:
+    """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
+    try:
+        known = loading.load(repository, session.paths.data)
+    except (TrustError, StoreError):
+        return
+    known.freshness.require_clock(session.machine.now)
+
+
+def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIENCE) -> Catalog:
+    """Load the catalog to install from; first ask the repository for a newer one if that is due.
+
+    Expired metadata leads to a note, or to an error if fresh metadata is required. Without ``ask``
+    this only reads the disk.
+
+    Raises ``UsageError`` for ``offline`` together with ``require_fresh``. With ``require_fresh``
+    also raises ``StaleMetadata`` if the repository does not answer, ``ClockBehind``, ``TrustError``
+    for an answer that cannot be trusted, and ``StoreError``. If this machine has no valid metadata
+    yet, raises the errors of ``refresh``.
+    """
+    catalog = _asked(session, patience) if ask else load_catalog(session)
+    freshness = catalog.freshness_in(session.settings.channel)
+    if session.settings.require_fresh:
+        freshness.require(session.machine.now)
+    if warning := freshness.warning(session.machine.now):
+        session.user.note(warning)
+    return catalog
+
+
+def _asked(session: Session, patience: float) -> Catalog:
+    if session.offline and session.settings.require_fresh:
+        raise UsageError(
+            "--offline uses no network, but fresh metadata is required",
+            hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
+        )
+    try:
+        known = load_catalog(session)
+    except MetadataError:
+        if session.offline or session.settings.refresh == "never":
+            raise
+        return refresh(session)  # with its full time limit: nothing else can be used
+    if session.settings.require_fresh:
+        return _required(session, known.freshness)
+    refreshed = metadata_status.refreshed(session.paths.data, known.repository.name)
+    if session.offline or not is_due(
+        session.settings.refresh, known.freshness, refreshed, session.machine.now
+    ):
+        return known
+    try:
+        # There is metadata to go on with: a host that is slow or down must not stop an install.
+        return refresh(session, patience=patience)
+    except (DownloadError, TrustError, StoreError) as error:
+        moved = _elsewhere(session, known.repository)
+        session.user.note(_told(error, known.freshness, session.machine.now, moved))
+        return known
+
+
+def is_due(policy: str, known: Freshness, refreshed: datetime | None, now: datetime) -> bool:
+    """Return whether to ask for newer metadata. Pure.
+
+    ``refreshed`` is when the repository last gave a valid answer. A failed attempt does not count:
+    otherwise an attacker who blocks the network could make old metadata look fresh. A date in the
+    future comes from a wrong clock, and does not count either.
+    """
+    if policy != "auto":
+        return policy == "always"
+    dates = [date for date in (known.signed, refreshed) if date is not None]
+    recent = any(timedelta(0) <= now - date < RECENT for date in dates)
+    return known.expired(now) or not recent
+
+
+def _required(session: Session, known: Freshness) -> Catalog:
+    """Refresh with the full time limit. Raises ``StaleMetadata`` without an answer."""
+    try:
+        return refresh(session)
+    except DownloadError as error:
+        raise StaleMetadata(
+            f"fresh metadata of {known.repository} is required, but could not be fetched",
+            facts=(
+                error.message,
+                *error.facts,
+                f"the metadata here: {known.age(session.machine.now)}",
+            ),
+            hint=error.hint,
+        ) from error
+
+
+def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str:
+    """Say why there is only the known metadata, how old it is, and how to get newer one.
+
+    ``moved`` says what to do if the repository has moved.
+    """
+    reason = "; ".join((error.message, *error.facts))
+    going_on = f"using the metadata {known.age(now)}"
+    if isinstance(error, TrustError):
+        return f"warning: {reason}; it is not used; {going_on}"
+    return (
+        f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
+        "a newer release or a revocation may be missing; "
+        f"to fetch it: tsuku-llm repository refresh {known.repository}; {moved}"
+    )

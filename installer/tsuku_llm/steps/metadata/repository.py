@@ -1,0 +1,178 @@
+"""Repositories besides the official one, of a company or a developer, each with a root of trust."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from tsuku_llm import trust
+from tsuku_llm.catalog import loading
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.metadata_status import Freshness
+from tsuku_llm.catalog.repositories import (
+    Repository,
+    add_repository,
+    remove_repository,
+)
+from tsuku_llm.catalog.repositories import repositories as configured_repositories
+from tsuku_llm.ground.errors import (
+    DigestMismatch,
+    DownloadError,
+    MetadataError,
+    TrustError,
+    UsageError,
+)
+from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.session import Session
+
+_ROOT_LIMIT = 512_000
+"""Bytes of a root of trust that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryState:
+    """A repository, and the metadata of it that counts on this machine.
+
+    ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
+    in words, with its age. ``fingerprint`` is that of its root of trust.
+    """
+
+    repository: Repository
+    source: str | None
+    freshness: Freshness | None
+    state: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class RootOfTrust:
+    """The content of a root of trust; ``fingerprint`` is the SHA-256 of its file.
+
+    ``roles`` maps each role to the number of signatures that it needs, and the ids of its keys.
+    """
+
+    fingerprint: str
+    version: int
+    roles: Mapping[str, tuple[int, tuple[str, ...]]]
+
+
+def root_of(repository: Repository) -> RootOfTrust:
+    """Describe the root that a repository is verified with. Raises ``MetadataError``."""
+    root = trust.check_root(repository.root)
+    roles = {
+        name: (root.roles[name].threshold, tuple(root.roles[name].keyids)) for name in trust.ROLES
+    }
+    return RootOfTrust(fingerprint_of(repository.root), root.version, roles)
+
+
+def fingerprint_of(root: bytes) -> str:
+    """Return the SHA-256 of a root's file, which its owner can publish in another way."""
+    return sha256(root).hexdigest()
+
+
+def add(  # noqa: PLR0913 - all of it describes one repository
+    session: Session,
+    name: str,
+    url: str,
+    root: Path,
+    *,
+    fingerprint: str | None = None,
+    others: Sequence[str] = (),
+) -> Repository:
+    """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
+
+    ``others`` are further places with the same files. ``fingerprint`` is the SHA-256 that the file
+    of the root must have; blanks and colons in it are ignored. A
+    repository that cannot be reached now is kept, with a note. A repository whose metadata does not
+    verify is not kept.
+
+    Raises ``UsageError`` for a file that cannot be read and for a name or URL that cannot be used.
+    Raises ``DigestMismatch`` for another fingerprint. Raises ``MetadataError`` for a root with weak
+    keys and for metadata that the root did not sign.
+    """
+    try:
+        data = read_beginning(root, _ROOT_LIMIT + 1)
+    except OSError as error:
+        raise UsageError(
+            f"the root of trust {root} cannot be read",
+            facts=(error.strerror or str(error),),
+            hint="ask the owner of the repository for its root.json",
+        ) from error
+    # Compare before the file is parsed or stored.
+    if fingerprint is not None:
+        _require_fingerprint(data, fingerprint)
+    session.store.adopt()
+    repository = add_repository(session.paths.data, name, url, data, others)
+    # Say so if one stolen key is enough to name an archive. The owner may want it so.
+    roles = trust.check_root(data).roles
+    alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
+    if alone:
+        session.user.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
+    try:
+        fetch_metadata(session, name)
+    except DownloadError as error:
+        told = "; ".join((error.message, *error.facts)) if others else error.message
+        session.user.note(f"its metadata could not be fetched yet: {told}")
+    except TrustError as error:
+        remove_repository(session.paths.data, name)
+        # No hint may send the user to a repository that is not here. The root or the URL is wrong,
+        # or the owner signed metadata with a mistake. Expired metadata, a wrong clock and a newer
+        # format have hints of their own.
+        if type(error) in (MetadataError, DigestMismatch):
+            error.hint = (
+                "nothing was added: ask the owner of the repository, who can compare root and URL "
+                "and correct the metadata"
+            )
+        else:
+            error.facts += ("nothing was added",)
+        raise
+    return repository
+
+
+def _require_fingerprint(root: bytes, wanted: str) -> None:
+    expected, found = re.sub(r"[\s:]", "", wanted).lower(), fingerprint_of(root)
+    if not re.fullmatch(r"[0-9a-f]{64}", expected):
+        raise UsageError(
+            "a fingerprint is a SHA-256: 64 hexadecimal digits",
+            facts=(f"given: {wanted!r}",),
+            hint="ask the owner of the repository for it, separately from its root.json",
+        )
+    if found != expected:
+        raise DigestMismatch(
+            "the root of trust has another fingerprint; nothing was added",
+            facts=(f"given: {expected}", f"found: {found}"),
+            hint="do not use this file: ask the owner of the repository for the right one",
+        )
+
+
+def fetch_metadata(session: Session, name: str) -> Catalog:
+    """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
+    return refresh(session.with_settings(repository=name))
+
+
+def repositories(session: Session) -> tuple[RepositoryState, ...]:
+    """Return the official and the added repositories, each with the state of its metadata here."""
+    return tuple(_state_of(session, each) for each in configured_repositories(session.paths.data))
+
+
+def _state_of(session: Session, repository: Repository) -> RepositoryState:
+    try:
+        catalog = loading.load(repository, session.paths.data)
+    except TrustError as error:
+        return RepositoryState(
+            repository, None, None, error.message, fingerprint_of(repository.root)
+        )
+    freshness = catalog.freshness
+    expired = ", expired" if freshness.expired(session.machine.now) else ""
+    state = f"{catalog.source}, {freshness.age(session.machine.now)}{expired}"
+    fingerprint = fingerprint_of(repository.root)
+    return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
+
+
+def remove(session: Session, name: str) -> None:
+    """Forget a repository and its metadata; versions installed from it stay."""
+    remove_repository(session.paths.data, name)

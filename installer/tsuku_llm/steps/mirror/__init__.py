@@ -1,0 +1,1 @@
+"""A copy of a repository, in a folder or in a registry."""

@@ -1,0 +1,137 @@
+"""The opening of a session: settings, folders that are safe, this machine or a recorded one.
+
+The command line and the library open their sessions here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tsuku_llm.catalog.revocations import believed_folders
+from tsuku_llm.config.paths import Paths
+from tsuku_llm.config.settings import ALL, load
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.machine.local_host import LocalHost
+from tsuku_llm.steps.session import Machine, Session, User
+
+if TYPE_CHECKING:
+    from tsuku_llm.machine.host import Host
+    from tsuku_llm.machine.snapshot import ReplayHost
+
+FAKE_HARDWARE = "TSUKU_LLM_FAKE_HARDWARE"
+"""The variable that names a file of ``probe --record``, which replaces this machine."""
+
+STRICT = "TSUKU_LLM_STRICT"
+"""The variable that forbids what is for tests only, if it is set to anything but 0."""
+
+
+@contextmanager
+def opened_session(  # noqa: PLR0913
+    user: User,
+    environ: Mapping[str, str],
+    chosen: Mapping[str, str | None],
+    *,
+    looking: bool = False,
+    probes: bool = False,
+    simulated: Host | None = None,
+    offline: bool = False,
+    agreed: bool = False,
+    allow_revoked: bool = False,
+    needs: Collection[str] = ALL,
+    tolerant: bool = False,
+    quiet: bool = False,
+) -> Iterator[Session]:
+    """Open a session; ``chosen`` has the settings of this call, by their names in ``[llm]``.
+
+    ``needs`` are the settings that the caller uses in any case: one that is wrong is an error.
+    Another one that is wrong gives a warning; an operation that uses it stops by itself
+    (``Settings.require``). With ``tolerant`` nothing stops: wrong settings count as not set.
+    With ``quiet`` the caller has said what is wrong.
+
+    A caller that asks the drivers sets ``probes``: they are asked at once, and answer while the
+    caller imports what it needs. One that changes nothing and runs nothing that is installed sets
+    ``looking``. Any other one is refused if another user could replace what it writes, runs or
+    obeys. ``simulated`` is a recorded machine in place of this one.
+
+    Raises ``UnsafeLocation`` for that, and ``ConfigError`` for settings that are wrong.
+    """
+    paths = Paths.from_environ(environ)
+    if not looking:
+        # Before the config file is read: with another user's folders nothing below can be trusted.
+        metadata = paths.data / "metadata"
+        for folder in (paths.data, paths.state, metadata, *believed_folders(paths.data)):
+            check_path(folder)
+    flags = {f"llm.{key}": value for key, value in chosen.items()}
+    configuration = load(paths, environ, flags, looking=looking)
+    settings = configuration.settings
+    if not tolerant:
+        settings.require(needs)
+    for warning in () if quiet else configuration.told:
+        user.note(f"warning: {warning}")
+    if tolerant:
+        settings = settings._replace(problems={})
+    # Where nobody answers, "ask" means "off".
+    if settings.fallback == "ask" and not user.can_ask:
+        settings = settings._replace(fallback="off")
+    with _host(user.note, settings.probe_timeout, simulated, probes=probes) as host:
+        yield Session(
+            paths,
+            settings,
+            Machine(host, clock.now(), environ),
+            user,
+            offline=offline,
+            agreed=agreed,
+            allow_revoked=allow_revoked,
+        )
+
+
+@contextmanager
+def _host(
+    note: Callable[[str], None], limit: int, simulated: Host | None, *, probes: bool
+) -> Iterator[Host]:
+    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once.
+
+    A driver may take ``limit`` seconds to answer.
+    """
+
+    def tell_slow(question: str, limit: float) -> None:
+        note(f"waiting for a slow driver ({question}): it may take {limit:g} s (llm.probe_timeout)")
+
+    if simulated:
+        yield simulated
+    elif probes:
+        from tsuku_llm.steps.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
+
+        host = PrefetchedHost(limit, tell_slow)
+        try:
+            yield host
+        finally:
+            # End the child that asks, also if the command failed before it used the answers.
+            host.close()
+    else:
+        yield LocalHost(tell=tell_slow)
+
+
+def simulated_host(environ: Mapping[str, str]) -> ReplayHost | None:
+    """Return the recorded machine that replaces this one for a test; None without.
+
+    Raises ``UsageError`` if that is forbidden, and ``SnapshotError`` if it cannot be read.
+    """
+    file = environ.get(FAKE_HARDWARE)
+    if not file:
+        return None
+    # A service can set this, so that a forgotten variable of a test never decides what it runs.
+    if environ.get(STRICT, "0") not in ("", "0"):
+        raise UsageError(
+            f"{FAKE_HARDWARE} is set, and {STRICT} forbids simulated hardware",
+            facts=(f"{FAKE_HARDWARE}={file}",),
+            hint=f"unset {FAKE_HARDWARE}",
+        )
+    from tsuku_llm.machine.snapshot import ReplayHost  # noqa: PLC0415
+
+    return ReplayHost.load(Path(file))

@@ -1,0 +1,1 @@
+"""This program's own copy: how it was installed, and its update."""

@@ -1,0 +1,1 @@
+"""Answers for people: explain, doctor, models, bench, the settings."""

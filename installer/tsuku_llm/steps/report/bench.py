@@ -1,0 +1,287 @@
+"""The benchmark: it measures which variant is fastest with the user's model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tsuku_llm.choose.selection import Candidate
+from tsuku_llm.config.editing import set_value
+from tsuku_llm.config.keys import key_named
+from tsuku_llm.ground.errors import BadModel, Declined, LaunchError, TsukuError
+from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.launch.ask.speed import Speed, measure
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.steps.choosing.choice import Choice, choose_like, refuse_revoked
+from tsuku_llm.steps.choosing.which import installed_variant
+from tsuku_llm.steps.drivers.speed_notes import keep_speeds
+from tsuku_llm.steps.install.consent import cost, left_to_download
+from tsuku_llm.steps.install.install import install_beside
+from tsuku_llm.steps.install.versions import readable
+from tsuku_llm.steps.metadata.refresh import asked_catalog
+from tsuku_llm.steps.serve.short_start import short_start
+from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.records.installed import Installed
+
+WORTHWHILE = 1.25
+"""A GPU variant should be this many times as fast as the CPU; below that it is not worth its
+trouble."""
+
+_MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A variant that was not measured; ``size`` is its download in bytes."""
+
+    variant: str
+    reason: str
+    size: int | None = None
+
+
+@dataclass(slots=True)
+class VariantRun:
+    """One variant in the rounds: its measurements, or the failure that ended them."""
+
+    installed: Installed
+    device: str | None = None
+    speeds: list[Speed] = field(default_factory=list)
+    failure: TsukuError | None = None
+
+    @property
+    def variant(self) -> str:
+        """The variant's name."""
+        return self.installed.receipt.variant
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSpeed:
+    """The medians of one variant, in tokens per second, and the single measurements.
+
+    ``unsigned`` is where an unsigned build came from, None for a signed one.
+    """
+
+    variant: str
+    id: str
+    release: str
+    backend: str
+    device: str | None
+    prompt: float
+    generation: float
+    speeds: tuple[Speed, ...]
+    publisher: str
+    repository: str
+    unattested: str | None
+    unsigned: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results of a benchmark, the fastest at generation first."""
+
+    model: Path
+    rounds: int
+    results: tuple[VariantSpeed, ...]
+    failed: tuple[Skipped, ...]
+    skipped: tuple[Skipped, ...]
+
+    @property
+    def fastest(self) -> VariantSpeed:
+        """The variant that generates the most tokens per second."""
+        return self.results[0]
+
+    @property
+    def backend(self) -> str | None:
+        """The value of ``llm.backend`` that selects the fastest variant; None for an unsigned one.
+
+        It is the backend, or the variant's name if several measured variants have this backend.
+        """
+        fastest = self.fastest
+        if fastest.unsigned is not None:
+            return None
+        backends = [each.backend for each in self.results if each.unsigned is None]
+        return fastest.backend if backends.count(fastest.backend) == 1 else fastest.variant
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """Notes on GPU variants that are hardly faster than the CPU, or slower."""
+        cpu = max((each.generation for each in self.results if each.backend == "cpu"), default=0)
+        return tuple(
+            f"{each.variant} generates only {each.generation / cpu:.2f} times as fast as the CPU: "
+            "it may not be worth its memory and its driver"
+            for each in self.results
+            if cpu and each.backend != "cpu" and each.generation < WORTHWHILE * cpu
+        )
+
+
+def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
+    """Measure every installed variant that fits, and others that the user agrees to install.
+
+    The active version is measured also if no choice here would take it: an unsigned build, and a
+    combined one that was asked for by its name. The variants take turns, so that a
+    machine that gets warm or busy slows all of them alike. Raises BadModel and Revoked before
+    anything is started, the errors of ``asked_catalog``, LaunchError if nothing could be measured,
+    and KeyboardInterrupt.
+    """
+    # Each variant is measured as it is: never fall back to another one.
+    session = session.with_settings(backend="auto", fallback="off")
+    model = _checked(model)
+    catalog = asked_catalog(session)
+    active = readable(session.reader.active)
+    choice = choose_like(session, active, catalog)
+    refuse_revoked(session, choice)
+    own = []
+    if active and (active.receipt.unsigned is not None or _only_by_name(active, choice)):
+        own = [active]
+    runs, skipped = _runs_to_make(session, choice, own)
+    for number in range(rounds):
+        # Each round begins with another variant: the first one finds the machine cooler.
+        for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
+            if run.failure is None:
+                session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
+                _measure_once(session, run, ("-m", str(model), *arguments))
+    report = _report(model, rounds, runs, skipped)
+    # What a later update is compared with. With arguments it is another server's speed.
+    if not arguments:
+        signed = [each for each in report.results if each.unsigned is None]
+        fastest = {each.backend: each.generation for each in reversed(signed)}
+        keep_speeds(session.paths.state, model, fastest)
+    return report
+
+
+def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
+    """Write the fastest as ``llm.backend`` into the config file; with ``ask`` if the user agrees.
+
+    Return the value, or None if nothing was written. Raises the errors of ``set_value``.
+    """
+    if report.backend is None:
+        if not ask:
+            session.user.note(
+                f"nothing was saved: {report.fastest.variant} is a build of your own, and "
+                "llm.backend chooses signed variants"
+            )
+        return None
+    question = f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
+    # With one variant there is nothing to choose.
+    if ask and not (len(report.results) > 1 and session.user.ask(question)):
+        return None
+    set_value(session.paths.config_file, key_named("llm.backend"), report.backend)
+    if session.machine.environ.get("TSUKU_LLM_BACKEND"):
+        session.user.note("TSUKU_LLM_BACKEND is set and overrides the config file")
+    return report.backend
+
+
+def _checked(model: Path) -> Path:
+    path = working_folder() / model
+    try:
+        magic = read_beginning(path, len(_MAGIC))
+    except OSError as error:
+        raise BadModel(
+            f"the model {path} cannot be read",
+            facts=(error.strerror or str(error),),
+            hint="check the path given with -m",
+        ) from error
+    # Without this check, each server in turn would fail to load the file.
+    if magic != _MAGIC:
+        raise BadModel(
+            f"the model {path} is not a GGUF file",
+            facts=(f"it begins with {magic!r}",),
+            hint="check the path given with -m; an interrupted download looks like this",
+        )
+    return path
+
+
+def _only_by_name(active: Installed, choice: Choice) -> bool:
+    return bool(active.receipt.parts) and choice.selection.candidate(active.receipt.variant) is None
+
+
+def _runs_to_make(
+    session: Session, choice: Choice, own: Sequence[Installed]
+) -> tuple[list[VariantRun], tuple[Skipped, ...]]:
+    runs, skipped = [VariantRun(each) for each in own], []
+    for candidate in choice.selection.compatible:
+        found = installed_variant(session.reader, candidate.variant.name, choice.release.release)
+        entry = found or _installed_on_consent(session, choice, candidate)
+        if isinstance(entry, Skipped):
+            skipped.append(entry)
+        else:
+            runs.append(VariantRun(entry))
+    if not runs:
+        if session.user.can_ask and any(each.reason == _LEFT_OUT for each in skipped):
+            raise Declined("nothing was changed or measured")
+        raise LaunchError(
+            "there is nothing to measure",
+            facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
+            hint="run: tsuku-llm install, or add --yes",
+        )
+    return runs, tuple(skipped)
+
+
+_LEFT_OUT = "not installed; --yes installs it"
+
+
+def _installed_on_consent(
+    session: Session, choice: Choice, candidate: Candidate
+) -> Installed | Skipped:
+    name, size = candidate.variant.name, left_to_download(session, choice, candidate)
+    question = f"{name} fits too and is not installed. Install it ({cost(size)}) to measure it?"
+    if not (session.agreed or session.user.ask(question)):
+        return Skipped(name, _LEFT_OUT, size)
+    try:
+        return install_beside(session._replace(agreed=True), choice, candidate)
+    except TsukuError as error:
+        return Skipped(name, error.message, size)
+
+
+def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
+    """Start the server, measure it and end it; a failure counts for this variant only."""
+
+    def on_ready(report: StartReport) -> None:
+        run.device = report.device
+        run.speeds.append(measure(ServerAddress(report.host, report.port or 0)))
+
+    gpu = run.installed.receipt.backend != "cpu"
+    run.failure = short_start(
+        session, run.installed, arguments, on_ready, name="bench", require_gpu=gpu
+    )
+
+
+def _report(
+    model: Path, rounds: int, runs: Sequence[VariantRun], skipped: tuple[Skipped, ...]
+) -> Report:
+    failed = tuple(
+        Skipped(each.variant, "; ".join((each.failure.message, *each.failure.facts)))
+        for each in runs
+        if each.failure
+    )
+    results = [_measured(each) for each in runs if each.failure is None]
+    if not results:
+        raise LaunchError(
+            "no variant could be measured",
+            facts=tuple(f"{each.variant}: {each.reason}" for each in failed),
+            # What helps the first one: the same model was given to all of them.
+            hint=next((each.failure.hint for each in runs if each.failure), ""),
+        )
+    results.sort(key=lambda each: -each.generation)
+    return Report(model, rounds, tuple(results), failed, skipped)
+
+
+def _measured(run: VariantRun) -> VariantSpeed:
+    receipt = run.installed.receipt
+    return VariantSpeed(
+        run.variant,
+        run.installed.id,
+        receipt.release,
+        receipt.backend,
+        run.device,
+        statistics.median(speed.prompt for speed in run.speeds),
+        statistics.median(speed.generation for speed in run.speeds),
+        tuple(run.speeds),
+        receipt.publisher,
+        receipt.repository,
+        receipt.unattested,
+        receipt.unsigned,
+    )

@@ -1,0 +1,293 @@
+"""The reasons why each variant fits a machine or not, and whether a model fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from tsuku_llm import fetch
+from tsuku_llm.catalog.manifest import Variant
+from tsuku_llm.choose.combinations import gained
+from tsuku_llm.ground.errors import (
+    BadModel,
+    BodyError,
+    GateFailed,
+    HostUnreachable,
+    HttpStatusError,
+    NotInstalled,
+    TamperedInstall,
+    UnsafeLocation,
+)
+from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory
+from tsuku_llm.launch.memory.fit_tool import NeedCorrection, ask_fit_tool, correction_of
+from tsuku_llm.launch.memory.gguf import read_header
+from tsuku_llm.launch.memory.main_memory import main_memory
+from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
+from tsuku_llm.launch.memory.model_header import (
+    HeaderBudget,
+    ModelHeader,
+    joined,
+    parts_of,
+    read_growing,
+)
+from tsuku_llm.launch.memory.placement import Card, place
+from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
+from tsuku_llm.launch.run.gate import list_devices
+from tsuku_llm.machine.backends import facts_of
+from tsuku_llm.machine.snapshot import ReplayHost
+from tsuku_llm.probe import probe
+from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
+from tsuku_llm.steps.choosing.staying import staying
+from tsuku_llm.steps.choosing.which import build_of, requested_version, tools_of
+from tsuku_llm.steps.drivers.caches import would_give
+from tsuku_llm.steps.drivers.device_check import (
+    Check,
+    listed_cards,
+    wanted_maker,
+    with_other_processes,
+)
+from tsuku_llm.steps.serve.fitting import ModelFiles, read_models, spaces_of
+from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """The variants of a release, this machine, and the installed versions."""
+
+    choice: Choice
+    versions: tuple[Installed, ...] = ()
+    active: Installed | None = None
+
+    def state(self, variant: Variant) -> str | None:
+        """Return ``active`` or ``installed`` if exactly this build is, else None."""
+        # The id contains the digests: another build of the same name has another id.
+        wanted = version_of(self.choice.release.release, variant)
+        if self.active and self.active.id == wanted:
+            return "active"
+        return "installed" if any(each.id == wanted for each in self.versions) else None
+
+
+def explain(
+    session: Session, *, release: str | None = None, hardware_file: Path | None = None
+) -> Choice:
+    """Return the choice for this machine, or for the recorded machine in ``hardware_file``.
+
+    If no variant fits, it has what helps there.
+
+    Raises ``SnapshotError`` for a file that is not a recording.
+    """
+    hardware = probe(ReplayHost.load(hardware_file)) if hardware_file else None
+    if release is None:
+        session = staying(session)
+    choice = choose(session, release=release, hardware=hardware)
+    if choice.selection.compatible:
+        return choice
+    return replace(choice, helps=what_helps(session, choice))
+
+
+def backends(
+    session: Session, *, release: str | None = None, hardware_file: Path | None = None
+) -> Matrix:
+    """Compare every variant of all backends with the machine, and say which are installed.
+
+    For a machine in ``hardware_file`` the installed versions are left out: they belong to this
+    machine. Raises the errors of ``explain``, and ``StoreError`` if the store cannot be read.
+    """
+    anything = session.with_settings(backend="auto")
+    choice = explain(anything, release=release, hardware_file=hardware_file)
+    if hardware_file:
+        return Matrix(choice)
+    reader = session.reader
+    return Matrix(choice, reader.installed(), reader.active())
+
+
+def explain_model(
+    session: Session, choice: Choice, model: str, arguments: Sequence[str], *, simulated: bool
+) -> Fit:
+    """Judge a model for the build that ``serve`` would start, else for the best variant.
+
+    ``model`` is a path or a URL, ``arguments`` are the server's. Of a ``simulated`` machine only
+    the size of its memory is known, not what is free.
+    Raises ``BadModel``, and the errors of ``fetch`` for a URL.
+    """
+    argv = ("llama-server", *arguments, "-m", model)
+    env = {} if simulated else session.machine.environ
+    options, wishes = memory_options(argv, env), wishes_in(argv, env)
+    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+        models = read_models(options, partial(_header_of, network))
+    best = next(iter(choice.selection.compatible), None)
+    judged = partial(
+        models.judged, options, wishes, backend=best.variant.backend if best else "cpu"
+    )
+    probed = _probed(choice)
+    if simulated:
+        return judged(probed, FreeMemory("main memory", None, choice.hardware.memory))
+    listed, correction = probed, NeedCorrection()
+    # Without an intact build for these devices, the drivers' word is all there is.
+    with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
+        listed, correction = _of_installed(session, choice, models, options, wishes)
+    return judged(listed or probed, main_memory(), correction=correction)
+
+
+def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
+    """Return the devices that the best variant would use, as the drivers describe them."""
+    best = next(iter(choice.selection.compatible), None)
+    if best is None or best.gpu is None:
+        return ()
+    first, *others = best.variant.parts or (best.variant,)
+    gpus = choice.hardware.api(facts_of(first.backend).api).gpus
+    if others:
+        gpus += gained(best.variant, choice.hardware)
+    return tuple(
+        FreeMemory(gpu.name, None, gpu.memory) for gpu in gpus if gpu.kind is best.gpu.kind
+    )
+
+
+def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None], Fit]:
+    """Return the function that judges a model by its file and its projector's.
+
+    The installed build is asked once, and upstream's own tool for no model: it takes seconds.
+    """
+    env = session.machine.environ
+    best = next(iter(choice.selection.compatible), None)
+    backend = best.variant.backend if best else "cpu"
+    probed, host, cards = _probed(choice), main_memory(), tuple[Card, ...]()
+    with (
+        suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
+        _checked_build(session, choice) as asked,
+    ):
+        cards = _cards_of(session, asked)
+
+    def judge(path: str, projector: str | None) -> Fit:
+        argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
+        options, wishes = memory_options(argv, env), wishes_in(argv, env)
+        models = read_models(options, read_header)
+        used = _placed_on(session, cards, models, options, wishes, backend)
+        devices = spaces_of(used) or probed
+        return models.judged(options, wishes, devices, host, backend=backend)
+
+    return judge
+
+
+class _AskedBuild(NamedTuple):
+    """An installed build that may be run, with the environment for it."""
+
+    build: Build
+    receipt: Receipt
+    environ: Mapping[str, str]
+
+
+@contextmanager
+def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
+    """Check the installed build as before a start, and hold it while it is asked.
+
+    Raises ``NotInstalled``, also for a build of another backend than the chosen one, and the errors
+    of the checks.
+    """
+    reader = session.reader
+    installed = requested_version(reader, session)
+    receipt = installed.receipt
+    best = next(iter(choice.selection.compatible), None)
+    if best is None or receipt.backend != best.variant.backend:
+        raise NotInstalled("no build of the chosen backend is installed")
+    # As before a start: the build is run.
+    check_path(session.paths.data)
+    build = build_of(installed)
+    with reader.hold(installed):
+        reader.check(installed)
+        yield _AskedBuild(build, receipt, would_give(session, build.backend))
+
+
+def _cards_of(session: Session, asked: _AskedBuild) -> tuple[Card, ...]:
+    """Ask the build for its devices, and what is free on them. Raises ``GateFailed``."""
+    if asked.build.backend == "cpu":
+        return ()
+    listed = Check(asked.build, list_devices(asked.build, asked.environ).devices)
+    maker = wanted_maker(asked.receipt, session.settings.backend)
+    return with_other_processes(listed_cards(listed, asked.receipt.hardware, maker), asked.environ)
+
+
+def _placed_on(  # noqa: PLR0913, PLR0917
+    session: Session,
+    cards: tuple[Card, ...],
+    models: ModelFiles,
+    options: MemoryOptions,
+    wishes: Wishes,
+    backend: str,
+) -> tuple[Card, ...]:
+    """Return the devices on which a start would place the models; all where the server chooses."""
+    chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
+    if not cards or wishes.placed or chosen:
+        return cards
+    need, setting = models.need(options), session.settings.placement
+    placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+    return tuple(card for card in cards if card.name in placed.devices) or cards
+
+
+def _of_installed(
+    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
+) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
+    """Ask the installed build what is free where a start would place the model, and its own tool.
+
+    Raises the errors of ``_checked_build``, and ``GateFailed``.
+    """
+    with _checked_build(session, choice) as asked:
+        build, cards = asked.build, _cards_of(session, asked)
+        devices = spaces_of(_placed_on(session, cards, models, options, wishes, build.backend))
+        tools = tools_of(asked.receipt)
+        # The tool reads one local model, and knows nothing of companions.
+        if TOOL not in tools or options.model is None or "://" in options.model:
+            return devices, NeedCorrection()
+        options = options._replace(model=str(working_folder() / options.model))
+        tool, names = build._replace(server=tools[TOOL]), [space.name for space in devices]
+        shares = ask_fit_tool(tool, options, names, asked.environ)
+        return devices, correction_of(models.need(options), shares)
+
+
+def _header_of(network: fetch.Network, name: str) -> ModelHeader:
+    """Read the header of a model's parts, from this machine or from a host.
+
+    Raises ``BadModel`` with the name of this file: a start may have several.
+    """
+    try:
+        if not name.lower().startswith(("http://", "https://")):
+            return read_header(name)
+        budget = HeaderBudget()
+        parts = (partial(_beginning, network, part) for part in parts_of(name))
+        return joined([read_growing(beginning, budget) for beginning in parts])
+    except (HttpStatusError, BodyError, HostUnreachable) as error:
+        # The other hints are about our own files: an update, or a mirror.
+        error.hint = _OF_A_URL
+        raise
+    except OSError as error:
+        raise BadModel(
+            "the model cannot be read",
+            facts=(f"{error.filename or name}: {error.strerror or error}",),
+            hint="check the path, and that you may read the file",
+        ) from error
+    except ValueError as error:
+        raise BadModel(
+            "the model is no GGUF file",
+            facts=(f"{name}: {error}",),
+            hint="llama.cpp runs models in the GGUF format: choose such a file, or download it "
+            "again if it is not complete",
+        ) from error
+
+
+_OF_A_URL = (
+    "check that the URL is the file's own and not that of a page about it, and needs no login; or "
+    "download the model first, and give its path"
+)
+
+
+def _beginning(network: fetch.Network, url: str, length: int) -> tuple[bytes, int]:
+    found = fetch.beginning(url, length, network)
+    return found.data, found.size

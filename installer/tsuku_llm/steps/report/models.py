@@ -1,0 +1,200 @@
+"""The models that are on this machine already: their list, and the one that a user's words mean."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tsuku_llm.ground.errors import (
+    BadModel,
+    StoreError,
+    TsukuError,
+    UnknownModel,
+    UsageError,
+    did_you_mean,
+)
+from tsuku_llm.ground.safe_text import shell_word
+from tsuku_llm.launch.memory.fit import Fit
+from tsuku_llm.launch.memory.model_header import first_part
+from tsuku_llm.launch.plan.wishes import last_value, wishes_in
+from tsuku_llm.model_caches.finding import FoundModels, local_models
+from tsuku_llm.model_caches.naming import LocalModel, matching
+from tsuku_llm.steps.choosing.which import lacks_https
+from tsuku_llm.steps.session import Session, working_folder
+
+_MOST_LISTED = 20
+"""Names in an error."""
+
+_PROJECTOR = ("-mm", "--mmproj", "-mmu", "--mmproj-url", "LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
+_NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model, and whether it fits; ``problem`` is why that is not known."""
+
+    model: LocalModel
+    fit: Fit | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models of this machine; ``problem`` is why it is not known whether they fit.
+
+    ``ways`` says how to get a model, if there is none.
+    """
+
+    found: FoundModels
+    rows: tuple[ModelRow, ...]
+    problem: str = ""
+    ways: tuple[str, ...] = ()
+
+
+def list_models(session: Session) -> ModelList:
+    """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
+    found = local_models(session.machine.environ, session.settings.model_path)
+    if not found.models:
+        return ModelList(found, (), ways=ways_to_a_model(session))
+    from tsuku_llm.steps.report.explain import explain, memory_judge  # noqa: PLC0415 - it asks drivers
+
+    try:
+        judge = memory_judge(session, explain(session))
+    except TsukuError as error:
+        return ModelList(found, tuple(map(ModelRow, found.models)), error.message)
+    return ModelList(found, tuple(_row(model, judge) for model in found.models))
+
+
+def _row(model: LocalModel, judge: Callable[[str, str | None], Fit]) -> ModelRow:
+    try:
+        return ModelRow(model, judge(model.path, model.projector))
+    except OSError as error:
+        return ModelRow(model, problem=f"it cannot be read: {error.strerror or error}")
+    except ValueError as error:
+        return ModelRow(model, problem=f"it is no complete GGUF file: {error}")
+
+
+def model_arguments(session: Session, text: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the server's arguments for the model that the user named, before ``arguments``.
+
+    A name stands for the model with its projector, a path for this file alone. Raises
+    ``UsageError`` if the server's arguments name a model, too, and the errors of ``chosen_model``.
+    """
+    if wishes_in(arguments, {}).names_model:
+        raise UsageError(
+            "a model is named twice: before -- and among the server's arguments",
+            facts=(f"before --: {text}",),
+            hint="leave out one of them",
+        )
+    path, projector = chosen_model(session, text)
+    words: tuple[str, ...] = ("-m", path)
+    asked = last_value(arguments, session.machine.environ, _PROJECTOR)
+    if projector and not asked and _NO_PROJECTOR.isdisjoint(arguments):
+        words += ("--mmproj", projector)
+    return (*words, *arguments)
+
+
+def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
+    """Return the first file of the model that the user means, and its projector.
+
+    A file that exists counts before a name. Raises ``UnknownModel`` for a name that no model or
+    several have, and ``BadModel`` for a path without a file.
+    """
+    # The shell does not expand "--model=~/x".
+    path = str(working_folder() / os.path.expanduser(text))  # noqa: PTH111
+    missing = "it is a folder"
+    try:
+        if not stat.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
+            first = first_part(path)
+            return (first if os.path.exists(first) else path), None  # noqa: PTH110
+    except (OSError, ValueError) as error:
+        missing = getattr(error, "strerror", None) or str(error)
+    if "://" in text:
+        raise UsageError(
+            f"{text} is a URL, and -m takes a file or a name",
+            hint=f"let the server download it: tsuku-llm serve -- --model-url {shell_word(text)}"
+            if not text.lower().startswith("https:") or _can_download(session)
+            else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
+        )
+    # The name may be that of a file in one of its folders.
+    session.settings.require({"model_path"})
+    found = local_models(session.machine.environ, session.settings.model_path)
+    written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
+    meant = () if written_as_path else matching(text, found.models)
+    if len(meant) == 1:
+        return meant[0].path, meant[0].projector
+    names = [model.name for model in (meant or found.models)]
+    listed = tuple(names[:_MOST_LISTED])
+    if len(names) > _MOST_LISTED:
+        listed += (f"and {len(names) - _MOST_LISTED} more: tsuku-llm models",)
+    if meant:
+        raise UnknownModel(
+            f"{len(meant)} models may be meant by {text!r}",
+            facts=listed,
+            hint="name one of these",
+        )
+    if written_as_path or text.lower().endswith(".gguf"):
+        raise BadModel(
+            "the model cannot be read",
+            facts=(f"{path}: {missing}",),
+            hint=did_you_mean(
+                Path(path).name, _files(found), "check the path; see: tsuku-llm models"
+            ),
+        )
+    raise UnknownModel(
+        f"no model on this machine is called {text!r}",
+        facts=listed,
+        hint=did_you_mean(
+            text,
+            names,
+            "see: tsuku-llm models" if names else "; or: ".join(ways_to_a_model(session)),
+        ),
+    )
+
+
+def ways_to_a_model(session: Session) -> tuple[str, ...]:
+    """Say how to get a model, as far as the installed build can download one."""
+    elsewhere = f"{_ELSEWHERE}, then: tsuku-llm serve -m FILE.gguf"
+    if _can_download(session):
+        return "let the server download one: tsuku-llm serve -- -hf OWNER/REPOSITORY", elsewhere
+    return (elsewhere,)
+
+
+_ELSEWHERE = "download a GGUF file with another program"
+
+
+def _can_download(session: Session) -> bool:
+    # A start tells what is wrong with a build; this is advice only.
+    with suppress(StoreError, OSError):
+        installed = session.reader.active()
+        return installed is None or not lacks_https(installed)
+    return True
+
+
+def _files(found: FoundModels) -> list[str]:
+    return [Path(model.path).name for model in found.models]
+
+
+def without_a_model(session: Session) -> str:
+    """Say how to choose a model, for a start that names none.
+
+    llama-server is a router then: it offers the models of its own cache.
+    """
+    names = [
+        model.name
+        for model in local_models(session.machine.environ, session.settings.model_path).models
+    ]
+    if not names:
+        ways = "; or: ".join(ways_to_a_model(session))
+        return f"no model is named, and none was found on this machine; {ways}"
+    if len(names) == 1:
+        name = shell_word(names[0])
+        return f"no model is named; to serve the one that is here: tsuku-llm serve -m {name}"
+    return (
+        f"no model is named; {len(names)} are here, such as {names[0]}: see tsuku-llm models, "
+        "then: tsuku-llm serve -m NAME"
+    )

@@ -1,0 +1,1 @@
+"""Start a server with the chosen build, and fall back if it fails."""

@@ -1,0 +1,62 @@
+"""Whether a start could download its model: a build without HTTPS cannot, and fails late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.launch.plan.wishes import downloads_in
+from tsuku_llm.model_caches.finding import local_models
+from tsuku_llm.steps.choosing.which import lacks_https
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
+
+_ENDPOINTS = ("MODEL_ENDPOINT", "HF_ENDPOINT")
+"""The variables that replace https://huggingface.co/ (upstream's common/common.cpp)."""
+
+
+def require_https(
+    session: Session, installed: Installed, arguments: Sequence[str], environ: Mapping[str, str]
+) -> None:
+    """Refuse a start that has to download a model, with a build that cannot.
+
+    A repository that was downloaded before is served from its cache. Raises ``LaunchError``.
+    """
+    needed = _first_download(session, arguments, environ)
+    if needed is None or not lacks_https(installed):
+        return
+    receipt = installed.receipt
+    upstreams = "use upstream's build, which has it: tsuku-llm install --channel stable; or "
+    raise LaunchError(
+        "this build cannot download a model: it was built without HTTPS",
+        facts=(
+            f"asked for: {needed}",
+            f"the build: {receipt.variant} of {receipt.release}, built by {receipt.publisher}",
+        ),
+        hint=(upstreams if receipt.channel != "stable" else "")
+        + "download the GGUF file with another program, such as curl -L -O URL or hf download, "
+        "then: tsuku-llm serve -m FILE.gguf",
+    )
+
+
+def _first_download(
+    session: Session, arguments: Sequence[str], environ: Mapping[str, str]
+) -> str | None:
+    """Return the first argument that needs HTTPS here, with its value; None if there is none."""
+    plain = any(environ.get(name, "").startswith("http:") for name in _ENDPOINTS)
+    for option, value in downloads_in(arguments, environ):
+        repository = value.partition(":")[0].casefold()
+        if "://" in value:
+            needed = value.lower().startswith("https:")
+        elif "docker" in option.lower() or option == "-dr":
+            needed = True
+        else:
+            needed = not plain and repository not in _repositories_here(session)
+        if needed:
+            return f"{option} {value}"
+    return None
+
+
+def _repositories_here(session: Session) -> set[str]:
+    found = local_models(session.machine.environ, session.settings.model_path).models
+    return {each.repository.casefold() for each in found if each.repository}

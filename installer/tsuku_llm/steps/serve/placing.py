@@ -1,0 +1,128 @@
+"""The placement of a start: the questions before it, and its devices in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.wishes import DEVICE, last_value, visible_devices, wishes_in
+from tsuku_llm.steps.drivers.device_check import Check, listed_cards, with_other_processes
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.memory.need import MemoryNeed
+    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.plan.report import Placement
+    from tsuku_llm.steps.serve.fitting import ModelFiles
+
+
+class Placed(NamedTuple):
+    """A plan with its devices; ``check`` has the list of devices that was the newest for it.
+
+    ``cards`` are the devices of that list. ``placement`` is None where no device can be used.
+    ``told`` is a sentence for the user, empty if there was nothing to choose. ``models`` are the
+    headers of the models, None where they were not read.
+    """
+
+    plan: LaunchPlan
+    check: Check
+    cards: tuple[Card, ...] = ()
+    placement: Placement | None = None
+    told: str = ""
+    models: ModelFiles | None = None
+
+
+def place_start(  # noqa: PLR0913
+    plan: LaunchPlan,
+    check: Check,
+    hardware: Mapping[str, Any],
+    setting: str,
+    ask_again: Callable[[], Check],
+    *,
+    maker: int | None = None,
+) -> Placed:
+    """Choose the devices for a start, unless the user has; ``setting`` is ``llm.placement``.
+
+    ``hardware`` and ``maker`` are those of ``listed_cards``. If free memory decides and the
+    list of devices was recalled, ``ask_again`` asks the build, as other processes come and go. If
+    that gives no list, the recalled one counts.
+    """
+    cards = listed_cards(check, hardware, maker)
+    # The processor, or a build that lists no device: nothing to choose.
+    if not cards:
+        return Placed(plan, check)
+    # A start on the CPU does without these.
+    from tsuku_llm.launch.memory.placement import memory_matters, place  # noqa: PLC0415
+    from tsuku_llm.launch.plan.devices import backend_named  # noqa: PLC0415
+    from tsuku_llm.launch.plan.report import Placement  # noqa: PLC0415
+    from tsuku_llm.machine.backends import facts_of, maker_in, parts_of  # noqa: PLC0415
+
+    wishes = wishes_in(plan.argv, plan.env)
+    models: ModelFiles | None = None
+    first, *others = parts_of(plan.backend)
+    if others and visible_devices(plan.env, facts_of(first).hiding_variables):
+        # The variable may hide every card of a maker from its own interface, not from the other.
+        makers = facts_of(first).vendors
+        shown = [
+            card
+            for card in cards
+            if backend_named(card.name) == first or maker_in(card.description) not in makers
+        ]
+        cards = tuple(shown) or cards
+    variables = facts_of(plan.backend).hiding_variables
+    chosen = wishes.placed or visible_devices(plan.env, variables)
+    # A combined build lists a card once for each of its backends. Only names of devices choose
+    # between these, so the server gets each card's own name in all other cases. A list of names
+    # would leave other machines (--rpc) out.
+    named = last_value(plan.argv, plan.env, DEVICE) or wishes.remote
+    if others and not named and (chosen or setting == "off"):
+        why = f"chosen by {chosen}" if chosen else "llm.placement is off"
+        # As the server does that chooses itself: integrated devices only without a card.
+        names = tuple(card.name for card in cards if not card.integrated)
+        names = names or tuple(card.name for card in cards)
+        placement = Placement(names, names[0], f"{why}; each card once")
+        plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
+    elif chosen:
+        placement = Placement(reason=f"chosen by {chosen}")
+    else:
+        if setting == "auto" and memory_matters(cards):
+            if check.recalled:
+                now = ask_again()
+                # A build that does not answer now is not asked a third time: the start will show.
+                check = now if now.devices else check
+                cards = listed_cards(check, hardware, maker)
+            cards = with_other_processes(cards, plan.env)
+        models, need = _models_of(plan)
+        # Without a layer any device will do for what is left.
+        placement = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+        plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
+    # One device, and nothing to choose: the line of the decision names it.
+    told = f"placed: {placement.told}" if len(cards) > 1 else ""
+    return Placed(plan, check, cards, placement, told, models)
+
+
+def _models_of(plan: LaunchPlan) -> tuple[ModelFiles | None, MemoryNeed | None]:
+    """Read the headers of a start's models, and estimate its need; None for what is unknown."""
+    from tsuku_llm.launch.memory.gguf import read_header, read_layout  # noqa: PLC0415 - as above
+    from tsuku_llm.launch.memory.memory_options import memory_options  # noqa: PLC0415
+    from tsuku_llm.launch.memory.need import MemoryNeed  # noqa: PLC0415
+    from tsuku_llm.steps.serve.fitting import read_models  # noqa: PLC0415
+
+    options = memory_options(plan.argv, plan.env)
+    try:
+        # A URL is no path: such a model may not be here yet.
+        models = read_models(options, read_header)
+        return models, models.need(options)
+    except OSError:
+        return None, None
+    except ValueError:
+        layout = read_layout(options.model) if options.model else None
+        if layout is None:
+            return None, None
+        # Only the size is known: a fifth for the cache, and room for the buffers.
+        size = layout.total + layout.total // 5
+        return None, MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
+
+
+_BUFFERS = 512 << 20
+"""Bytes for the compute buffers of a device, if nothing is known of the model."""

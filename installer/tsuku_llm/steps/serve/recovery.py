@@ -1,0 +1,91 @@
+"""The move to a better build when the temporary state of the last install is over.
+
+``serve`` calls this before a start, for a version that was chosen in such a state.
+"""
+
+from __future__ import annotations
+
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.probe import probe
+from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_over
+from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.serve.fallback import must_ask
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
+
+
+def recovered(
+    session: Session, notes: StateNotes, active: Installed, states: tuple[Withheld, ...]
+) -> Installed:
+    """Return the version to start: ``active``, or a better one if its temporary states are over.
+
+    The move needs the user's consent as ``llm.fallback`` says; ``off`` only prints a note. The
+    better version becomes the active one. A state that still holds is printed. If nothing can be
+    installed, print a note and return ``active``.
+    """
+    environ = session.machine.environ
+    limit = session.settings.probe_timeout
+    # Without a change of the drivers, two are not asked again at a start: one that did not answer
+    # within the same limit, which would cost that time, and one beside a GPU's build that works. A
+    # variable that is still set needs no question either.
+    on_gpu = active.receipt.backend != "cpu"
+    known = notes.still_withheld(active.id, limit)
+    gone: tuple[Withheld, ...] = ()
+    asks = not all(is_set(each, environ) or (known and (each.waits or on_gpu)) for each in states)
+    if asks:
+        hardware = probe(session.machine.host, limit)
+        gone = over(states, hardware, environ)
+        try:
+            instead = _better(session, active, hardware, gone) if gone else None
+        except TsukuError as error:
+            session.user.note(f"a better build cannot be installed: {error.message}")
+            return active
+        if instead:
+            return instead
+    # A variable is the user's own decision: it needs no warning.
+    lasting = [each for each in states if each not in gone and each.api is not None]
+    if asks and lasting:
+        notes.keep_withheld(active.id, limit)
+    # A GPU's build may well be the best one in any case.
+    for each in () if on_gpu else lasting:
+        name = active.receipt.variant
+        session.user.note(f"warning: {name} was chosen because: {each.text}; {each.fix}")
+    return active
+
+
+def _better(
+    session: Session, active: Installed, hardware: Hardware, gone: tuple[Withheld, ...]
+) -> Installed | None:
+    """Return the better version, installed and active; None without one or without consent."""
+    # Only now: they load the manifest and the network.
+    from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked  # noqa: PLC0415
+    from tsuku_llm.steps.install.consent import cost, left_to_download  # noqa: PLC0415
+    from tsuku_llm.steps.install.install import better_than, install_choice, is_about  # noqa: PLC0415
+
+    request = active.receipt.requested
+    choice = choose_like(session.with_settings(backend=request), active, hardware=hardware)
+    if not is_about(choice, active):
+        return None
+    better = better_than(session, choice, active)
+    if better is None:
+        fits = choice.selection.candidate(active.receipt.variant) is not None
+        if fits and not any(problem.transient for problem in hardware.all_problems):
+            # It is the best one. The receipt then has the machine of now, so the next start asks no
+            # driver.
+            install_choice(session, choice)
+        return None
+    refuse_revoked(session, choice)
+    name, variant = active.receipt.variant, better.variant
+    size = left_to_download(session, choice, better)
+    price = f" ({cost(size)})" if size != 0 else ""
+    said = f"{told_over(name, gone)}; {variant.name}{price} fits now"
+    setting = session.settings.fallback
+    if setting != "off" and not must_ask(setting, size):
+        session.user.note(f"{said} and replaces it")
+    elif setting == "off" or not session.user.ask(f"{said}. Replace {name}?"):
+        session.user.note(f"{said}; to move to it: tsuku-llm install")
+        return active
+    else:
+        session = session._replace(agreed=True)
+    return install_choice(session, choice).installed

@@ -1,0 +1,198 @@
+"""The launch of the installed server: which version, and another start where one has failed.
+
+The command ``serve`` imports only this module and what it imports.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tsuku_llm.ground.errors import (
+    BackendFailed,
+    GpuLost,
+    LaunchError,
+    NotInstalled,
+    NotOnGpu,
+    SilentCpu,
+    TsukuError,
+)
+from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+from tsuku_llm.steps.choosing.temporary import withheld
+from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.serve.fallback import (
+    FailedStarts,
+    next_version,
+    note_served,
+    remembered,
+    wanted_version,
+)
+from tsuku_llm.steps.serve.version_start import Serving, VersionStart
+from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.records.installed import Installed
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.run.supervise import StopHandle
+
+
+def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
+    """Check the installed tree, then run its server with ``arguments``; return its exit code.
+
+    If its backend fails, this starts the next variant, provided that the settings or the user allow
+    it. The server holds its version as long as it lives, so that other processes cannot remove it.
+    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows. ``how.swap``
+    may exchange the version of the server while it runs.
+
+    Raises the errors of ``wanted_version``, ``TamperedInstall``, ``Revoked``, ``LaunchError``,
+    ``GpuLost`` and, with ``require_gpu``, ``SilentCpu`` and ``NotOnGpu``; with ``require_fit``,
+    ``DoesNotFit``.
+    """
+    # Now: a server in the background leaves this folder once it serves, and may be started again.
+    cwd = working_folder()
+    restarts = _Restarts(session, how)
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    preferred = _preferred(session, notes)
+    installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
+    # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
+    # with ``restart`` the same one is started again, after a pause.
+    while True:
+        # Called in the thread that follows this start; later starts have other failures.
+        on_served = partial(note_served, session, notes, preferred, installed, failures)
+        start = VersionStart(
+            *(session, arguments, how, installed, notes, cwd, failures.failed, on_served),
+            restarts=restarts.count,
+        )
+        try:
+            made = _made(start)
+            if isinstance(made, int):
+                return made
+            installed = preferred = made
+            failures = FailedStarts()
+        except (LaunchError, SilentCpu, NotOnGpu, GpuLost) as error:
+            # A lost GPU need not be back at once, so the failures of restarts count as well. The
+            # same server has served before: whatever fails now may be over in a while, such as
+            # memory or a port that what is left of it still has.
+            lost = isinstance(error, GpuLost) or (
+                restarts.count > 0 and not isinstance(error, NotInstalled)
+            )
+            if lost and restarts.wait(error, installed):
+                # The remembered list is from before the loss.
+                notes.forget_devices()
+                continue
+            session = _consenting(session, error, lost=lost)
+            failures = failures.longer(installed, error)
+            other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
+            if other:
+                # An error of a start is among the server's last lines; a loss is not.
+                if isinstance(error, GpuLost) and error.facts:
+                    session.user.note(f"warning: {_told(error)}")
+                installed = other
+            # No other variant runs: start this one on the CPU, as the user did not require a GPU.
+            elif isinstance(error, SilentCpu) and not how.require_gpu:
+                return start._replace(insist=True, on_served=lambda: None).make()
+            else:
+                raise
+
+
+def _preferred(session: Session, notes: StateNotes) -> Installed:
+    """Return the wanted version, or the better one that only a temporary state kept away."""
+    wanted = wanted_version(session)
+    if states := withheld(wanted.receipt, session.settings.backend):
+        from tsuku_llm.steps.serve.recovery import recovered  # noqa: PLC0415 - only then
+
+        return recovered(session, notes, wanted, states)
+    return wanted
+
+
+def _consenting(session: Session, error: TsukuError, *, lost: bool) -> Session:
+    """Return a session in which another variant may follow an error; raise the error if none may.
+
+    ``lost``: the server had served, and has lost its GPU.
+    """
+    if lost:
+        if session.settings.on_gpu_loss != "fallback":
+            raise error
+        # The setting is the consent that ``next_version`` needs.
+        return session.with_settings(fallback="auto")
+    # Any other variant would fail as well.
+    if not isinstance(error, (BackendFailed, SilentCpu)):
+        raise error
+    return session
+
+
+def _made(start: VersionStart) -> int | Installed:
+    """Make a start; return its exit code, or the version that shall run in place of it now.
+
+    There is one if another build was asked for, or if this one was on trial and has failed.
+    """
+    swap, stop, installed = start.how.swap, start.how.stop_handle, start.installed
+    try:
+        code = start.make()
+        ended = f"it ended with exit code {code} after it had served"
+    except TsukuError as error:
+        other = swap and swap.next_after(installed, _told(error), stopped=_is_stopped(stop))
+        if not other:
+            raise
+    else:
+        other = swap and swap.next_after(installed, ended, stopped=_is_stopped(stop))
+        if not other:
+            return code
+    if swap and (pause := swap.pause_before(other, installed)):
+        waiting = threading.Event()
+        # As in ``_Restarts.wait``: another thread may end this, and a signal raises.
+        if stop:
+            stop.attach(waiting.set)
+        waiting.wait(pause)
+    return other
+
+
+def _told(error: TsukuError) -> str:
+    return "; ".join((error.message, *error.facts))
+
+
+def _is_stopped(stop: StopHandle | None) -> bool:
+    return stop is not None and (stop.reason is not None or stop.signalled is not None)
+
+
+class _Restarts:
+    """The restarts of one ``serve`` after its server has lost the GPU; ``count`` is their number.
+
+    The main thread uses it. Another thread may stop ``serve`` by its handle meanwhile.
+    """
+
+    def __init__(self, session: Session, how: Serving) -> None:
+        self.count = 0
+        self._session = session
+        self._stop_handle = how.stop_handle
+        self._in_a_row = 0
+        self._begun = time.monotonic()
+
+    def wait(self, error: TsukuError, installed: Installed) -> bool:
+        """Wait before the next restart, longer each time; return False if there shall be none.
+
+        Other processes cannot remove the version meanwhile.
+        """
+        if self._session.settings.on_gpu_loss != "restart":
+            return False
+        from tsuku_llm.launch.gpu.life import failures_in_a_row, restart_pause  # noqa: PLC0415 - only then
+
+        served = time.monotonic() - self._begun
+        self._in_a_row = failures_in_a_row(self._in_a_row, served)
+        pause = restart_pause(self._in_a_row)
+        told = _told(error)
+        seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
+        self._session.user.note(f"warning: {told}; it is started again in {seconds}")
+        stopped = threading.Event()
+        # ``end`` of another thread calls this at once, also if it came before us.
+        if self._stop_handle:
+            self._stop_handle.attach(stopped.set)
+        # A signal raises here, as there is no server that could get it.
+        with self._session.reader.hold(installed):
+            if stopped.wait(pause):
+                return False
+        self.count += 1
+        self._begun = time.monotonic()
+        return True

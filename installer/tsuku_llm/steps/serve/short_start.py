@@ -1,0 +1,117 @@
+"""A start of one version for a moment: to measure it, or to see whether it serves at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import LaunchError, TsukuError
+from tsuku_llm.ground.foreign import read_answer
+from tsuku_llm.launch.ask.speed import SPEED_CONTEXT
+from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.launch.run.supervise import StopHandle
+from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.serve.version_start import Serving, VersionStart
+from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.records.installed import Installed
+
+_TAIL = 2000
+"""Bytes at the end of a server's output in which an error is looked for."""
+_LAST_LINES = 3
+_BEFORE = ("-c", str(SPEED_CONTEXT), "-np", "1")
+"""Put before the user's arguments, so that these can override them."""
+_AFTER = ("--host", "127.0.0.1", "--port", "0")
+"""Put after the user's arguments, as the server must listen here and on a free port."""
+_OURS = ("LLAMA_ARG_", "LLAMA_API_KEY")
+"""Prefixes of variables that are removed from the environment. The user's settings for a real
+server would make the builds incomparable."""
+
+
+def short_start(  # noqa: PLR0913
+    session: Session,
+    installed: Installed,
+    arguments: Sequence[str],
+    on_ready: Callable[[StartReport], None],
+    *,
+    name: str,
+    require_gpu: bool,
+) -> TsukuError | None:
+    """Start a version, call ``on_ready`` once it serves, and end it; return why it did not serve.
+
+    A LaunchError that ``on_ready`` raises is returned, too. Raises KeyboardInterrupt.
+    """
+    stop_handle = StopHandle()
+    failures: list[TsukuError] = []
+
+    # Runs in the thread that follows the start, while the main thread waits for the server.
+    def on_report(report: StartReport) -> None:
+        if not report.ready or report.port is None:
+            return
+        try:
+            on_ready(report)
+        except LaunchError as error:
+            failures.append(error)
+        # This sends SIGTERM to the server; then ``make`` returns in the main thread.
+        stop_handle.end("seen")
+
+    # 0: also where the drivers tell nothing about a process, there is something to see.
+    how = Serving(
+        name=name,
+        require_gpu=require_gpu,
+        min_gpu_share=0,
+        sink=on_report,
+        stop_handle=stop_handle,
+        own_folder=True,
+    )
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    # Leave out the settings that would reach one variant and not another.
+    environ = {
+        name: value for name, value in session.machine.environ.items() if not name.startswith(_OURS)
+    }
+    alike = session.with_settings(update_check=False, canary=False)._replace(
+        machine=session.machine._replace(environ=environ),
+        user=session.user._replace(note=lambda _: None),
+    )
+    start = VersionStart(
+        alike, (*_BEFORE, *arguments, *_AFTER), how, installed, notes, working_folder(), ()
+    )
+    with tempfile.TemporaryFile() as said:
+        try:
+            with _stderr_into(said):
+                code = start.make()
+        except TsukuError as error:
+            failures.append(error)
+        else:
+            # The server ended before it was seen.
+            if stop_handle.reason is None:
+                failures.append(_ended(code, said))
+    if stop_handle.signalled:
+        signal.raise_signal(stop_handle.signalled)  # only the server got it: end the command, too
+    return failures[-1] if failures else None
+
+
+@contextmanager
+def _stderr_into(said: IO[bytes]) -> Iterator[None]:
+    """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
+    # On the level of descriptors: the server's stderr is passed on to descriptor 2.
+    kept = os.dup(2)
+    try:
+        os.dup2(said.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _ended(code: int, said: IO[bytes]) -> LaunchError:
+    with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
+        lines = read_answer(said).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    return LaunchError(f"the server ended with exit code {code}", facts=tuple(lines))

@@ -1,0 +1,150 @@
+"""The build's other tools (llama-cli, llama-bench), run after the same checks as ``serve``.
+
+Also the dry runs of ``serve`` and ``run``: what would be started. They start nothing, make the
+same checks and end with the same errors; that of ``serve`` asks the build for its devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tsuku_llm.ground.errors import BackendFailed, SilentCpu
+from tsuku_llm.launch.plan.planning import LaunchPlan, plan_tool
+from tsuku_llm.steps.choosing.revocation import require_not_revoked
+from tsuku_llm.steps.choosing.which import (
+    become,
+    build_of,
+    requested_version,
+    require_safe_folder,
+    tool_of,
+)
+from tsuku_llm.steps.drivers.caches import build_caches, would_give
+from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.records.installed import Installed
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.plan.report import Placement
+    from tsuku_llm.steps.serve.version_start import Serving
+
+_TOLD = ("LLAMA_", "GGML_", "MTMD_", "LD_LIBRARY_PATH")
+"""Beginnings of the names of variables that change what a build does, besides its arguments."""
+
+
+def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
+    """Check the installed tree and become ``tool``; on Windows wait and return its exit code.
+
+    Raises ``NotInstalled`` if the build has no such tool, ``TamperedInstall``, ``UnsafeLocation``,
+    ``Revoked`` and ``LaunchError``.
+    """
+    reader = session.reader
+    installed = requested_version(reader, session)
+    # From here on other processes cannot remove this version, nor the drivers' caches; the tool
+    # inherits the descriptors and keeps the holds.
+    with (
+        reader.hold(installed) as held,
+        build_caches(session, installed.receipt.backend) as caches,
+    ):
+        plan = _checked_plan(session, installed, tool, arguments, caches.environ)
+        session.user.note(installed.receipt.line)
+        return become(plan, tuple(each for each in (held, caches.held) if each is not None))
+
+
+def _checked_plan(
+    session: Session,
+    installed: Installed,
+    tool: str,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+) -> LaunchPlan:
+    """Return the plan to become ``tool`` after every check. The caller holds the version."""
+    build = build_of(installed)._replace(server=tool_of(installed.receipt, tool))
+    plan = plan_tool(build, arguments, cwd=working_folder(), environ=environ)
+    session.reader.admit(installed)
+    require_not_revoked(session, installed.receipt)
+    require_safe_folder(session, plan.cwd)
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A start that is only shown; ``env`` is the part of the environment that the build reads.
+
+    ``removed`` are the variables that the build does not get, because they could load foreign code.
+    ``placement`` is None for a build for the CPU, and where its devices are not known.
+    """
+
+    id: str
+    line: str
+    argv: tuple[str, ...]
+    cwd: Path
+    env: Mapping[str, str]
+    removed: tuple[str, ...] = ()
+    placement: Placement | None = None
+
+
+def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned:
+    """Return what ``serve`` would start, after the same checks and with the same errors.
+
+    A failed backend leads to the next variant, as in ``serve``, if that is installed.
+    """
+    from tsuku_llm.launch.plan.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
+    from tsuku_llm.steps.drivers.state_notes import StateNotes  # noqa: PLC0415
+    from tsuku_llm.steps.serve.fallback import next_version, remembered  # noqa: PLC0415
+    from tsuku_llm.steps.serve.version_start import VersionStart  # noqa: PLC0415
+
+    # A dry run asks nothing, and takes no consent for granted.
+    session = session._replace(user=session.user._replace(ask=lambda _: False, can_ask=False))
+    cwd, gpu_only = working_folder(), how.require_gpu
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    preferred = requested_version(session.reader, session)
+    installed, failures = remembered(session, notes, preferred, gpu_only=gpu_only)
+    # As in ``serve``: ``next_version`` goes down the ranking, so this ends.
+    while True:
+        start = VersionStart(session, arguments, how, installed, notes, cwd, failures.failed)
+        try:
+            placed = start.planned()
+        except (BackendFailed, SilentCpu) as error:
+            failures = failures.longer(installed, error)
+            other = next_version(session, preferred, failures, gpu_only=gpu_only, installs=False)
+            if other:
+                installed = other
+                continue
+            if gpu_only or not isinstance(error, SilentCpu):
+                raise
+            placed = start._replace(insist=True).planned()
+        return _shown(session, installed, placed.plan, placed.placement)
+
+
+def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
+    """Return what ``run`` would start, after the same checks and with the same errors."""
+    installed = requested_version(session.reader, session)
+    environ = would_give(session, installed.receipt.backend)
+    with session.reader.hold(installed):
+        plan = _checked_plan(session, installed, tool, arguments, environ)
+    return _shown(session, installed, plan)
+
+
+def _shown(
+    session: Session,
+    installed: Installed,
+    plan: LaunchPlan,
+    placement: Placement | None = None,
+) -> Planned:
+    """Return a plan to show: the variables that change what a build does, without their secrets."""
+    from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable  # noqa: PLC0415 - a run does without
+
+    # What the start adds for the drivers' caches is shown, too.
+    own = session.machine.environ
+    told = {
+        name: value
+        for name, value in sorted(plan.env.items())
+        if name.startswith(_TOLD) or name not in own
+    }
+    shown = {name: shown_variable(name, value) for name, value in told.items()}
+    removed = tuple(sorted(own.keys() - plan.env.keys()))
+    argv = masked(plan.argv)
+    line = installed.receipt.line
+    return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement)

@@ -1,0 +1,480 @@
+"""The start of one installed version, from its checks to the end of its server."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tsuku_llm.ground import clock
+from tsuku_llm.ground.errors import (
+    DoesNotFit,
+    GpuLost,
+    LaunchError,
+    NoProgress,
+    NotOnGpu,
+    SilentCpu,
+    TsukuError,
+)
+from tsuku_llm.ground.processes.children import no_core_dumps
+from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
+from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
+from tsuku_llm.steps.choosing.revocation import require_not_revoked
+from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
+from tsuku_llm.steps.drivers.caches import BuildCaches, build_caches, would_give
+from tsuku_llm.steps.drivers.device_check import (
+    Check,
+    check_devices,
+    explain,
+    listed_cards,
+    wanted_maker,
+)
+from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.serve.placing import Placed, place_start
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.failed.causes import Diagnosis
+    from tsuku_llm.launch.gpu.life import ServerProblem
+    from tsuku_llm.launch.plan.report import FallenBack, Sink, StartReport, Trouble
+    from tsuku_llm.launch.run.supervise import StopHandle
+    from tsuku_llm.steps.drivers.warming import Warming
+    from tsuku_llm.steps.serve.swapping import Swap
+
+
+class Serving(NamedTuple):
+    """The way in which a server is to be started.
+
+    ``name`` tells it from other servers. ``replace`` makes this process become the server instead
+    of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
+    ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
+    ``require_fit`` refuses a model that does not fit into the free memory.
+    ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
+    gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
+    from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
+    with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
+    ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
+    ``on_signal`` is called in the main thread with each signal that the server gets from us.
+    ``own_folder``: the server does not run in the user's folder, but in one of our own.
+    ``swap`` may ask for another version while the server runs.
+    """
+
+    name: str = "default"
+    replace: bool = False
+    require_gpu: bool = False
+    min_gpu_share: float | None = None
+    require_fit: bool = False
+    verify: bool = False
+    one_stream: bool = False
+    sink: Sink | None = None
+    stop_handle: StopHandle | None = None
+    on_loading: Callable[[int, int], None] | None = None
+    on_compiling: Callable[[float], None] | None = None
+    on_signal: Callable[[int], None] | None = None
+    own_folder: bool = False
+    swap: Swap | None = None
+
+
+class VersionStart(NamedTuple):
+    """The start of one version; ``failed`` are the variants that were tried before it.
+
+    ``cwd`` is the user's folder: relative paths in the arguments mean it.
+    ``on_served`` is called once, from a thread, when the server serves, but not if a GPU's build
+    computes on the CPU. With ``insist`` the server may also start on the CPU: all other versions
+    have failed. ``restarts`` is how often its server was started again after a loss of the GPU.
+    """
+
+    session: Session
+    arguments: Sequence[str]
+    how: Serving
+    installed: Installed
+    notes: StateNotes
+    cwd: Path
+    failed: tuple[FallenBack, ...]
+    on_served: Callable[[], None] = lambda: None
+    insist: bool = False
+    restarts: int = 0
+
+    def make(self) -> int:
+        """Check, start, and stay until the server ends; return its exit code."""
+        installed = self.installed
+        self._require_gpu_build()
+        # From here on other processes cannot remove this version; the server inherits the
+        # descriptor and keeps the hold.
+        with (
+            self.session.reader.hold(installed) as held,
+            build_caches(self.session, installed.receipt.backend) as caches,
+        ):
+            self._check(caches.environ)
+            self.session.user.note(installed.receipt.line)
+            keep = tuple(each for each in (held, caches.held) if each is not None)
+            recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
+            check = self._devices(caches)
+            try:
+                return self._run(self._plan(check, caches), caches, keep)
+            except LaunchError as error:
+                # A GPU can get lost without a sign that ``launch.plan.fingerprint`` could read: it
+                # has fallen off the bus, or its driver fails. Then the remembered list is wrong. A
+                # start that was given up is over: the starting command has said so and left.
+                if not recalled or isinstance(error, (NoProgress, DoesNotFit)):
+                    raise
+                self.notes.forget_devices()
+                now = self._devices(caches)
+                # Without an answer nothing is known of a loss.
+                if now.devices is None or _names(now) == _names(check):
+                    raise
+                return self._run(self._plan(now, caches), caches, keep)
+
+    def planned(self) -> Placed:
+        """Check and plan as ``make`` does, with the same errors; start no server.
+
+        This asks the build for its devices, and makes no folder for the drivers.
+        """
+        self._require_gpu_build()
+        with self.session.reader.hold(self.installed):
+            caches = BuildCaches(would_give(self.session, self.installed.receipt.backend))
+            self._check(caches.environ)
+            return self._plan(self._devices(caches), caches)
+
+    def _require_gpu_build(self) -> None:
+        """Refuse a build for the CPU, which cannot do what ``--require-gpu`` asks for."""
+        if self.how.require_gpu and self.installed.receipt.backend == "cpu":
+            raise SilentCpu(
+                f"a GPU is required, but {self.installed.id} is a build for the CPU",
+                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
+            )
+
+    def _check(self, environ: Mapping[str, str]) -> None:
+        """Check the files, the metadata and the downloads of the start.
+
+        The caller holds the version, so that what was checked is what starts.
+        """
+        self.session.reader.admit(self.installed, full=self.how.verify)
+        require_not_revoked(self.session, self.installed.receipt)
+        if downloads_in(self.arguments, environ):
+            from tsuku_llm.steps.serve.downloads import require_https  # noqa: PLC0415 - only then
+
+            require_https(self.session, self.installed, self.arguments, environ)
+
+    def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
+        installed = self.installed
+        return check_devices(
+            build_of(installed),
+            installed.id,
+            self.notes,
+            # As the server gets it: PoCL lists no device without its folder.
+            caches.environ,
+            # A promise needs an answer of now: the GPU may be gone since the last start.
+            ask_again=ask_again or self.how.require_gpu,
+        )
+
+    def _plan(self, check: Check, caches: BuildCaches) -> Placed:
+        """Plan the start, place its model, and compare its need for memory with what is free.
+
+        Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
+        """
+        runs_in = server_folder(self.session, None if self.how.own_folder else self.cwd)
+        plan = plan_server(
+            check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
+        )
+        # Free memory is of now: other processes come and go.
+        ask_again = partial(self._devices, caches, ask_again=True)
+        receipt = self.installed.receipt
+        settings = self.session.settings
+        maker = wanted_maker(receipt, settings.backend)
+        placed = place_start(
+            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker
+        )
+        self._require_devices(placed.check, placed.plan)
+        if placed.told:
+            self.session.user.note(placed.told)
+        # A router starts its models later, and other servers for them.
+        if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
+            from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit  # noqa: PLC0415
+
+            fit = fit_of_start(
+                placed.plan,
+                placed.check,
+                placed.cards,
+                lambda: listed_cards(ask_again(), receipt.hardware, maker),
+                models=placed.models,
+                tools=tools_of(receipt),
+                certain=self.how.require_fit,
+            )
+            if self.how.require_fit:
+                require_fit(fit)
+            for line in fit.told if fit else ():
+                self.session.user.note(line)
+        return placed
+
+    def _run(self, placed: Placed, caches: BuildCaches, keep: tuple[int, ...]) -> int:
+        check, plan = placed.check, placed.plan
+        if ".sock" in plan.env.get("LLAMA_ARG_HOST", "") or any(".sock" in w for w in plan.argv):
+            from tsuku_llm.launch.ask.health import remove_dead_sockets  # noqa: PLC0415
+            from tsuku_llm.launch.plan.addresses import address_of  # noqa: PLC0415 - rare
+
+            remove_dead_sockets(address_of(plan.argv, plan.env))
+        # After exec this program is gone: everything that it has to do comes before.
+        if self.how.replace:
+            self._recheck()  # the last moment at which this is possible
+            if self.how.sink:
+                self.how.sink(self._draft(placed))
+            self._tell_expected(plan)
+            with no_core_dumps():
+                return become(plan, keep)
+        # A start with --exec does without threads and child processes, so these come late.
+        from tsuku_llm.launch.run.monitor import StartContext, StartMonitor  # noqa: PLC0415
+        from tsuku_llm.launch.run.supervise import supervise  # noqa: PLC0415
+
+        start = StartContext(
+            build=check.build,
+            plan=plan,
+            draft=self._draft(placed),
+            listed=check.devices,
+            require_gpu=self.how.require_gpu,
+            min_gpu_share=self.how.min_gpu_share,
+            canary=self.session.settings.canary,
+            files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
+            # The thread that follows the start calls these while the server runs.
+            recheck=self._recheck,
+            # Once: a restart has nothing new to say.
+            on_running=(lambda: None) if self.restarts else self._offer_update,
+            on_loading=self.how.on_loading or (lambda _pid, _log: None),
+            tell=self._tell,
+            warn=self._warn_of_running if check.problem is None else lambda _: None,
+            warming=self._warming(placed, caches),
+            on_problem=self._on_problem,
+            ends_lost=self.session.settings.on_gpu_loss != "warn",
+        )
+        stop_handle = self._own_stop_handle()
+        sink = _StartSink(self)
+        followed = StartMonitor(start, sink, stop_handle)
+        deaths: list[Diagnosis] = []
+        try:
+            code = supervise(
+                plan,
+                keep=keep,
+                stop_handle=stop_handle,
+                observer=followed,
+                one_stream=self.how.one_stream,
+                on_signal=self.how.on_signal,
+                on_death=deaths.append,
+            )
+            reported = followed.report
+            for death in deaths:
+                reported = reported._replace(trouble=_death(death))
+                sink(reported)
+        finally:
+            # First: the caller writes the end into its record, and that must stay the last word.
+            sink.close()
+        # The caller reads this from the handle that it gave us.
+        if self.how.stop_handle:
+            self.how.stop_handle.signalled = stop_handle.signalled
+        if followed.failure:
+            if isinstance(followed.failure, GpuLost) and self.how.sink:
+                # Until it serves again, if at all.
+                self.how.sink(reported._replace(ready=False))
+            raise followed.failure
+        for death in deaths:
+            self._tell_death(death, reported)
+        return code
+
+    def _tell_expected(self, plan: LaunchPlan) -> None:
+        """Print where the server will listen, as far as its arguments say."""
+        from tsuku_llm.launch.plan.addresses import expected_addresses  # noqa: PLC0415 - only --exec
+
+        if not answers_and_ends(plan.argv):
+            for what, text in expected_addresses(plan.argv, plan.env):
+                self.session.user.note(f"{what}, once the server is ready: {text}")
+
+    def _tell_death(self, death: Diagnosis, report: StartReport) -> None:
+        """Tell why a server ended after it had served; raise GpuLost if another start follows.
+
+        A server that ends by the backend's fault has lost its GPU, too. Where it is not started
+        again, its exit code stays what it is.
+        """
+        backend = self.installed.receipt.backend
+        cause, hint = (
+            f"{_DIED}: {death.cause}",
+            death.hint(backend, self.installed.receipt.reinstall),
+        )
+        again = self.session.settings.on_gpu_loss in ("restart", "fallback")
+        if again and death.fault == "backend" and backend != "cpu":
+            if self.how.sink:
+                self.how.sink(report._replace(ready=False))
+            # What follows says it: the next start, or the error.
+            raise GpuLost(cause, facts=death.facts, hint=hint)
+        self._warn(LaunchError(cause, facts=death.facts, hint=hint))
+
+    def _warming(self, placed: Placed, caches: BuildCaches) -> Warming | None:
+        """Return the listener to a warm-up; None if this start shall have none."""
+        settings, check, plan = self.session.settings, placed.check, placed.plan
+        # Without the short request no other one is wanted either.
+        if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
+            return None
+        from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled  # noqa: PLC0415 - as above
+
+        drivers = driver_fingerprint(self.session.machine.environ) or ()
+        subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
+        warming = Warming(self.session, caches, subject, self.how.on_compiling)
+        return warming if warming.is_needed else None
+
+    def _own_stop_handle(self) -> StopHandle:
+        """Return a stop handle for this start only.
+
+        The end of this start must not end the next variant's, which shares the outer stop handle.
+        """
+        from tsuku_llm.launch.run.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
+
+        outer = self.how.stop_handle
+        own = StopHandle(outer.grace) if outer else StopHandle()
+        if outer:
+            # If the outer handle was used before, this ends the start as soon as it begins.
+            outer.attach(lambda: own.end(outer.reason or ""))
+        if self.how.swap:
+            self.how.swap.attach(lambda: own.end("another build is to serve"))
+        return own
+
+    def _offer_update(self) -> None:
+        from tsuku_llm.steps.metadata.update_notice import offer_update  # noqa: PLC0415 - starts a process
+
+        offer_update(self.session, self.installed.id)
+
+    def _recheck(self) -> None:
+        self.session.reader.check(self.installed)
+
+    def _draft(self, placed: Placed) -> StartReport:
+        """Return the report as it is before anything runs."""
+        from tsuku_llm.launch.plan.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
+
+        receipt = self.installed.receipt
+        now = clock.now() if self.restarts else self.session.machine.now
+        return StartReport(
+            name=self.how.name,
+            release=receipt.release,
+            id=self.installed.id,
+            requested=self.session.settings.backend,
+            detected=receipt.detected,
+            selected=receipt.variant,
+            verification="hash" if self.how.verify else "fingerprint",
+            supervisor=os.getpid(),
+            pid=os.getpid(),
+            host="127.0.0.1",
+            port=None,
+            started_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            fallen_back_from=self.failed,
+            restarts=self.restarts,
+            placement=placed.placement,
+        )
+
+    def _require_devices(self, check: Check, plan: LaunchPlan) -> None:
+        """Refuse an unwanted start on the CPU; print a warning for one that is allowed.
+
+        Raises ``SilentCpu``, and ``NotOnGpu`` for arguments that keep the server from the GPU.
+        """
+        if check.complaint:
+            self.session.user.note(f"warning: {check.complaint}")
+        refusal = wishes_in(plan.argv, plan.env).refusal
+        if refusal and self.how.require_gpu:
+            # Not SilentCpu: every other variant gets the same arguments.
+            raise NotOnGpu(
+                "a GPU is required, but the arguments prevent its use",
+                facts=(refusal,),
+                hint="leave it out, or leave out --require-gpu",
+            )
+        if check.problem is None or refusal:
+            return
+        from dataclasses import replace  # noqa: PLC0415 - only then
+
+        facts, fix = explain(self.session, check.build.backend)
+        problem = replace(check.problem, fix=fix or check.problem.fix)
+        error = SilentCpu(
+            f"the {check.build.backend} build would run on the CPU: {problem.cause}",
+            facts=(*facts, *check.facts),
+            hint=problem.hint(check.build.backend, check.build.reinstall),
+        )
+        # A restart waits for the GPU to come back.
+        waits = self.how.require_gpu or self.restarts > 0
+        if waits or (self.session.settings.fallback != "off" and not self.insist):
+            raise error
+        self._warn(error)
+
+    def _tell(self, report: StartReport) -> None:
+        """Print the line of the decision again, with the share of the model on the GPU."""
+        if told := report.told_share:
+            self.session.user.note(f"{self.installed.receipt.line} gpu=[{told}]")
+
+    def _warn_of_running(self, error: SilentCpu) -> None:
+        # The GPU may be gone without a sign that ``launch.plan.fingerprint`` could read.
+        self.notes.forget_devices()
+        self._warn(error)
+
+    def _on_problem(self, problem: ServerProblem) -> None:
+        from tsuku_llm.launch.gpu.life import OVER, hint_for  # noqa: PLC0415 - only then
+
+        if problem.kind == OVER:
+            self.session.user.note(problem.text)
+        else:
+            hint = hint_for(problem.kind, is_ended=False)
+            self._warn(GpuLost(problem.text, facts=problem.facts, hint=hint))
+
+    def _warn(self, error: TsukuError) -> None:
+        self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+
+
+_DIED = "the server ended after it had served"
+
+_LONGEST = 2000
+"""Characters of an explanation in the record of a server."""
+
+
+def _death(death: Diagnosis) -> Trouble:
+    """Return why a server ended after it had served, for its record."""
+    from tsuku_llm.launch.plan.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
+
+    return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
+
+
+def _names(check: Check) -> set[str]:
+    return {device.name for device in check.devices or ()}
+
+
+class _StartSink:
+    """The sink of one start, until its server has ended.
+
+    A monitor's thread can be in a question to a driver when the server ends, and go on later. Its
+    report would then say that a server runs which is gone, or that the version of an earlier start
+    runs. Two threads meet here: the monitor's calls it, the main thread closes it.
+    """
+
+    def __init__(self, start: VersionStart) -> None:
+        self._start = start
+        # Held for a whole report: ``close`` waits for one that is under way.
+        self._lock = threading.Lock()
+        self._closed = False
+        self._has_served = False
+
+    def __call__(self, report: StartReport) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            if report.ready and not self._has_served:
+                self._has_served = True
+                from tsuku_llm.launch.plan.report import Verdict  # noqa: PLC0415 - as in ``_run``
+
+                # A GPU's build on the CPU does not show that its backend works.
+                on_cpu = report.verdict is Verdict.ON_CPU
+                if not on_cpu or self._start.installed.receipt.backend == "cpu":
+                    self._start.on_served()
+            if self._start.how.sink:
+                self._start.how.sink(report)
+
+    def close(self) -> None:
+        """Drop every later report."""
+        with self._lock:
+            self._closed = True

@@ -1,0 +1,1 @@
+"""Servers in the background: started, watched, updated without a person."""

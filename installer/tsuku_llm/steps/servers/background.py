@@ -1,0 +1,308 @@
+"""Servers in the background: start, list, read the log, stop.
+
+A background server is one that ``serve`` watches in a separate process, the supervisor
+(``watching``). The supervisor writes the server's state into a record. So every later command needs
+only the folder of these records.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
+from tsuku_llm.ground.foreign import LARGEST, parse_object
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.log import follow_log, read_log
+from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.steps.choosing import revocation
+from tsuku_llm.steps.choosing.revocation import ReleaseStatus
+from tsuku_llm.steps.session import Session
+
+GRACE = 15.0
+"""Seconds that a server gets to end after SIGTERM before it is killed."""
+
+_KILLED_LIMIT = 5.0
+"""Seconds to wait for the end of a process after SIGKILL."""
+_GIVING_UP = 20.0
+"""Seconds that a supervisor gets to end a server that makes no progress, which it may kill."""
+_READING_PAUSE = 0.1
+"""Seconds between two looks for new lines in a log that is followed."""
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Windows has only SIGTERM, which kills at once."""
+
+
+# --- the process that starts it ------------------------------------------------------------
+
+
+def start(
+    line: Sequence[str],
+    on_loading: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    giving_up: float = _GIVING_UP,
+) -> tuple[Mapping[str, Any], int | None]:
+    """Start the program ``line`` detached; return its last output line and its exit code.
+
+    ``env`` is its environment, None for ours.
+    The program writes a JSON object in each line. ``loading`` is a text for ``on_loading``. The
+    last line has ``ready``, or it is the document of an error, which is empty if the program was
+    killed before it wrote one. The code is None after ``ready``: then the program runs on alone.
+    After ``gave_up``, which has such a document, the program gets ``giving_up`` seconds to end.
+    If this process is interrupted meanwhile, it ends the program too. Raises LaunchError if the
+    program cannot be started.
+    """
+    try:
+        child = children.start(
+            line,
+            cwd=children.CALLERS_FOLDER,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # until it has its log; it reports errors on stdout
+            # A new session: Ctrl-C and the end of the terminal do not reach the supervisor.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
+        )
+    except OSError as error:
+        raise LaunchError("the supervisor cannot be started", facts=(str(error),)) from error
+    try:
+        said, code = _followed(child, on_loading, giving_up)
+    except BaseException:
+        # The supervisor ends its server when it gets SIGTERM.
+        child.terminate()
+        child.wait()
+        raise
+    child.returncode = code or 0  # else Popen warns when it is deleted: the child lives on
+    return said, code
+
+
+def _followed(
+    child: subprocess.Popen[bytes], on_loading: Callable[[str], None], giving_up: float
+) -> tuple[Mapping[str, Any], int | None]:
+    """Read the supervisor's lines until it has said how the start ended, or has ended."""
+    assert child.stdout  # noqa: S101 - it is a pipe
+    with child.stdout as stdout:
+        # This never waits for good: the pipe closes if the supervisor dies, and one whose server
+        # hangs gives up after ``--start-timeout``.
+        while line := stdout.readline(LARGEST):
+            said = _document(line)
+            if "loading" in said:
+                on_loading(said["loading"])
+            elif "gave_up" in said:
+                # It ends its server now, and then writes the error as any other. A server that a
+                # driver keeps in the kernel cannot be killed: then do not wait for that.
+                try:
+                    return said["gave_up"], child.wait(giving_up)
+                except subprocess.TimeoutExpired:
+                    return said["gave_up"], LaunchError.exit_code
+            else:
+                return said, None if "ready" in said else child.wait()
+    return {}, child.wait()
+
+
+def _document(line: bytes) -> Mapping[str, Any]:
+    """Return a line as a JSON object; empty if it is not one."""
+    with suppress(ValueError):
+        return parse_object(line, ours=True)
+    return {}
+
+
+# --- the other processes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The servers in the background; ``damaged`` says why the other records cannot be read.
+
+    ``told`` holds what is known of the release that each server runs, by the server's name.
+    """
+
+    records: tuple[Record, ...]
+    damaged: Mapping[str, StoreError]
+    told: Mapping[str, ReleaseStatus]
+
+
+def servers(session: Session, name: str | None = None) -> Servers:
+    """Return what is known of the background servers, or of one; no metadata is verified.
+
+    Raises NotRunning or CorruptStore if that one has no record, or one that cannot be read.
+    """
+    instances = Instances(session.paths.state)
+    records = instances.all() if name is None else (server(session, name),)
+    known = revocation.signed_status(session, verify=False) if records else None
+    told: dict[str, ReleaseStatus] = {}
+    for record in records:
+        with suppress(StoreError):  # the version was damaged or removed while its server runs
+            version = record.report and session.reader.find(record.report.id)
+            if known and version:
+                told[record.name] = known.of(version.receipt)
+    return Servers(records, instances.damaged() if name is None else {}, told)
+
+
+def server(session: Session, name: str) -> Record:
+    """Return the record of one server. Raises NotRunning if that name has no record."""
+    instances = Instances(session.paths.state)
+    return instances.find(checked_name(name)) or _raise_not_running(instances, name)
+
+
+def page_of(session: Session, name: str) -> str:
+    """Return the URL of a server's web page.
+
+    Raises NotRunning, and LaunchError for a server that is not ready or has no page.
+    """
+    record = server(session, name)
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint="see: tsuku-llm status")
+    if record.report is None or not record.report.ready:
+        raise LaunchError(
+            f"the server {name} is not ready yet", hint=f"see its log: {record.log_command}"
+        )
+    if record.report.page_url is None:
+        raise LaunchError(
+            f"the server {name} has no web page",
+            facts=(f"it listens at {record.address}",),
+            hint="start it at a port, with its web page (--ui) and a build that has one",
+        )
+    return record.report.page_url
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedServer:
+    """The way a server was stopped.
+
+    ``outcome`` is ``stopped``, ``killed``, ``gone`` (it had ended before), or ``unreadable``: its
+    record was damaged and is removed, and its processes are not known.
+    """
+
+    name: str
+    outcome: str
+
+
+def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
+    """End a server and its supervisor, and remove its record.
+
+    A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
+    has no record, and StillRunning if a process survives even a kill (in a driver call that never
+    returns).
+    """
+    instances = Instances(session.paths.state)
+    try:
+        record = server(session, name)
+    except CorruptStore:
+        # Only its name is left. While the file is there, every ``status`` complains about it.
+        instances.forget(name)
+        return StoppedServer(name, "unreadable")
+    was_up = record.state.is_up
+    killed = was_up and not _ended(instances, record, grace)
+    # Only now: a supervisor that still runs would write its record again.
+    instances.forget(name)
+    return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
+
+
+def stop_if_there(session: Session, name: str) -> None:
+    """End a server as ``stop`` does; a name without a server is no error."""
+    with suppress(NotRunning):
+        stop(session, name)
+
+
+def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
+    """End every server. Raises the errors of ``stop``."""
+    return tuple(
+        stop(session, record.name, grace=grace) for record in Instances(session.paths.state).all()
+    )
+
+
+def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:
+    """Return a server's output so far, and with ``follow`` also what it writes until it ends.
+
+    Raises NotRunning if that name has no log, and LaunchError if the server is a service. What it
+    returns raises StoreError.
+    """
+    instances = Instances(session.paths.state)
+    path = instances.log(checked_name(name))
+    record = None
+    with suppress(StoreError):  # a damaged record hides no log
+        record = instances.find(name)
+    # An older server of this name may have left a log.
+    if record and record.in_journal:
+        raise LaunchError(
+            f"the server {name} is a service, which has its log in the journal",
+            hint=f"see: {record.log_command}",
+        )
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
+        _raise_not_running(instances, name)
+    if not follow:
+        return _told(read_log(path), path)
+
+    def is_over() -> bool:
+        record = instances.find(name)
+        return record is None or not record.state.is_up
+
+    return _told(follow_log(path, is_over, lambda: time.sleep(_READING_PAUSE)), path)
+
+
+def _told(said: Iterator[bytes], path: Path) -> Iterator[bytes]:
+    """Yield a log as it is read. Raises StoreError, also for a link or a pipe in its place."""
+    with disk_errors(f"reading {path.name}", path.parent):
+        yield from said
+
+
+def _ended(instances: Instances, record: Record, grace: float) -> bool:
+    """End a server that is up; return True if it ended without a kill."""
+    # Signal the supervisor, which ends its server in order; only without one signal the server.
+    alone = record.server if record.state is ServerState.UNWATCHED else None
+    if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
+        return True
+    # The supervisor did not end its server in time, or is gone: kill what is left.
+    for process in _left(instances, record):
+        if not _goes(process, _KILL, _KILLED_LIMIT):
+            raise StillRunning(
+                f"process {process.pid} of the server {record.name} does not end",
+                facts=("it was killed, but still exists: a driver call blocks it",),
+                hint="restart the machine, or its GPU driver",
+            )
+    return False
+
+
+def _left(instances: Instances, record: Record) -> list[Process]:
+    """Return the processes of a server that still run."""
+    # Read the record again: since our last look the supervisor may have started its server.
+    newest = instances.find(record.name) or record
+    found = (newest.server, record.supervisor)
+    return [process for process in found if process and process.is_alive]
+
+
+def _goes(process: Process, number: int, limit: float) -> bool:
+    """Send a signal; return whether the process ends within ``limit`` seconds.
+
+    Raises StillRunning.
+    """
+    try:
+        process.send(number)
+    except OSError as error:
+        raise StillRunning(
+            f"process {process.pid} cannot be ended",
+            facts=(str(error),),
+            hint="stop it as the user who started it",
+        ) from error
+    return process.is_gone_within(limit)
+
+
+def _raise_not_running(instances: Instances, name: str) -> NoReturn:
+    """Raise NotRunning, and list the servers that exist."""
+    raise NotRunning(
+        f"there is no server called {name}",
+        facts=tuple(f"server: {record.name}" for record in instances.all()),
+        hint="see: tsuku-llm status",
+    )

@@ -1,0 +1,409 @@
+"""The update that nobody watches: it restarts the servers, judges them, and goes back by itself.
+
+The order of steps, each of which may be the last one if this process is killed:
+
+1. The journal says which version was active. From here on the next run knows what to finish.
+2. The update installs the new build and moves the active pointer, as any update.
+3. Each server that runs the former build is restarted on the new one, one after the other.
+   Without a server, the model that was served last is started for a moment.
+4. If all do well, they keep it. Else the pointer and the servers go back, and the release is
+   marked.
+5. The journal is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from tsuku_llm.ground.errors import (
+    CannotCombine,
+    GateFailed,
+    NotOnGpu,
+    SelectionError,
+    SilentCpu,
+    StoreError,
+    TsukuError,
+)
+from tsuku_llm.ground.files import unique
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.swap import SwapAnswer, SwapKind, SwapRequest, SwapState
+from tsuku_llm.launch.ask.speed import measure
+from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.report import Performance, StartReport, Verdict
+from tsuku_llm.steps.choosing.acceptance import (
+    FAILED,
+    SLOW,
+    Shortcoming,
+    Trial,
+    needed_speed,
+    shortcoming,
+)
+from tsuku_llm.steps.choosing.choice import version_of
+from tsuku_llm.steps.drivers.speed_notes import last_served, last_speed
+from tsuku_llm.steps.install.update import UpdateReport, UpToDate, apply_update, check_update
+from tsuku_llm.steps.serve.short_start import short_start
+from tsuku_llm.steps.servers.server_trials import (
+    ServerOutcome,
+    ServerResult,
+    judged_server,
+    swap,
+    without_answer,
+)
+from tsuku_llm.steps.session import Session
+from tsuku_llm.store.layout import UNATTENDED_LOCK
+from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.updates import (
+    RolledBack,
+    UpdateJournal,
+    drop_journal,
+    drop_marks,
+    mark,
+    read_journal,
+    read_marks,
+    write_journal,
+)
+
+
+class UpdateOutcome(str, Enum):
+    """How an unattended update ended."""
+
+    UPDATED = "updated"
+    UNCHANGED = "unchanged"
+    ROLLED_BACK = "rolled-back"
+
+
+@dataclass(frozen=True, slots=True)
+class UnattendedReport:
+    """The result of an unattended update; ``active`` is the version in use now.
+
+    ``outcome`` is ``updated``, ``unchanged`` or ``rolled-back``. ``tried`` is the release that was
+    tried, None if none was, or if it is gone. ``failure`` says why it was refused. ``checked`` says
+    how it was judged: ``servers``, ``last-model``, ``gate``, or ``nothing`` if nothing was to be
+    done. ``marked``: the release is marked now; it is not if the machine was at fault. ``stuck`` is
+    why the former version could not be made active again.
+    """
+
+    outcome: UpdateOutcome
+    active: Installed
+    tried: str | None
+    servers: tuple[ServerResult, ...] = ()
+    failure: Shortcoming | None = None
+    checked: str = "nothing"
+    marked: bool = False
+    stuck: TsukuError | None = None
+    rolled_back: tuple[RolledBack, ...] = ()
+
+
+def forget_rolled_back(session: Session) -> None:
+    """Forget which releases failed on this machine, so that they are taken again."""
+    drop_marks(session.store.data)
+
+
+def unattended_update(session: Session) -> UnattendedReport:
+    """Update, judge the new build by the servers of this user, and go back if it does worse.
+
+    An update that was broken off is finished first. Raises the errors of ``update``, and StoreError
+    if the pointer cannot go back. A server that could not be brought back is in the report.
+    """
+    store = session.store
+    store.adopt()
+    # Two timers, or a timer and a person: the second one waits, and finds nothing left to do.
+    with store.lock(UNATTENDED_LOCK) as locked:
+        if locked:
+            # Only an update writes these, and no other one runs now.
+            store.drop_journal_temporaries()
+            Instances(session.paths.state).drop_unasked()
+        report = _finished(session) or _updated(session)
+    return replace(report, rolled_back=read_marks(session.paths.data))
+
+
+def _finished(session: Session) -> UnattendedReport | None:
+    """Finish an update that was broken off; None if there is none, or nothing of it is left."""
+    data = session.paths.data
+    journal = read_journal(data)
+    if journal is None:
+        return None
+    former = session.reader.find(journal.former)
+    tried = session.reader.find(journal.tried) if journal.tried else None
+    active = session.reader.active()
+    # It may have been killed at the end of its install, when nothing installs again after it.
+    session.store.sweep()
+    if active:
+        session.store.drop_downloads(active.receipt.digests)
+    goes_on = active is not None and active.id != journal.former and not journal.failure
+    # Somebody may have chosen another version since, or removed one of the two.
+    if former and journal.failure:
+        session.user.note(f"an update from {former.id} was broken off while it went back")
+        return _back(session, former, tried, Shortcoming(FAILED, journal.failure))
+    if former and active and goes_on and journal.tried in ("", active.id):
+        session.user.note(f"an update from {former.id} was broken off: it is finished now")
+        return _judged(session, former, active)
+    drop_journal(data)
+    return None
+
+
+def _updated(session: Session) -> UnattendedReport:
+    report = check_update(session, exact=True)
+    former = report.installed
+    if known := _known_failure(session, report):
+        session.user.note(
+            f"{known.release} was rolled back here ({known.told}); it is not tried again; "
+            "to try it: tsuku-llm update --retry"
+        )
+        return UnattendedReport(UpdateOutcome.UNCHANGED, former, None)
+    # Before the pointer can move: from here on a next run knows where it came from.
+    write_journal(session.paths.data, UpdateJournal(former.id))
+    try:
+        made = apply_update(session, report)
+    except (SelectionError, CannotCombine) as error:
+        # The gate of every variant that fits has refused it. Nothing was swapped.
+        drop_journal(session.paths.data)
+        if not isinstance(error, CannotCombine) and not isinstance(error.__cause__, GateFailed):
+            raise
+        return _refused_by_gate(session, report, error)
+    except BaseException:
+        # Nothing has moved, or the next run finds the journal and the pointer, and goes on.
+        if _active_id(session) == former.id:
+            drop_journal(session.paths.data)
+        raise
+    new = None if isinstance(made, UpToDate) else made.installed
+    if new is None or new.id == former.id:
+        drop_journal(session.paths.data)
+        return UnattendedReport(UpdateOutcome.UNCHANGED, former, None)
+    return _judged(session, former, new)
+
+
+def _active_id(session: Session) -> str | None:
+    with suppress(StoreError):
+        active = session.reader.active()
+        return active.id if active else None
+    return None
+
+
+def _known_failure(session: Session, report: UpdateReport) -> RolledBack | None:
+    """Return the mark of what an update would install, None if it did not fail here.
+
+    A channel's release was left out before; this is about one that a setting names, and about
+    another variant of the installed release.
+    """
+    candidate, choice = report.candidate, report.choice
+    if candidate is None:
+        return None
+    version = version_of(choice.release.release, candidate.variant)
+    named = (choice.catalog.repository.name, choice.release.release)
+    for each in read_marks(session.paths.data):
+        if each.id == version or (report.newer and (each.repository, each.release) == named):
+            return each
+    return None
+
+
+def _refused_by_gate(session: Session, report: UpdateReport, error: TsukuError) -> UnattendedReport:
+    """Mark a release that does not even start, so that it is not downloaded again each night."""
+    choice, former = report.choice, report.installed
+    failure = Shortcoming(FAILED, "; ".join((error.message, *error.facts)))
+    candidate = report.candidate
+    version = version_of(choice.release.release, candidate.variant) if candidate else ""
+    repository, release = choice.catalog.repository.name, choice.release.release
+    _mark(session, repository, release, version, failure)
+    return UnattendedReport(
+        UpdateOutcome.ROLLED_BACK, former, release, failure=failure, checked="gate", marked=True
+    )
+
+
+def _mark(
+    session: Session, repository: str, release: str, version: str, failure: Shortcoming
+) -> None:
+    at = session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    mark(session.paths.data, RolledBack(repository, release, version, failure.reason, at))
+
+
+# --- the judgement -------------------------------------------------------------------------
+
+
+def _judged(session: Session, former: Installed, new: Installed) -> UnattendedReport:
+    """Restart the servers of the former build on the new one; keep that, or go back."""
+    write_journal(session.paths.data, UpdateJournal(former.id, new.id))
+    instances = Instances(session.paths.state)
+    results: list[ServerResult] = []
+    for record in instances.all():
+        if not record.state.is_up:
+            continue
+        running = record.report.id if record.report else None
+        # After a crash some run the new build already; they are judged as well.
+        if running not in (former.id, new.id):
+            detail = f"it runs {running}, and not the build that is replaced"
+            results.append(ServerResult(record.name, ServerOutcome.LEFT, detail))
+            continue
+        session.user.note(f"{record.name}: restarting it with {new.id}")
+        answer = swap(instances, record, SwapKind.TRY, new)
+        result, failure = judged_server(instances, record, former, new, answer)
+        results.append(result)
+        if failure:
+            return _back(session, former, new, failure, results, answer)
+    updated = [each.name for each in results if each.outcome is ServerOutcome.UPDATED]
+    checked = "servers"
+    if not updated:
+        checked, failure = _short_trial(session, former, new)
+        if failure:
+            return _back(session, former, new, failure, results, checked=checked)
+    for name in updated:
+        # Not waited for: a server that stays on trial has a way back, which does no harm.
+        with suppress(StoreError):
+            instances.ask_swap(name, SwapRequest(unique(), SwapKind.KEEP, new.id))
+    drop_journal(session.paths.data)
+    return UnattendedReport(
+        UpdateOutcome.UPDATED, new, new.receipt.release, tuple(results), checked=checked
+    )
+
+
+def _short_trial(
+    session: Session, former: Installed, new: Installed
+) -> tuple[str, Shortcoming | None]:
+    """Start the model that was served last for a moment; return how the build was judged.
+
+    If the former build does no better now, then this machine is at fault and not the new build.
+    """
+    arguments = last_served(session.paths.state)
+    option, name = arguments[:2] if arguments else ("", "")
+    model = Path(name) if option == "-m" else None
+    if not arguments or (model and not model.is_file()):
+        why = f"{model} is gone" if model else "no server runs, and no model is known"
+        session.user.note(f"only the gate has judged {new.id}: {why}")
+        # It may still have moved from the GPU to the processor.
+        backends = (former.receipt.backend, new.receipt.backend)
+        on_cpu = Performance(Verdict.ON_CPU if new.receipt.backend == "cpu" else Verdict.UNKNOWN)
+        return "gate", shortcoming(Trial(backends, None, on_cpu))
+    session.user.note(f"no server runs: starting {name} with {new.id} for a moment")
+    if model is None:
+        # What was downloaded must do: another version of the model would be no trial of the build.
+        arguments = (*arguments, "--offline")
+    backends = (former.receipt.backend, new.receipt.backend)
+
+    def judged(version: Installed) -> Shortcoming | None:
+        bench = last_speed(session.paths.state, model, version.receipt.backend)
+        after, failure = _performance(session, version, arguments, needed_speed(bench, None))
+        return shortcoming(Trial(backends, None, after, failure, bench))
+
+    refused = judged(new)
+    if refused and backends[0] == backends[1] and (same := judged(former)):
+        session.user.note(f"{former.id} does no better with this model: {same.reason}")
+        return "gate", None
+    return "last-model", refused
+
+
+def _performance(
+    session: Session, version: Installed, arguments: Sequence[str], enough: float | None
+) -> tuple[Performance | None, str]:
+    """Start one version with a model; return how it did, or why it did not serve."""
+    seen: list[Performance] = []
+
+    def on_ready(report: StartReport) -> None:
+        seen.append(Performance(report.verdict))
+        address = ServerAddress(report.host, report.port or 0)
+        # A token, and its speed; measured again if another program had the machine.
+        for _ in range(3):
+            speed = measure(address).generation
+            best = max(speed, seen[-1].speed or 0.0)
+            seen[-1] = seen[-1]._replace(answered=True, speed=best)
+            if enough is None or best >= enough:
+                break
+
+    gpu = version.receipt.backend != "cpu"
+    error = short_start(session, version, arguments, on_ready, name="update", require_gpu=gpu)
+    if isinstance(error, (SilentCpu, NotOnGpu)):
+        return Performance(Verdict.ON_CPU, answered=True), ""
+    if error:
+        return None, "; ".join((error.message, *error.facts))
+    return seen[-1], ""
+
+
+# --- the way back --------------------------------------------------------------------------
+
+
+def _back(  # noqa: PLR0913, PLR0917 - what is known of the update
+    session: Session,
+    former: Installed,
+    tried: Installed | None,
+    failure: Shortcoming,
+    results: Sequence[ServerResult] = (),
+    answer: SwapAnswer | None = None,
+    *,
+    checked: str = "servers",
+) -> UnattendedReport:
+    """Return to the former version, with all servers; mark the release, and say what is what.
+
+    ``tried`` is None if it is not installed any more. ``answer`` is that of the server that failed.
+    """
+    data = session.paths.data
+    # From here on the next run goes back, too.
+    write_journal(data, UpdateJournal(former.id, tried.id if tried else "", failure.reason))
+    session.user.note(f"{failure.reason}; going back to {former.id}")
+    active = session.reader.active()
+    stuck: TsukuError | None = None
+    if active is None or tried is None or active.id == tried.id:
+        try:
+            session.store.use(former)
+            active = former
+        except TsukuError as error:
+            # The servers may still run it, and a damaged one they refuse themselves.
+            stuck = error
+    elif active.id != former.id:
+        session.user.note(f"{active.id} was made active meanwhile, and stays active")
+    servers, speeds = _servers_back(session, former, tried, results)
+    marked = tried is not None
+    needed = needed_speed(answer.bench, answer.before and answer.before.speed) if answer else None
+    if failure.kind == SLOW and needed and any(speed < needed for speed in speeds):
+        # The machine is slow now, and the release did nothing wrong: the next run tries it again.
+        session.user.note("the former build is as slow now, so the release is not marked")
+        marked = False
+    if marked and tried:
+        receipt = tried.receipt
+        _mark(session, receipt.repository, receipt.release, tried.id, failure)
+    if stuck is None:
+        drop_journal(data)
+    return UnattendedReport(
+        UpdateOutcome.ROLLED_BACK,
+        active or former,
+        tried.receipt.release if tried else None,
+        servers,
+        failure,
+        checked,
+        marked=marked,
+        stuck=stuck,
+    )
+
+
+def _servers_back(
+    session: Session,
+    former: Installed,
+    tried: Installed | None,
+    results: Sequence[ServerResult],
+) -> tuple[tuple[ServerResult, ...], list[float]]:
+    """Bring each server of the build that was tried back; return all, and their speeds now."""
+    instances = Instances(session.paths.state)
+    told = {each.name: each for each in results}
+    speeds: list[float] = []
+    for record in instances.all():
+        running = record.report.id if record.report else None
+        if not record.state.is_up or tried is None or running != tried.id:
+            continue
+        answer = swap(instances, record, SwapKind.BACK, former)
+        if answer is None:
+            result, _ = without_answer(instances, record)
+            told[record.name] = result
+        elif answer.state in (SwapState.SERVING, SwapState.RETURNED):
+            told[record.name] = ServerResult(record.name, ServerOutcome.BACK)
+            if answer.after and answer.after.speed is not None:
+                speeds.append(answer.after.speed)
+        else:
+            kept = answer.state is SwapState.REFUSED
+            told[record.name] = ServerResult(
+                record.name,
+                ServerOutcome.LEFT if kept else ServerOutcome.DOWN,
+                answer.reason,
+            )
+    return tuple(told.values()), speeds

@@ -1,0 +1,378 @@
+"""The supervisor of a server that has a name: in the background, or as a service of systemd.
+
+It serves, and keeps the server's record and log. While the model loads it ends a server that makes
+no progress; later it ends one that gets no requests. A ``Listener`` is told how the server is.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import LaunchError, NoProgress, StoreError, TsukuError
+from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.idle import BUSY_SECONDS, IdleWatch, sample_activity
+from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
+from tsuku_llm.instances.log import open_log, rotate_log
+from tsuku_llm.instances.record import Record, checked_name
+from tsuku_llm.launch.ask.health import is_healthy
+from tsuku_llm.launch.plan.addresses import ServerAddress, address_of
+from tsuku_llm.launch.plan.report import DIED, StartReport
+from tsuku_llm.launch.plan.secret_arguments import masked
+from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
+from tsuku_llm.launch.run.supervise import StopHandle
+from tsuku_llm.steps.drivers.speed_notes import keep_served
+from tsuku_llm.steps.serve.serve import serve
+from tsuku_llm.steps.serve.swapping import Swapper
+from tsuku_llm.steps.serve.version_start import Serving
+from tsuku_llm.steps.session import Session, working_folder
+
+_INTERRUPTED = 130
+"""The exit code in the record of a server that was stopped while it waited for a restart."""
+
+_LOOK = 1.0
+"""Seconds between two looks at a server: at its log, and at its progress while it loads."""
+
+
+class Listener:
+    """A listener to the life of one server; this one does nothing.
+
+    The methods are called in different threads, but never two at once, except ``on_stopping`` and
+    ``on_changed``. They must not raise.
+    """
+
+    pulse: float | None = None
+    """Seconds between two calls of ``on_alive``; None for none."""
+
+    def on_loading(self, seconds: float, sample: LoadSample) -> None:
+        """Take note of how far the load is, about once a second."""
+
+    def on_compiling(self, seconds: float) -> None:
+        """Take note that the loaded server is warmed up, once a second."""
+
+    def on_giving_up(self, error: LaunchError) -> None:
+        """Take note that the server is ended because it made no progress."""
+
+    def on_ready(self, record: Record) -> None:
+        """Take note that the server answers; its record is on the disk."""
+
+    def on_changed(self, record: Record) -> None:
+        """Take note of a server that serves or has served: where it computes, what is wrong."""
+
+    def on_alive(self) -> None:
+        """Take note that the server answers or works."""
+
+    def on_stopping(self, reason: str) -> None:
+        """Take note that the server ends or is being ended; this may be called several times."""
+
+
+def watch_over(
+    session: Session,
+    arguments: Sequence[str],
+    how: Serving,
+    listener: Listener,
+    *,
+    own_log: bool,
+) -> int:
+    """Serve as the server called ``how.name`` until it ends; return its exit code.
+
+    With ``own_log`` all output goes into the server's log once the name is claimed; otherwise it
+    stays as it is. Raises AlreadyRunning, and the errors of ``serve``.
+    """
+    instances = Instances(session.paths.state)
+    address = address_of(arguments, session.machine.environ)
+    record = Record(
+        name=checked_name(how.name),
+        supervisor=_ourselves(),
+        host=address.host,
+        port=None if address.is_unix else address.port,
+        idle_timeout=session.settings.idle_timeout,
+        in_journal=not own_log,
+        arguments=masked(arguments),
+    )
+    # From here on no second supervisor can take this name, so the log below is ours alone.
+    instances.claim(record)
+    log = instances.log(how.name) if own_log else None
+    wishes = wishes_in(arguments, session.machine.environ)
+    keeper = _ServerKeeper(
+        session, instances, record, listener, address=address, wishes=wishes, log=log
+    )
+    try:
+        if log:
+            with disk_errors("opening the log", log.parent):
+                _into(log)
+        # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
+        # writing to the old file after ``rotate_log``.
+        how = how._replace(
+            sink=keeper.on_report,
+            stop_handle=keeper.stop_handle,
+            one_stream=own_log,
+            on_loading=keeper.on_loading,
+            on_compiling=keeper.on_compiling,
+            on_signal=keeper.on_signal,
+            swap=keeper.swap,
+        )
+        code = serve(session, arguments, how)
+    except BaseException as error:
+        # The starting command shows this error, and cannot show what else the server said.
+        if log and isinstance(error, TsukuError):
+            error.facts += (f"its log: {log}",)
+        # Also on KeyboardInterrupt: the record must not say that a server runs here.
+        if isinstance(error, KeyboardInterrupt):
+            # A signal in the pause before a restart, when there is no server that could get it.
+            keeper.ended(_INTERRUPTED, "stopped on request", stopped=True)
+        else:
+            keeper.ended(error.exit_code if isinstance(error, TsukuError) else 1, str(error))
+        raise
+    keeper.ended(code, keeper.stop_handle.reason or "")
+    return code
+
+
+def _ourselves() -> Process:
+    ourselves = Process.of(os.getpid())
+    if ourselves is None:
+        # Without our start time a later ``stop`` could not tell us from a process with the same
+        # pid.
+        raise StoreError("the system does not show this process", hint="is /proc mounted?")
+    return ourselves
+
+
+def _into(log: Path) -> None:
+    """Redirect our output and the server's into a new log; keep the log before it once."""
+    # limit=0: an earlier server's log counts as full.
+    rotate_log(log, (), limit=0)
+    descriptor = open_log(log)
+    # On the level of descriptors, so that libraries and child processes write there as well.
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+class _ServerKeeper:
+    """The keeper of one server's record and log; it also ends a server that hangs or is idle.
+
+    Three threads meet here. The main thread waits for the server and calls ``on_signal`` and
+    ``ended``. The thread of a ``StartMonitor`` calls ``on_loading`` and ``on_report``. The ticker
+    thread looks at the log and at the activity.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        session: Session,
+        instances: Instances,
+        record: Record,
+        listener: Listener,
+        *,
+        address: ServerAddress,
+        wishes: Wishes,
+        log: Path | None,
+    ) -> None:
+        self.stop_handle = StopHandle()
+        self._instances = instances
+        self._record = record
+        self._listener = listener
+        self._address = address
+        # As the server binds them: in the user's folder, which this process leaves.
+        folder = working_folder()
+        self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)  # noqa: PTH118
+        self._log = log
+        self._start_timeout = session.settings.start_timeout
+        # Now: this process leaves the user's folder once the server serves.
+        self._model = folder / wishes.model if wishes.model else None
+        self._served = ("-m", str(self._model)) if self._model else wishes.hub
+        self._swapper = Swapper(
+            session,
+            instances,
+            record.name,
+            wishes=wishes,
+            model=self._model,
+            report=lambda: self._record.report,
+            address=self._where,
+        )
+        self.swap = self._swapper.swap
+        # These four belong to the thread of the StartMonitor.
+        self._loading = 0
+        self._compiling = False
+        self._load = LoadWatch(self._start_timeout)
+        self._next_look = 0.0
+        self._over = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, daemon=True)
+
+    def on_loading(self, pid: int, log: int) -> None:
+        """Look at a server that does not serve yet and has logged ``log`` bytes.
+
+        Raises NoProgress if it has made none for too long.
+        """
+        # The thread of a StartMonitor calls this, several times a second at first.
+        now = time.monotonic()
+        # After a fallback another server loads, whose counts begin again. Most servers are ready
+        # within the first second: they are not looked at.
+        if pid != self._loading:
+            self._loading, self._load = pid, LoadWatch(self._start_timeout)
+            self._compiling = False
+            self._next_look = now + _LOOK
+        if now < self._next_look:
+            return
+        self._next_look = now + _LOOK
+        sample = sample_loading(pid, log)
+        is_over = self._load.is_over(now, sample)
+        # A server that is warmed up has loaded: ``on_compiling`` tells how far it is.
+        if sample and not self._compiling:
+            self._listener.on_loading(self._load.seconds, sample)
+        if is_over:
+            error = NoProgress(
+                f"the server made no progress for {self._start_timeout} seconds while it loaded",
+                facts=("it logged nothing, read and wrote nothing, and took no more memory",),
+                hint="for a longer limit: --start-timeout TIME; the GPU's driver: "
+                f"tsuku-llm doctor; its last words: {self._record.log_command}",
+            )
+            # Now, since the end may take long: the StartMonitor ends the server after this.
+            self._listener.on_giving_up(error)
+            raise error
+
+    def on_compiling(self, seconds: float) -> None:
+        """Tell that the server is warmed up; ``on_loading`` goes on watching its progress."""
+        # The same thread as that of ``on_loading``, just before it.
+        self._compiling = True
+        self._listener.on_compiling(seconds)
+
+    def on_report(self, report: StartReport) -> None:
+        """Write the new state of the start into the record."""
+        # The thread of a StartMonitor calls this. With a fallback there are several starts, each
+        # with a thread; only the first one that becomes ready starts the ticker. A server that is
+        # started again after the loss of its GPU becomes ready a second time.
+        first = report.ready and self._ticker.ident is None
+        self._write(
+            replace(
+                self._record,
+                host=report.host if report.ready else self._record.host,
+                port=report.port if report.ready else self._record.port,
+                server=Process.of(report.pid),
+                report=report,
+            )
+        )
+        if report.ready:
+            self.swap.served(report.id)
+        if first:
+            keep_served(self._instances.folder.parent, self._served)
+            os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
+            # Last, as the starting command returns now: the record must be on the disk already.
+            # Before the ticker starts, so that the listener hears one thing at a time.
+            self._listener.on_ready(self._record)
+            self._ticker.start()
+        # While it is started again, ``on_loading`` tells more than this.
+        elif self._ticker.ident is not None and (report.ready or report.trouble):
+            self._listener.on_changed(self._record)
+
+    def on_signal(self, _number: int) -> None:
+        """Take note that a signal asks the server to end."""
+        # In the main thread, in the middle of whatever it does: only tell.
+        self._listener.on_stopping("")
+
+    def ended(self, code: int, reason: str, *, stopped: bool = False) -> None:
+        """Write the end into the record, or remove it.
+
+        It is removed if the server was never ready, or if it is a service and a signal ended it,
+        also one that came when there was no server (``stopped``).
+        """
+        # The main thread calls this after the end of the server, when ``serve`` has closed the way
+        # to ``on_report``.
+        self._over.set()
+        self._listener.on_stopping(reason)
+        # A thread has an ident once it was started, here: once the server was ready.
+        served = self._ticker.ident is not None
+        trouble = self._record.report.trouble if self._record.report else None
+        if not reason and trouble and trouble.kind == DIED:
+            reason = trouble.text
+        if served:
+            # Wait for the ticker: it must not rotate the log of the next server of this name.
+            self._ticker.join()
+        # systemd itself shows a service that it was asked to stop.
+        if served and (self._log or not (stopped or self.stop_handle.signalled)):
+            self._write(replace(self._record, exit_code=code, reason=reason))
+        else:
+            self._instances.forget(self._record.name)
+
+    def _write(self, record: Record) -> None:
+        # The ticker only reads this attribute, and records are immutable: no lock is needed.
+        self._record = record
+        with suppress(StoreError):  # a full disk must not end a server
+            self._instances.write(record)
+
+    def _tick(self) -> None:
+        """Look after a server that serves, until it ends.
+
+        Start a new log when the log is full, say that the server is alive, and end it when it was
+        idle for too long.
+        """
+        idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
+        pulse = _Pulse(self._listener)
+        pause = min(idle.pause if idle else _LOOK, _LOOK)
+        next_idle = 0.0
+        while not self._over.wait(pause):
+            if self._log:
+                # Descriptors 1 and 2 are the log in this process; this points them to the new file.
+                rotate_log(self._log, (1, 2))
+            self._swapper.look()
+            server, now = self._record.server, time.monotonic()
+            report = self._record.report
+            if report and not report.ready:
+                # It has lost its GPU, or another build takes its place: it is or will be started
+                # again, and nobody can ask it for anything. The counts of the next process begin
+                # again.
+                pulse.beat(now, None, self._where)
+                idle = idle and IdleWatch(self._record.idle_timeout)
+                continue
+            if server is None:
+                continue
+            pulse.beat(now, server, self._where)
+            # Half a pause of room: the wait above may end a little early.
+            if idle is None or now < next_idle - pause / 2:
+                continue
+            next_idle = now + idle.pause
+            # None if it cannot be looked at
+            sample = sample_activity(server.pid, self._sockets)
+            if sample is not None and idle.is_over(now, sample):
+                reason = f"no request for {self._record.idle_timeout} seconds"
+                self._listener.on_stopping(reason)
+                # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
+                # end, calls ``ended`` and joins us.
+                self.stop_handle.end(reason)
+                return
+
+    def _where(self) -> ServerAddress:
+        """Return where the server is asked: the port is known only since it serves."""
+        address = self._address._replace(host=self._record.host)
+        return address if self._record.port is None else address._replace(port=self._record.port)
+
+
+class _Pulse:
+    """The signs of life of a server to a listener that wants them; only the ticker uses it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._next = 0.0
+        self._worked = 0.0
+
+    def beat(self, now: float, server: Process | None, where: Callable[[], ServerAddress]) -> None:
+        """Say that a server is alive if that is due and true; None is one that is started again."""
+        if self._listener.pulse is None or now < self._next:
+            return
+        self._next = now + self._listener.pulse
+        if server is None:
+            self._worked = 0.0
+            self._listener.on_alive()
+            return
+        activity = sample_activity(server.pid)
+        # A server whose threads are all busy does not answer, but it works.
+        works = activity is None or activity.processor - self._worked >= BUSY_SECONDS
+        self._worked = activity.processor if activity else self._worked
+        if works or is_healthy(where()):
+            self._listener.on_alive()

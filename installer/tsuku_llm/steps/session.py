@@ -1,0 +1,159 @@
+"""The session: the folders, the settings, the machine and the user, for every operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tsuku_llm.ground.errors import TsukuError, UnknownRequest, UsageError
+
+if TYPE_CHECKING:  # a start does without most of what they import
+    from tsuku_llm.catalog.repositories import Repository
+    from tsuku_llm.config.paths import Paths
+    from tsuku_llm.config.settings import Settings
+    from tsuku_llm.fetch import Network, Progress
+    from tsuku_llm.machine.host import Host
+    from tsuku_llm.store.locks import Holder
+    from tsuku_llm.store.reader import StoreReader
+    from tsuku_llm.store.store import Store
+
+DEFAULT_CHANNEL = "stable"
+INDEX_CHANNEL = "index"
+
+
+class Machine(NamedTuple):
+    """This machine: ``host`` answers questions about it, ``now`` is in UTC."""
+
+    host: Host
+    now: datetime
+    environ: Mapping[str, str]
+
+
+class User(NamedTuple):
+    """The user's console: ``note`` prints one line at once, ``progress`` shows downloads.
+
+    ``ask`` puts a question to the user, and returns False if the user cannot answer. ``can_ask``
+    says whether anybody can.
+    """
+
+    note: Callable[[str], None]
+    progress: Progress
+    ask: Callable[[str], bool]
+    can_ask: bool = False
+
+
+class Session(NamedTuple):
+    """One run of the program.
+
+    ``offline`` keeps an install from asking any host. ``allow_revoked`` permits a revoked release.
+    ``agreed`` says that the user wants what is downloaded: with ``--yes``, or with an answer.
+    ``held`` are the digests of the archives that can be had, None if that may be any.
+    """
+
+    paths: Paths
+    settings: Settings
+    machine: Machine
+    user: User
+    offline: bool = False
+    allow_revoked: bool = False
+    agreed: bool = False
+    held: frozenset[str] | None = None
+
+    def with_settings(self, **changes: Any) -> Session:
+        """Return this session with other values for some settings, which are right then."""
+        problems = {key: why for key, why in self.settings.problems.items() if key not in changes}
+        return self._replace(settings=self.settings._replace(**changes, problems=problems))
+
+    @property
+    def reader(self) -> StoreReader:
+        """The installed versions, to be read and used."""
+        from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
+
+        return StoreReader(self.paths.data, note=self.user.note)
+
+    @property
+    def store(self) -> Store:
+        """The installed versions, to be changed; a wait for another process is printed."""
+        from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
+
+        timeout = self.settings.lock_timeout
+        note = self.user.note
+        return Store(self.paths.data, lock_timeout=timeout, on_wait=self.waiting, note=note)
+
+    def waiting(self, holder: Holder | None) -> None:
+        """Say for which process this one waits."""
+        if holder:
+            self.user.note(f"waiting for another tsuku-llm ({holder}), which works on the same")
+        else:
+            self.user.note("waiting for a lock that another process holds")
+
+
+def way_to_undo(session: Session, name: str, command: str) -> str | None:
+    """Return how to end a setting: ``tsuku-llm config`` with ``command``, or an ``unset``.
+
+    None if a flag of this command made it: there is nothing to end.
+    """
+    from tsuku_llm.config.keys import key_named  # noqa: PLC0415 - only for an error or a note
+
+    key = key_named(name)
+    if key.key in session.settings.flags:
+        return None
+    # The environment comes before the file, so a change of the file would not help.
+    if session.machine.environ.get(key.variable):
+        return f"unset {key.variable}"
+    return f"tsuku-llm config {command}"
+
+
+def note_place(session: Session, key: str, error: TsukuError) -> None:
+    """Add to an error about a name where the setting was set, unless it is a flag's."""
+    place = session.settings.places.get(key)
+    if place and key not in session.settings.flags:
+        error.facts = (f"llm.{key} was set by: {place}", *error.facts)
+
+
+def working_folder() -> Path:
+    """Return the user's current folder. Raises ``UsageError`` if it was removed meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            "the current folder cannot be used",
+            facts=(str(error),),
+            hint="change to another folder",
+        ) from error
+
+
+def network_for(session: Session) -> Network:
+    """Make the network of a run that downloads archives."""
+    from tsuku_llm.fetch import Limits, Network  # noqa: PLC0415 - a start does without
+
+    return Network(
+        session.machine.environ,
+        mirrors=session.settings.mirror,
+        limits=Limits(connections=session.settings.connections),
+        offline=session.offline,
+        on_wait=session.user.note,
+    )
+
+
+def repository_of(session: Session) -> Repository:
+    """Return the session's repository, or the official one. Raises ``UnknownRequest``.
+
+    Of the places of the official one, the most specific setting decides: ``llm.repository_url``, or
+    else ``llm.mirror``, which has the archives too.
+    """
+    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+    from tsuku_llm.config.keys import ORIGIN  # noqa: PLC0415
+
+    name, settings = session.settings.repository or repositories.OFFICIAL, session.settings
+    places: tuple[str, ...] = ()
+    if name == repositories.OFFICIAL:
+        mirrored = (repositories.OFFICIAL_URL if m == ORIGIN else m for m in settings.mirror)
+        places = settings.repository_url or tuple(mirrored)
+    try:
+        return repositories.repository(session.paths.data, name, places)
+    except UnknownRequest as error:
+        note_place(session, "repository", error)
+        raise

@@ -1,0 +1,142 @@
+"""The judgement of a new build: what is refused, and what a machine may not be blamed for."""
+
+from typing import Any
+
+import pytest
+
+from tsuku_llm.catalog.manifest import ReleaseEntry
+from tsuku_llm.launch.plan.report import Performance, Verdict
+from tsuku_llm.steps.choosing.acceptance import (
+    Trial,
+    needed_speed,
+    shortcoming,
+    without_rolled_back,
+)
+from tsuku_llm.store.records.updates import RolledBack
+
+GPU, PARTLY, CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
+VULKAN = ("vulkan", "vulkan")
+
+
+def trial(
+    before: Verdict | None, after: Verdict | None, backends: tuple[str, str] = VULKAN, **more: Any
+) -> Trial:
+    return Trial(
+        backends,
+        Performance(before, answered=True) if before else None,
+        Performance(after, answered=True) if after else None,
+        **more,
+    )
+
+
+def kind(found: Trial) -> str | None:
+    refused = shortcoming(found)
+    return refused.kind if refused else None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "backends", "expected"),
+    [
+        (GPU, GPU, VULKAN, None),
+        (GPU, CPU, VULKAN, "not-on-gpu"),
+        (GPU, PARTLY, VULKAN, "not-on-gpu"),
+        (GPU, UNKNOWN, VULKAN, "not-on-gpu"),
+        (PARTLY, PARTLY, VULKAN, None),
+        (PARTLY, GPU, VULKAN, None),
+        (PARTLY, UNKNOWN, VULKAN, "not-on-gpu"),
+        (UNKNOWN, UNKNOWN, VULKAN, None),
+        (UNKNOWN, CPU, VULKAN, "not-on-gpu"),
+        (None, CPU, VULKAN, "not-on-gpu"),
+        (None, UNKNOWN, VULKAN, None),
+        (None, GPU, VULKAN, None),
+        # A user who keeps the model from the GPU (-ngl 0) does not miss it.
+        (CPU, CPU, VULKAN, None),
+        (CPU, UNKNOWN, VULKAN, None),
+        (GPU, CPU, ("vulkan", "cpu"), "not-on-gpu"),
+        (None, CPU, ("vulkan", "cpu"), "not-on-gpu"),
+        (CPU, CPU, ("vulkan", "cpu"), None),
+        (CPU, CPU, ("cpu", "cpu"), None),
+        (CPU, GPU, ("cpu", "vulkan"), None),
+        (CPU, CPU, ("cpu", "vulkan"), "not-on-gpu"),
+        (GPU, None, VULKAN, "failed"),
+    ],
+)
+def test_a_build_may_not_lose_the_gpu_that_the_one_before_used(
+    before: Verdict | None, after: Verdict | None, backends: tuple[str, str], expected: str | None
+) -> None:
+    assert kind(trial(before, after, backends)) == expected
+
+
+def test_a_build_that_does_not_serve_is_refused_with_the_reason() -> None:
+    refused = shortcoming(trial(GPU, None, failure="it ended with exit code 42"))
+    assert refused == ("failed", "it ended with exit code 42")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (True, True, None),
+        (True, False, "failed"),
+        (None, False, "failed"),
+        # A key that only the clients have: the build before did not answer us either.
+        (False, False, None),
+        (False, True, None),
+        (True, None, None),
+    ],
+)
+def test_a_build_must_compute_a_token_if_the_one_before_did(
+    before: bool | None, after: bool | None, expected: str | None
+) -> None:
+    found = Trial(VULKAN, Performance(GPU, before), Performance(GPU, after, "HTTP status 500"))
+    assert kind(found) == expected
+    assert kind(found._replace(before=None)) == ("failed" if after is False else None)
+
+
+@pytest.mark.parametrize(
+    ("bench", "before", "after", "expected"),
+    [
+        (None, None, 1.0, None),
+        (None, 100.0, 1.0, None),
+        (100.0, None, 80.0, None),
+        (100.0, None, 79.9, "slow"),
+        (100.0, 100.0, 79.9, "slow"),
+        (100.0, 200.0, 80.0, None),
+        # With -ngl 10 it was never as fast as its benchmark.
+        (100.0, 30.0, 24.0, None),
+        (100.0, 30.0, 23.9, "slow"),
+        (100.0, 100.0, None, None),
+    ],
+)
+def test_a_build_must_reach_most_of_the_last_benchmark(
+    bench: float | None, before: float | None, after: float | None, expected: str | None
+) -> None:
+    found = Trial(
+        VULKAN,
+        Performance(GPU, answered=True, speed=before),
+        Performance(GPU, answered=True, speed=after),
+        bench=bench,
+    )
+    assert kind(found) == expected
+    assert needed_speed(bench, before) is None or bench is not None
+
+
+def test_a_release_that_failed_here_is_left_out_unless_it_is_installed() -> None:
+    entries = [
+        ReleaseEntry(
+            release=f"b{number}",
+            sequence=number,
+            publisher="company",
+            published="2026-11-20",
+            channels=("all",),
+        )
+        for number in (300, 200, 100)
+    ]
+    marks = (
+        RolledBack("company", "b300", "b300-vulkan-0123456789ab", "slow", "2026-11-21T02:00:00Z"),
+        RolledBack("other", "b200", "b200-vulkan-0123456789ab", "slow", "2026-11-21T02:00:00Z"),
+    )
+    allowed, left = without_rolled_back("company", entries, marks)
+    assert [each.release for each in allowed] == ["b200", "b100"]
+    assert left == [(entries[0], marks[0])]
+    assert without_rolled_back("company", entries, marks, here="b300") == (entries, [])
+    assert without_rolled_back("third", entries, marks) == (entries, [])
