@@ -1,5 +1,6 @@
 """The program as a package that embeds another signed repository than ours."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def packaged_program(
     host.write(folder / "host")
     env = environment(
         folder / "home",
-        PYTHONPATH=str(package.parent),
+        # Before the folder with which the tests' clock reaches a child.
+        PYTHONPATH=os.pathsep.join([str(package.parent), os.environ["PYTHONPATH"]]),
         TSUKU_LLM_REPOSITORY_URL=f"{(folder / 'host').as_uri()}/",
     )
 
