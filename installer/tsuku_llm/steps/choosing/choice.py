@@ -112,9 +112,10 @@ def choose(
     taken only by their names. A release that cannot be read is left out with a note.
 
     Raises ``UnknownRequest`` for names that do not exist. Raises ``Revoked`` if all releases of the
-    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all others are younger than
-    ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for metadata that does not
-    verify, and for a release file that cannot be read if it is named or the only one.
+    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
+    others are younger than ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for
+    metadata that does not verify, and for a release file that cannot be read if it is named or the
+    only one.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
