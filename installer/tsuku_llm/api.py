@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.config.settings import ALL, CHOOSING, INSTALLING
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import SystemLimitReached
 from tsuku_llm.ground.errors import TsukuError as Error
@@ -261,7 +260,7 @@ class Server:
 
 def probe(*, options: Options = _DEFAULTS, events: Events | None = None) -> Hardware:
     """Return what this machine has: devices, drivers, known problems."""
-    with _session(options, events, looking=True, probes=True, needs={"probe_timeout"}) as session:
+    with _session(options, events, looking=True, probes=True) as session:
         return prefetch.probe_machine(session)
 
 
@@ -272,7 +271,7 @@ def explain(
 
     ``release`` is a tag or a version number, None for the newest that fits.
     """
-    with _session(options, events, looking=True, probes=True, needs=CHOOSING) as session:
+    with _session(options, events, looking=True, probes=True) as session:
         return _decision(explaining.explain(session, release=release, hardware_file=None))
 
 
@@ -287,7 +286,7 @@ def install(
 
     ``force`` installs it again.
     """
-    with _session(options, events, probes=True, needs=INSTALLING) as session:
+    with _session(options, events, probes=True) as session:
         report = installing.install(session, release=release, force=force)
         assert report.installed  # noqa: S101 - only a plan has none
         return _build(report.installed)
@@ -295,7 +294,7 @@ def install(
 
 def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Update:
     """Ask the repository whether there is a newer release, and return what would change."""
-    with _session(options, events, needs=INSTALLING) as session:
+    with _session(options, events) as session:
         report = updating.check_update(session)
         candidate = report.candidate
         return Update(
@@ -308,7 +307,7 @@ def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) 
 
 def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Install the newest release of the channel if it is newer; return the active build."""
-    with _session(options, events, needs=INSTALLING) as session:
+    with _session(options, events) as session:
         report = updating.update(session)
         if isinstance(report, updating.UpToDate):
             return _build(report.report.installed)
@@ -320,26 +319,26 @@ def list_versions(
     *, options: Options = _DEFAULTS, events: Events | None = None
 ) -> tuple[InstalledBuild, ...]:
     """Return every installed build that can be read."""
-    with _session(options, events, looking=True, tolerant=True) as session:
+    with _session(options, events, looking=True) as session:
         return tuple(map(_build, versions.inventory(session).versions))
 
 
 def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
     """Return the build that a start uses; None if none is installed."""
-    with _session(options, events, looking=True, tolerant=True) as session:
+    with _session(options, events, looking=True) as session:
         found = session.reader.active()
         return _build(found) if found else None
 
 
 def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Make an installed build active; ``name`` is its id, or a release or variant of only one."""
-    with _session(options, events, needs={"lock_timeout"}) as session:
+    with _session(options, events) as session:
         return _build(maintenance.use(session, name))
 
 
 def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
     """Go back to the build that was active before."""
-    with _session(options, events, needs={"lock_timeout"}) as session:
+    with _session(options, events) as session:
         return _build(maintenance.rollback(session))
 
 
@@ -488,13 +487,12 @@ def _server(record: Record, options: Options, *, started: bool = False) -> Serve
 
 
 @contextmanager
-def _session(  # noqa: PLR0913
+def _session(
     options: Options,
     events: Events | None,
     *,
     looking: bool = False,
     probes: bool = False,
-    needs: Collection[str] = ALL,
     tolerant: bool = False,
 ) -> Iterator[Session]:
     """Open the session of one call. Raises only errors of ours, and what ``events`` raises."""
@@ -515,7 +513,6 @@ def _session(  # noqa: PLR0913
             options.settings,
             looking=looking,
             probes=probes,
-            needs=needs,
             tolerant=tolerant,
             simulated=simulated_host(environ),
             offline=options.offline,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import ALL
 from tsuku_llm.steps.opening import FAKE_HARDWARE, opened_session, simulated_host
 from tsuku_llm.steps.session import Session, User
 
@@ -21,7 +20,6 @@ def open_session(  # noqa: PLR0913
     allow_revoked: bool = False,
     offline: bool = False,
     agreed: bool = False,
-    needs: Collection[str] = ALL,
     tolerant: bool = False,
     quiet: bool = False,
     **flags: str | None,
@@ -47,7 +45,6 @@ def open_session(  # noqa: PLR0913
             offline=offline,
             agreed=agreed,
             allow_revoked=allow_revoked,
-            needs=needs,
             tolerant=tolerant,
             quiet=quiet,
         ) as session,

@@ -1,7 +1,7 @@
 """The value of each setting that is in force, its source, and what is wrong with it.
 
 A wrong value raises nothing here: it is kept as a problem beside the setting, whose default is then
-in force. A command stops only for the problems of settings that it uses (``Settings.require``).
+in force. A command stops for it (``Configuration.require``), unless it helps to mend it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,6 @@ DEFAULT_IS_NO_CHOICE = frozenset({"channel", "repository"})
 
 ALL = frozenset(key.key for key in KEYS)
 """The keys of all settings."""
-CHOOSING = frozenset(
-    {
-        "backend",
-        "prefer",
-        "combine",
-        "channel",
-        "release",
-        "hold",
-        "min_age",
-        "repository",
-        "probe_timeout",
-    }
-)
-"""The settings that decide which build fits this machine."""
-STAYING = frozenset({"release", "hold", "min_age"})
-"""The settings that decide nothing if a release is named."""
-STARTING = frozenset(
-    {"canary", "fallback", "idle_timeout", "on_gpu_loss", "placement", "start_timeout"}
-    | {"update_check", "warm_up"}
-)
-"""The settings that only the start of a server uses."""
-INSTALLING = ALL - STARTING - {"model_path"}
-"""The settings that decide what is installed, and from where."""
-
 NAMING = ("backend", "channel", "release", "repository")
 """The settings whose value is a name that must exist."""
 
@@ -94,8 +70,7 @@ class Settings(NamedTuple):
     timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
     is in days, ``ask_above`` and ``max_download`` in bytes. ``chosen`` are the keys that the user
     set, and ``flags`` those of them that a flag of this command set. ``places`` says for each
-    chosen key where it was set. ``problems`` are the keys whose value is wrong: they have their
-    default, and are not chosen.
+    chosen key where it was set. A key whose value is wrong has its default, and is not chosen.
     """
 
     backend: str
@@ -127,21 +102,9 @@ class Settings(NamedTuple):
     chosen: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
     places: Mapping[str, str] = {}
-    problems: Mapping[str, TsukuError] = {}
 
-    def require(self, keys: Collection[str] = ALL) -> None:
-        """Refuse to go on if one of these settings is wrong.
-
-        Raises the error of the first one; its facts also tell what is wrong with the others.
-        """
-        wrong = unique(error for key, error in self.problems.items() if key in keys)
-        if wrong:
-            first, *others = wrong
-            told = tuple(f"{each.message}: {', '.join(each.facts)}" for each in others)
-            raise type(first)(first.message, facts=(*first.facts, *told), hint=first.hint)
-
-    def without(self, keys: Mapping[str, TsukuError]) -> Settings:
-        """Return these settings as if the user had not set these keys, whose values are wrong."""
+    def without(self, keys: Collection[str]) -> Settings:
+        """Return these settings as if the user had not set these keys."""
         defaults: dict[str, Any] = {
             key.key: None if key.key in DEFAULT_IS_NO_CHOICE else key.typed(key.default)
             for key in KEYS
@@ -149,9 +112,8 @@ class Settings(NamedTuple):
         }
         return self._replace(
             **defaults,
-            chosen=self.chosen - keys.keys(),
+            chosen=self.chosen - set(keys),
             places={key: place for key, place in self.places.items() if key not in keys},
-            problems={**self.problems, **keys},
         )
 
 
@@ -192,6 +154,16 @@ class Configuration(NamedTuple):
         """What is wrong with the file and with values, each once."""
         return unique(entry.problem for entry in self.entries if entry.problem)
 
+    def require(self) -> None:
+        """Refuse to go on if anything is wrong.
+
+        Raises the error of the first setting; its facts also tell what is wrong with the others.
+        """
+        if self.problems:
+            first, *others = self.problems
+            told = tuple(f"{each.message}: {', '.join(each.facts)}" for each in others)
+            raise type(first)(first.message, facts=(*first.facts, *told), hint=first.hint)
+
     @property
     def settings(self) -> Settings:
         """The values in force."""
@@ -205,7 +177,6 @@ class Configuration(NamedTuple):
             chosen=frozenset(chosen),
             flags=frozenset(key for key, entry in chosen.items() if entry.by_flag),
             places={key: entry.place for key, entry in chosen.items()},
-            problems={entry.key.key: entry.problem for entry in self.entries if entry.problem},
         )
 
 

@@ -5,14 +5,14 @@ The command line and the library open their sessions here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.revocations import believed_folders
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import ALL, load
+from tsuku_llm.config.settings import load
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.ownership import check_path
@@ -42,16 +42,14 @@ def opened_session(  # noqa: PLR0913
     offline: bool = False,
     agreed: bool = False,
     allow_revoked: bool = False,
-    needs: Collection[str] = ALL,
     tolerant: bool = False,
     quiet: bool = False,
 ) -> Iterator[Session]:
     """Open a session; ``chosen`` has the settings of this call, by their names in ``[llm]``.
 
-    ``needs`` are the settings that the caller uses in any case: one that is wrong is an error.
-    Another one that is wrong gives a warning; an operation that uses it stops by itself
-    (``Settings.require``). With ``tolerant`` nothing stops: wrong settings count as not set.
-    With ``quiet`` the caller has said what is wrong.
+    A wrong setting is an error. With ``tolerant`` it counts as not set, with a warning: for a
+    caller that helps to mend it, or that a user needs nevertheless. With ``quiet`` the caller has
+    said what is wrong.
 
     A caller that asks the drivers sets ``probes``: they are asked at once, and answer while the
     caller imports what it needs. One that changes nothing and runs nothing that is installed sets
@@ -68,13 +66,11 @@ def opened_session(  # noqa: PLR0913
             check_path(folder)
     flags = {f"llm.{key}": value for key, value in chosen.items()}
     configuration = load(paths, environ, flags, looking=looking)
-    settings = configuration.settings
     if not tolerant:
-        settings.require(needs)
+        configuration.require()
+    settings = configuration.settings
     for warning in () if quiet else configuration.told:
         user.note(f"warning: {warning}")
-    if tolerant:
-        settings = settings._replace(problems={})
     # Where nobody answers, "ask" means "off".
     if settings.fallback == "ask" and not user.can_ask:
         settings = settings._replace(fallback="off")

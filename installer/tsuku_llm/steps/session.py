@@ -62,9 +62,8 @@ class Session(NamedTuple):
     held: frozenset[str] | None = None
 
     def with_settings(self, **changes: Any) -> Session:
-        """Return this session with other values for some settings, which are right then."""
-        problems = {key: why for key, why in self.settings.problems.items() if key not in changes}
-        return self._replace(settings=self.settings._replace(**changes, problems=problems))
+        """Return this session with other values for some settings."""
+        return self._replace(settings=self.settings._replace(**changes))
 
     @property
     def reader(self) -> StoreReader:

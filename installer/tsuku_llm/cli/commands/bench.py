@@ -12,12 +12,9 @@ from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import INSTALLING
 from tsuku_llm.ground.files import write_output
 from tsuku_llm.steps.report.bench import bench, save_fastest
 from tsuku_llm.steps.report.models import chosen_model
-
-_NEEDS = INSTALLING - {"backend"} | {"on_gpu_loss", "placement"}
 
 
 @click.command(
@@ -71,7 +68,6 @@ def bench_command(  # noqa: PLR0913
     """
     with open_session(
         console,
-        needs=_NEEDS,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         offline=offline,

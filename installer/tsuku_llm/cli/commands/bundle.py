@@ -11,7 +11,6 @@ from tsuku_llm.cli.command import Command, Group
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import INSTALLING
 from tsuku_llm.ground.errors import UsageError
 
 
@@ -112,7 +111,6 @@ def create(  # noqa: PLR0913
     )
     with open_session(
         console,
-        needs=INSTALLING,
         probes=not (machines or platforms),
         channel=channel,
         repository=repository,
@@ -132,6 +130,6 @@ def show(console: Console, *, file: Path) -> CommandResult:
     from tsuku_llm.cli.render import bundle as render
     from tsuku_llm.steps.bundle.bundle import show_bundle
 
-    with open_session(console, looking=True, needs=()):
+    with open_session(console, looking=True):
         report = show_bundle(file)
     return CommandResult(render.data(report), render.lines(report))

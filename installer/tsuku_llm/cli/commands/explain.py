@@ -15,7 +15,6 @@ from tsuku_llm.cli.command import Command, Launching
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.ground.errors import UsageError
 
 
@@ -62,12 +61,10 @@ def explain_command(  # noqa: PLR0913
             f"{arguments[0]} is an argument for the server, and there is no model",
             hint="add -m MODEL, or leave it out",
         )
-    needs = CHOOSING if release is None else CHOOSING - STAYING
     with open_session(
         console,
         looking=True,
         probes=hardware is None,
-        needs=needs if model is None else needs | {"placement"},
         backend=backend,
         channel=channel,
         repository=repository,
@@ -106,7 +103,6 @@ def backends_command(
         console,
         looking=True,
         probes=hardware is None,
-        needs=(CHOOSING if release is None else CHOOSING - STAYING) - {"backend"},
         channel=channel,
         repository=repository,
     ) as session:
@@ -143,7 +139,7 @@ def probe_command(console: Console, *, record: Path | None, layout: str) -> Comm
     """Show the GPUs and drivers of this machine."""
     if layout == "nfd":
         return _features(console, record)
-    with open_session(console, looking=True, probes=True, needs={"probe_timeout"}) as session:
+    with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.steps.prefetch import probe_machine
 
@@ -157,7 +153,7 @@ def _features(console: Console, record: Path | None) -> CommandResult:
     if record or console.json:
         other = "--record" if record else "--json"
         raise UsageError(f"--format nfd and {other} exclude each other", hint="leave one out")
-    with open_session(console, looking=True, probes=True, needs=CHOOSING) as session:
+    with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import features as render
         from tsuku_llm.steps.report.explain import explain
 

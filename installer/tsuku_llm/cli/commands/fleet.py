@@ -85,7 +85,7 @@ def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
         if asked.get(name) == "":
             hint = f"to give no value: leave --{name} out"
             raise UsageError(f"--{name} must not be empty", hint=hint)
-    with open_session(console, needs={"lock_timeout"}) as session:
+    with open_session(console) as session:
         hosts = run_fleet(session, action, FleetRequest(**asked), console.note)
     failure = render.failure(hosts)
     return CommandResult(

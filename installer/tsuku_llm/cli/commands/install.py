@@ -11,7 +11,6 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import INSTALLING, STAYING
 from tsuku_llm.ground.errors import UsageError
 
 
@@ -124,7 +123,6 @@ def install_command(  # noqa: PLR0913
     with open_session(
         console,
         probes=True,
-        needs=INSTALLING if release is None else INSTALLING - STAYING,
         backend=backend,
         channel=channel,
         repository=repository,

@@ -13,9 +13,6 @@ from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import TamperedMirror, UsageError
 
-_NEEDS = {"connections", "repository", "repository_url", "mirror", "lock_timeout", "probe_timeout"}
-"""The settings that copying a repository uses; those that choose a build do not narrow it."""
-
 
 @click.command(
     "mirror",
@@ -106,7 +103,7 @@ def mirror_command(  # noqa: PLR0913
     from tsuku_llm.steps.mirror.registry_mirror import push_mirror
 
     narrow = Narrowing(platforms, channels, backends, releases, machines)
-    with open_session(console, needs=_NEEDS, repository=repository) as session:
+    with open_session(console, repository=repository) as session:
         if (folder is None) == (registry is None):
             raise UsageError(
                 "name one place for the mirror: a folder, or a registry with --to",

@@ -26,9 +26,7 @@ def models_command(console: Console) -> CommandResult:
     They are found in the caches of Hugging Face, llama.cpp, LM Studio and Ollama, and in the
     folders of llm.model_path. Nothing there is changed.
     """
-    with open_session(
-        console, looking=True, probes=True, needs={"model_path", "probe_timeout"}
-    ) as session:
+    with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import models as render
         from tsuku_llm.steps.report.models import list_models
 

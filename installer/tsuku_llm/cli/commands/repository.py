@@ -17,9 +17,6 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.steps.metadata import repository as operations
 
-_FETCHING = {"repository_url", "lock_timeout"}
-"""The settings that a download of metadata uses."""
-
 
 @click.group("repository", cls=Group)
 def repository_command() -> None:
@@ -51,7 +48,7 @@ def add(
     first that gives a valid answer counts.
     """
     url, *others = urls
-    with open_session(console, needs=_FETCHING) as session:
+    with open_session(console) as session:
         repository = operations.add(
             session, name, url, root, fingerprint=fingerprint, others=others
         )
@@ -70,7 +67,7 @@ def refresh(console: Console, *, name: str) -> CommandResult:
 
     Without NAME, that of the official repository.
     """
-    with open_session(console, needs=_FETCHING) as session:
+    with open_session(console) as session:
         catalog = operations.fetch_metadata(session, name)
     return CommandResult(
         installed.available_data(catalog),
@@ -82,7 +79,7 @@ def refresh(console: Console, *, name: str) -> CommandResult:
 @click.pass_obj
 def list_(console: Console) -> CommandResult:
     """List the repositories."""
-    with open_session(console, looking=True, needs=()) as session:
+    with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
     return CommandResult(render.list_data(repositories), render.lines(repositories))
 
@@ -92,7 +89,7 @@ def list_(console: Console) -> CommandResult:
 @click.pass_obj
 def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""
-    with open_session(console, needs=()) as session:
+    with open_session(console) as session:
         operations.remove(session, name)
     return CommandResult(
         {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)

@@ -13,7 +13,6 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.keys import parse_share, share_of
-from tsuku_llm.config.settings import STARTING
 from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,10 +41,6 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         raise UsageError(
             f"--min-gpu-share {error}", hint="such as 0.9, or 0 to allow every share"
         ) from error
-
-
-_STARTING = STARTING | {"backend", "require_fresh", "probe_timeout"}
-"""The settings that each start uses; one that installs a missing build uses more."""
 
 
 @click.command(
@@ -195,7 +190,6 @@ def serve_command(  # noqa: PLR0913 - each is an option
     at_login = launchd_plist or windows_task
     with open_session(
         console,
-        needs=_STARTING,
         backend=backend,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
@@ -407,7 +401,6 @@ def run_command(  # noqa: PLR0913
         )
     with open_session(
         console,
-        needs={"backend", "require_fresh", "placement", "probe_timeout"},
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
     ) as session:

@@ -12,7 +12,6 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.settings import INSTALLING, STARTING
 from tsuku_llm.ground.errors import StoreError, TsukuError, UsageError
 from tsuku_llm.ground.files import write_output
 
@@ -96,10 +95,8 @@ def update_command(  # noqa: PLR0913
         with open_session(console, looking=True, channel=channel, repository=repository) as session:
             named = {"channel": channel, "repository": repository}
             return timer(session, named, window=window, metrics=metrics, output=output)
-    needs = INSTALLING | STARTING if unattended else INSTALLING
     with open_session(
         console,
-        needs=needs,
         agreed=yes or unattended,
         channel=channel,
         repository=repository,

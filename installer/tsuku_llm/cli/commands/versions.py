@@ -21,7 +21,7 @@ from tsuku_llm.cli.terminal.console import Console
 @click.pass_obj
 def list_command(console: Console, *, available: bool, repository: str | None) -> CommandResult:
     """List installed versions, or the releases on offer."""
-    with open_session(console, looking=True, tolerant=True, repository=repository) as session:
+    with open_session(console, looking=True, repository=repository) as session:
         if available:
             from tsuku_llm.steps.choosing.choice import load_catalog
             from tsuku_llm.steps.choosing.names import without_unknown
@@ -42,7 +42,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
 
     TOOL is a program of the build that serve starts, such as llama-cli.
     """
-    with open_session(console, looking=True, tolerant=True) as session:
+    with open_session(console, looking=True) as session:
         from tsuku_llm.steps.choosing.which import which
 
         found = which(session, tool)
@@ -62,7 +62,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
     """
     from tsuku_llm.steps.install.maintenance import use
 
-    with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
+    with open_session(console, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
     return CommandResult(render.active_data(installed), render.active_lines(installed))
 
@@ -74,7 +74,7 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     """Go back to the previous active version."""
     from tsuku_llm.steps.install.maintenance import rollback
 
-    with open_session(console, needs={"lock_timeout"}, allow_revoked=allow_revoked) as session:
+    with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return CommandResult(
         render.active_data(installed),
@@ -95,7 +95,7 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
     """
     from tsuku_llm.steps.serve.fallback import forget_failures, noted_failures
 
-    with open_session(console, looking=not forget, needs=()) as session:
+    with open_session(console, looking=not forget) as session:
         noted = forget_failures(session) if forget else noted_failures(session)
     return CommandResult(
         render.fallback_data(noted, forgotten=forget),
@@ -117,7 +117,7 @@ def uninstall_command(
     """
     from tsuku_llm.steps.install.maintenance import uninstall
 
-    with open_session(console, needs={"lock_timeout"}) as session:
+    with open_session(console) as session:
         report = uninstall(session, versions, everything=everything)
     return CommandResult(render.uninstalled_data(report), render.uninstalled_lines(report))
 
@@ -142,7 +142,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
     """
     from tsuku_llm.steps.install.maintenance import prune
 
-    with open_session(console, needs={"lock_timeout"}) as session:
+    with open_session(console) as session:
         report = prune(session, keep=keep, legacy=legacy, caches=caches)
     return CommandResult(render.pruned_data(report), render.pruned_lines(report))
 
@@ -158,7 +158,7 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandRes
     """
     from tsuku_llm.steps.install.verify import verify
 
-    with open_session(console, looking=True, tolerant=True) as session:
+    with open_session(console, looking=True) as session:
         verdicts = verify(session, versions)
     return CommandResult(
         render.verified_data(verdicts),

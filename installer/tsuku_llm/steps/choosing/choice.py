@@ -17,7 +17,6 @@ from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.chain.judging import remedy
 from tsuku_llm.choose.fitting import BY_COMPILING, Reason
 from tsuku_llm.choose.selection import Candidate, Request, Selection, select
-from tsuku_llm.config.settings import CHOOSING, STAYING
 from tsuku_llm.ground.errors import (
     CannotCombine,
     ManifestError,
@@ -112,13 +111,12 @@ def choose(
     revoked release, one that is younger than ``llm.min_age``, and one that was rolled back here are
     taken only by their names. A release that cannot be read is left out with a note.
 
-    Raises ``ConfigError`` for a wrong setting that it uses, and ``UnknownRequest`` for names that
-    do not exist. Raises ``Revoked`` if all releases of the channel are revoked, or the named one
-    was revoked and dropped. Raises ``SelectionError`` if all others are younger than
-    ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for metadata that does not
-    verify, and for a release file that cannot be read if it is named or the only one.
+    Raises ``UnknownRequest`` for names that do not exist. Raises ``Revoked`` if all releases of the
+    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
+    others are younger than ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for
+    metadata that does not verify, and for a release file that cannot be read if it is named or the
+    only one.
     """
-    session.settings.require(CHOOSING if release is None else CHOOSING - STAYING)
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
     kept_by = keeper(session) if release is None else None

@@ -82,4 +82,4 @@ def without_unknown(session: Session) -> Session:
     wrong = unknown_names(session)
     for error in wrong.values():
         session.user.note(f"warning: {warning_of(error)}")
-    return session._replace(settings=session.settings.without(wrong)._replace(problems={}))
+    return session._replace(settings=session.settings.without(wrong))

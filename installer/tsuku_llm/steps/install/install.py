@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.config.settings import CHOOSING, INSTALLING, STAYING
 from tsuku_llm.ground.errors import (
     CannotCombine,
     DownloadError,
@@ -82,8 +81,6 @@ def install(
     errors of ``fetch``, ``archive`` and ``store``, and ``TooLarge`` or ``Declined`` for the size of
     the download. After an error, the versions installed before are unchanged.
     """
-    # A start that lacks its build comes here without having used all of them.
-    session.settings.require(INSTALLING if release is None else INSTALLING - STAYING)
     if release is None:
         session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
@@ -371,7 +368,6 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
-    session.settings.require(INSTALLING - CHOOSING)
     refuse_revoked(session, choice)
     store = session.store
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))

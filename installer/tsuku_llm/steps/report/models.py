@@ -120,8 +120,6 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             if not text.lower().startswith("https:") or _can_download(session)
             else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
         )
-    # The name may be that of a file in one of its folders.
-    session.settings.require({"model_path"})
     found = local_models(session.machine.environ, session.settings.model_path)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
     meant = () if written_as_path else matching(text, found.models)
