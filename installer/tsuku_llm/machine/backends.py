@@ -53,7 +53,7 @@ class BackendFacts(NamedTuple):
     says what to do first if the server lists no device.
 
     ``driver_memory`` is what a driver takes of a device for each process, in bytes, as measured on
-    an H200 (docs/performance.md); 0 if it was not measured.
+    an H200 (ci/bench/performance.md); 0 if it was not measured.
 
     ``packages`` has the distributions' packages of the libraries that a build needs, by the
     beginning of the library's name and by family of distributions. ``library_fixes`` has the
