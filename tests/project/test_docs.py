@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
-from support.help_texts import HEADING, PROGRAMS, help_texts
 
 import tsuku_llm.ground.errors
 from ci.faultlab.rows import load_rows
+from ci.reference import FOLDERS, made
+from ci.reference.commands import PROGRAMS
 from tsuku_llm import __version__
 from tsuku_llm.catalog.manifest import Release, Variant, parse_release
 from tsuku_llm.cli.words.table import PROGRAM
@@ -107,11 +108,13 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, rest
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_documented_help_texts_are_current(name: str) -> None:
-    shown = text_of(ROOT / "docs" / name).partition(HEADING)[2]
-    made = help_texts(PROGRAMS[name])
-    assert shown.split() == made.split(), "run: python tests/support/help_texts.py"
+def test_the_reference_is_what_its_command_makes() -> None:
+    kept = {
+        path.relative_to(ROOT).as_posix(): text_of(path)
+        for folder in FOLDERS
+        for path in (ROOT / folder).iterdir()
+    }
+    assert kept == made(), "is the change meant? write it again: python -m ci.reference"
 
 
 @in_every_document

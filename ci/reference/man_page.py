@@ -1,20 +1,14 @@
-"""The man page, made from the commands: one page, so that a reader can search all of them.
-
-python tests/support/help_texts.py     writes docs/man/tsuku-llm.1 again
-"""
+"""The man page, made from the commands: one page, so that a reader can search all of them."""
 
 import re
-from pathlib import Path
 
 import click
-from support.help_texts import contexts
 
 import tsuku_llm.ground.errors
+from ci.reference.commands import contexts
 from tsuku_llm.cli.program import program
 from tsuku_llm.config.keys import KEYS, text_of
 from tsuku_llm.ground.errors import TsukuError
-
-PAGE = Path(__file__).parents[2] / "docs" / "man" / "tsuku-llm.1"
 
 
 def man_page() -> str:
@@ -22,41 +16,41 @@ def man_page() -> str:
     root, *commands = contexts(program, 80)
     lines = [
         '.TH TSUKU\\-LLM 1 "" "tsuku\\-llm" "User Commands"',
-        *section("NAME"),
+        *_section("NAME"),
         f"tsuku\\-llm \\- {escaped(root.command.get_short_help_str(1000)).rstrip('.')}",
-        *section("SYNOPSIS"),
-        *synopsis(root),
-        *section("DESCRIPTION"),
-        *paragraphs(root.command.help or ""),
-        *options(root),
-        *section("COMMANDS"),
+        *_section("SYNOPSIS"),
+        *_synopsis(root),
+        *_section("DESCRIPTION"),
+        *_paragraphs(root.command.help or ""),
+        *_options(root),
+        *_section("COMMANDS"),
     ]
     for context in commands:
-        lines += [f".SS {quoted(context.command_path)}", *synopsis(context), ".PP"]
-        lines += paragraphs(context.command.help or "")
+        lines += [f".SS {_quoted(context.command_path)}", *_synopsis(context), ".PP"]
+        lines += _paragraphs(context.command.help or "")
         # The subcommands follow by themselves.
         if not isinstance(context.command, click.Group):
-            lines += options(context)
-            lines += examples(context)
-    lines += [*section("EXAMPLES"), *examples(root), *section("EXIT STATUS")]
+            lines += _options(context)
+            lines += _examples(context)
+    lines += [*_section("EXAMPLES"), *_examples(root), *_section("EXIT STATUS")]
     for code, slugs in exit_codes().items():
         lines += [".TP", f"\\fB{code}\\fR", escaped(", ".join(slugs))]
     lines += [
-        *paragraphs(
+        *_paragraphs(
             "The exit code of serve is the server's own once it has served, and that of run is the "
             "tool's own: any number."
         ),
-        *section("SETTINGS"),
-        *paragraphs("Each is a key of the config file, and the variable below it overrides it."),
+        *_section("SETTINGS"),
+        *_paragraphs("Each is a key of the config file, and the variable below it overrides it."),
     ]
     for key in KEYS:
         default = text_of(key.default)
         about = f"{key.variable}: {key.help}." + (f" Default: {default}." if default else "")
         lines += [".TP", f"\\fB{escaped(key.name)}\\fR", escaped(about)]
     lines += [
-        *section("FILES"),
-        *paragraphs("tsuku-llm config path prints the path of the config file."),
-        *section("ENVIRONMENT"),
+        *_section("FILES"),
+        *_paragraphs("tsuku-llm config path prints the path of the config file."),
+        *_section("ENVIRONMENT"),
         ".TP",
         "\\fBTSUKU_HOME\\fR",
         "The folder for the config file, the builds and the servers, instead of the system's.",
@@ -74,16 +68,16 @@ def exit_codes() -> dict[int, list[str]]:
     return dict(sorted(found.items()))
 
 
-def section(name: str) -> list[str]:
-    return [f".SH {quoted(name)}"]
+def _section(name: str) -> list[str]:
+    return [f".SH {_quoted(name)}"]
 
 
-def synopsis(context: click.Context) -> list[str]:
+def _synopsis(context: click.Context) -> list[str]:
     pieces = " ".join(context.command.collect_usage_pieces(context))
     return [f"\\fB{escaped(context.command_path)}\\fR {escaped(pieces)}"]
 
 
-def options(context: click.Context) -> list[str]:
+def _options(context: click.Context) -> list[str]:
     lines = []
     for parameter in context.command.get_params(context):
         record = parameter.get_help_record(context)
@@ -92,19 +86,19 @@ def options(context: click.Context) -> list[str]:
     return lines
 
 
-def examples(context: click.Context) -> list[str]:
+def _examples(context: click.Context) -> list[str]:
     lines = []
     for call, meaning in getattr(context.command, "examples", {}).items():
         lines += [".TP", f"\\fB{escaped(call)}\\fR", escaped(meaning)]
     return lines
 
 
-def paragraphs(text: str) -> list[str]:
+def _paragraphs(text: str) -> list[str]:
     found = [" ".join(each.split()) for each in re.split(r"\n\s*\n", text)]
     return [line for each in found if each for line in (".PP", escaped(each))]
 
 
-def quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     return '"' + escaped(text) + '"'
 
 

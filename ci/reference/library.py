@@ -1,4 +1,4 @@
-"""The reference of the library in ``docs/api.md``: its names, signatures and docstrings."""
+"""The page of the library: its names, signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -6,29 +6,21 @@ import dataclasses
 import enum
 import inspect
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from ci.reference.commands import MADE
 from tsuku_llm import api
 from tsuku_llm.ground import errors
 
-PAGE = Path(__file__).parents[2] / "docs/api.md"
-BEGIN, END = "<!-- made by: python -m ci.schemas -->\n", "<!-- end -->\n"
+ABOUT = "# The library\n\n`from tsuku_llm import api`. [Embedding](../embedding.md) says how it is used.\n"
 
 
-def with_reference(page: str) -> str:
-    """Return the page with today's reference between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{reference()}\n{END}{after}"
-
-
-def reference() -> str:
-    """Return every public name with its signature or fields, and its docstring."""
+def page() -> str:
+    """Return the page: every public name with its signature or fields, and its docstring."""
     names = {name: getattr(api, name) for name in api.__all__}
     functions = {name: each for name, each in names.items() if inspect.isfunction(each)}
     classes = {name: each for name, each in names.items() if name not in functions}
-    parts = ["## Functions\n"]
+    parts = [MADE, ABOUT, "## Functions\n"]
     parts += [part for name, each in functions.items() for part in _function(name, each)]
     parts.append("## Values\n")
     parts += [part for name, each in classes.items() for part in _class(name, each)]
