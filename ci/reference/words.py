@@ -16,8 +16,14 @@ READERS = {
     "changelog": "CHANGELOG.md",
 }
 """The files of each reader; the names of before stay, so that an older tree can be counted."""
-MADE = re.compile(r"<!-- (?:\w+: )?made by.*?<!-- end -->|\n## Help texts\n.*", re.DOTALL)
-"""What a command made: not counted. The files of ``docs/reference`` are made as a whole."""
+MADE = re.compile(
+    r"<!-- (?:\w+: )?made by.*?<!-- end -->|\n## Help texts\n.*|^\[[\w.-]+\]$|^[\w-]+ = ",
+    re.DOTALL | re.MULTILINE,
+)
+"""What is not counted: what a command made, and the keys of TOML.
+
+The files of ``docs/reference`` are made as a whole.
+"""
 
 
 def words(text: str) -> int:
