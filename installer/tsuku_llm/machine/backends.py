@@ -17,7 +17,11 @@ BackendName = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvi
 """The names of all rows, for the manifest's parser and for mypy."""
 
 Policy = Literal["portable", "native"]
-"""The names of the manifest's orders of backends."""
+"""The names of the manifest's orders of backends.
+
+The default puts Vulkan first: one archive of 32 MB serves all makers, and is not tied to a driver's
+version. On an H200 it generated a fifth fewer tokens per second than CUDA.
+"""
 
 NAMES: tuple[str, ...] = get_args(BackendName)
 POLICIES: tuple[str, ...] = get_args(Policy)
