@@ -14,8 +14,8 @@ from ci.bench.report import growth_table, row_table
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "ci" / "bench" / "results.json"
 HISTORY = ROOT / "ci" / "bench" / "history.json"
-DOCUMENT = ROOT / "docs" / "performance.md"
-PLOTS = ROOT / "docs" / "plots"
+DOCUMENT = ROOT / "ci" / "bench" / "performance.md"
+PLOTS = ROOT / "ci" / "bench" / "figures"
 
 Json = Mapping[str, Any]
 
@@ -46,10 +46,10 @@ def with_tables(text: str, results: Json) -> str:
     load = " / ".join(map(str, results["load"]))
     about = f"{results['date']}, {results['machine']}, load average at the end {load}:"
     plots = "".join(
-        f"\n\n![{growth['title']} against {growth['quantity']}](plots/growth-{name}.svg)"
+        f"\n\n![{growth['title']} against {growth['quantity']}](figures/growth-{name}.svg)"
         for name, growth in results["growth"].items()
     )
-    rows = "![Every row as a part of what is allowed](plots/rows.svg)"
+    rows = "![Every row as a part of what is allowed](figures/rows.svg)"
     text = _between(text, "rows", f"{about}\n\n{row_table(results['rows'])}\n\n{rows}")
     return _between(text, "growth", f"{about}\n\n{growth_table(results['growth'])}{plots}")
 

@@ -1,6 +1,6 @@
 """The JSON Schemas of ``docs/schemas``, made from the program's types.
 
-python -m ci.schemas        write them again
+python -m ci.reference        write them again
 """
 
 from __future__ import annotations

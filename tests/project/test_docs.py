@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 import pytest
-from support.help_texts import HEADING, PROGRAMS, help_texts
 
 import tsuku_llm.ground.errors
 from ci.faultlab.rows import load_rows
+from ci.reference import FOLDERS, made
+from ci.reference.commands import PROGRAMS
 from tsuku_llm import __version__
 from tsuku_llm.catalog.manifest import Release, Variant, parse_release
 from tsuku_llm.cli.words.table import PROGRAM
@@ -20,9 +21,10 @@ from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ci/**/*.md")])
 
 OF_THE_TESTS = {
+    "TSUKU_LLM_BASES",
     "TSUKU_LLM_NINETY_DAYS",
     "TSUKU_LLM_REQUIRE_TOOLS",
     "TSUKU_LLM_FAKE_HARDWARE",
@@ -106,11 +108,13 @@ def find_command(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, rest
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_documented_help_texts_are_current(name: str) -> None:
-    shown = text_of(ROOT / "docs" / name).partition(HEADING)[2]
-    made = help_texts(PROGRAMS[name])
-    assert shown.split() == made.split(), "run: python tests/support/help_texts.py"
+def test_the_reference_is_what_its_command_makes() -> None:
+    kept = {
+        path.relative_to(ROOT).as_posix(): text_of(path)
+        for folder in FOLDERS
+        for path in (ROOT / folder).iterdir()
+    }
+    assert kept == made(), "is the change meant? write it again: python -m ci.reference"
 
 
 @in_every_document
@@ -176,7 +180,7 @@ def test_the_architecture_names_every_room() -> None:
 
 
 def test_the_documented_table_has_every_row_and_none_failed() -> None:
-    text = text_of(ROOT / "docs" / "faults.md")
+    text = text_of(ROOT / "ci" / "faults.md")
     line = re.compile(r"^  ([A-Z]\d\d)  (pass  |not run: ).+  \[(.+)\]$", re.MULTILINE)
     shown = [(found[1], found[3]) for found in line.finditer(text)]
     assert shown == [(row.id, row.sentence) for row in load_rows()]

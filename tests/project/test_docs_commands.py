@@ -23,7 +23,7 @@ from support.serving import told_port
 from support.tools import require_tool
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ci/**/*.md")])
 OURS = ("tsuku-llm", "tsuku-publish")
 
 NOT_RUN = {

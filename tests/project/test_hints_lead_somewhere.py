@@ -4,9 +4,9 @@ import re
 
 import click
 import pytest
-from support.help_texts import PROGRAMS
 from test_messages import messages
 
+from ci.reference.commands import PROGRAMS
 from tsuku_llm.config.keys import KEYS
 
 GROUPS = {group.name: group for group in PROGRAMS.values()}

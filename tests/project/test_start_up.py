@@ -1,7 +1,7 @@
 """What each command may load: a budget of modules, and of libraries that cost much.
 
 Budgets are counts, not times: they mean the same on every machine. The times they stand for
-are in docs/performance.md.
+are in ci/bench/performance.md.
 """
 
 import os

@@ -44,6 +44,7 @@ SDIST_TOP_LEVEL = {
     "install.sh",
     "installer",
     "manifests",
+    "mkdocs.yml",
     "pyproject.toml",
     "setup.cfg",
     "setup.py",

@@ -69,7 +69,7 @@ DIED = "ended"
 class Trouble(NamedTuple):
     """What is wrong with a server that has served: ``kind`` for programs, ``text`` for people.
 
-    ``since`` is in UTC, to the second. ``trouble`` in ``docs/cli.md`` lists the kinds.
+    ``since`` is in UTC, to the second. ``docs/tasks/serve.md`` lists the kinds.
     """
 
     kind: str
