@@ -91,6 +91,20 @@ def test_a_release_that_is_slower_than_the_last_benchmark_goes_back(machine: Sel
     assert [each.release for each in read_marks(machine.home / "llm")] == ["b3"]
 
 
+def test_a_server_that_wants_a_key_is_measured_with_it(tmp_path: Path) -> None:
+    with self_updating(tmp_path) as machine:
+        machine.publish("b1", ("key", *FAST))
+        machine.run("install")
+        machine.serve("default", "--api-key", "s3cret-of-the-user")
+        keep_speeds(machine.home / "llm" / "state", machine.model, {"cpu": 100.0})
+        machine.publish("b2", ("key", "speed 1000 60", "listen"))
+        report, notes = machine.update()
+        assert report.failure
+        assert (report.outcome, report.failure.kind) == ("rolled-back", "slow")
+        assert (machine.active(), machine.runs()) == ("b1", "b1")
+        assert "s3cret" not in f"{report} {notes}"
+
+
 def test_without_a_benchmark_no_speed_is_demanded(machine: SelfUpdating) -> None:
     machine.serve()
     machine.publish("b2", ("speed 1000 1", "listen"))
