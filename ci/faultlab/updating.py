@@ -158,7 +158,7 @@ def _serving(home: Home, model: Path) -> Iterator[None]:
 def _server_wrong(home: Home, allowed: Collection[str]) -> Iterator[str]:
     """Tell what is wrong with the server: it must answer, and run one of these releases."""
     deadline = time.monotonic() + PROMPTLY
-    # Its supervisor may be at the swap that the ended update has asked for.
+    # Its supervisor may be at the restart that the ended update has asked for.
     while not _answers(server := _server(home)):
         if time.monotonic() > deadline:
             yield f"the server does not answer: {server}"

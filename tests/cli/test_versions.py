@@ -310,32 +310,6 @@ def test_L07_prune_keeps_versions_in_use(
     assert program("prune").stdout == f"Removed {used.id}.\n"
 
 
-def test_the_earlier_addon_is_named_and_removed_when_asked(
-    store: Store, tsuku_home: Path, program: Program, as_json: AsJson
-) -> None:
-    first = tsuku_home / "addons" / "tsuku-llm" / "0.1.0" / "tsuku-llm"
-    second = tsuku_home / "tools" / "tsuku-llm" / "0.2.0" / "tsuku-llm"
-    tsukus_own = tsuku_home / "tools" / "tsuku-llm-0.5.0" / "tsuku-llm"
-    for file in (first, second, tsukus_own):
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"old")
-    put(store, "b100")
-    for words in (("list",), ("prune",)):
-        shown = program(*words).stdout
-        assert str(first.parents[1]) in shown
-        assert str(second.parent) in shown
-        assert shown.endswith("tsuku-llm prune --legacy\n")
-    assert first.exists()
-    told = as_json("prune", "--legacy")["data"]
-    assert [each["path"] for each in told["legacy_removed"]] == [
-        str(first.parents[1]),
-        str(second.parent),
-    ]
-    assert told["legacy"] == as_json("list")["data"]["legacy"] == []
-    assert (first.exists(), second.exists(), tsukus_own.exists()) == (False, False, True)
-    assert len(store.installed()) == 1
-
-
 # --- verify and list ---------------------------------------------------------------------
 
 

@@ -303,7 +303,7 @@ import json, os, shutil, subprocess, sys, threading
 from pathlib import Path
 from support.lives import Run
 from tsuku_llm.ground.errors import TsukuError
-from tsuku_llm.launch import life
+from tsuku_llm.launch.gpu import life
 data, loss, policy = sys.argv[1:]
 life.LOOK = life.AGAIN = 0.05
 # A client that watches a fault needs no more than its warning.

@@ -1,15 +1,18 @@
 """Unattended updates with real servers, which are stand-ins: what stays, and what goes back."""
 
+import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from support.convergence import FAST, ON_CPU, ON_GPU, SelfUpdating, self_updating
 from support.sweeps import stride
+from support.waiting import PROMPTLY
 
 from tsuku_llm.cli.render.services import unattended as render
+from tsuku_llm.instances.record import Record
 from tsuku_llm.steps.drivers.speed_notes import keep_speeds
 from tsuku_llm.steps.servers.unattended import UnattendedReport
 from tsuku_llm.store.records.updates import read_journal, read_marks
@@ -86,6 +89,20 @@ def test_a_release_that_is_slower_than_the_last_benchmark_goes_back(machine: Sel
     )
     assert (machine.active(), machine.runs()) == ("b2", "b2")
     assert [each.release for each in read_marks(machine.home / "llm")] == ["b3"]
+
+
+def test_a_server_that_wants_a_key_is_measured_with_it(tmp_path: Path) -> None:
+    with self_updating(tmp_path) as machine:
+        machine.publish("b1", ("key", *FAST))
+        machine.run("install")
+        machine.serve("default", "--api-key", "s3cret-of-the-user")
+        keep_speeds(machine.home / "llm" / "state", machine.model, {"cpu": 100.0})
+        machine.publish("b2", ("key", "speed 1000 60", "listen"))
+        report, notes = machine.update()
+        assert report.failure
+        assert (report.outcome, report.failure.kind) == ("rolled-back", "slow")
+        assert (machine.active(), machine.runs()) == ("b1", "b1")
+        assert "s3cret" not in f"{report} {notes}"
 
 
 def test_without_a_benchmark_no_speed_is_demanded(machine: SelfUpdating) -> None:
@@ -226,6 +243,106 @@ def test_an_update_that_is_killed_is_finished_by_the_next_one(
             break
     # The sweep went from the first change to beyond the last one.
     assert step > 13
+
+
+def _at(release: str, *, ready: bool) -> Callable[[Record], bool]:
+    """Tell whether a server of this release loads, or serves."""
+
+    def seen(record: Record) -> bool:
+        report = record.report
+        return report is not None and (report.release, report.ready) == (release, ready)
+
+    return seen
+
+
+LOADS = ("loading 8",)
+"""A server that can be met while it loads."""
+
+STAGES = {
+    "loads-the-new-build": _at("b2", ready=False),
+    "serves-the-new-build": _at("b2", ready=True),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("serve", [FAST, BAD["refuses-every-request"]], ids=["good", "bad"])
+def test_an_update_that_is_killed_while_its_server_is_exchanged_is_finished(
+    serve: Sequence[str], stage: Callable[[Record], bool], machine: SelfUpdating
+) -> None:
+    supervisor = machine.serve()["supervisor"]
+    machine.publish("b2", (*LOADS, *serve))
+    assert machine.killed_when(stage)
+    machine.wait_for_server()
+    assert machine.runs() == "b2"
+    machine.update()
+    final = "b2" if serve is FAST else "b1"
+    assert (machine.active(), machine.runs()) == (final, final)
+    assert read_journal(machine.home / "llm") is None
+    assert machine.servers()["default"]["supervisor"] == supervisor
+
+
+def test_a_way_back_that_is_killed_while_its_server_is_exchanged_is_finished(
+    tmp_path: Path,
+) -> None:
+    with self_updating(tmp_path) as machine:
+        machine.publish("b1", (*LOADS, *FAST))
+        machine.run("install")
+        machine.serve()
+        machine.publish("b2", BAD["refuses-every-request"])
+        returns = _at("b1", ready=False)
+        assert machine.killed_when(returns)
+        marked = [each.release for each in read_marks(machine.home / "llm")]
+        assert (machine.active(), marked) == ("b1", ["b2"])
+        report, _ = machine.update()
+        assert (report.outcome, report.marked) == ("rolled-back", True)
+        assert (machine.active(), machine.runs()) == ("b1", "b1")
+        assert read_journal(machine.home / "llm") is None
+
+
+def test_a_server_that_is_started_while_a_build_is_on_trial_goes_back_with_it(
+    machine: SelfUpdating,
+) -> None:
+    machine.serve()
+    machine.publish("b2", BAD["does-not-start"])
+
+    def kill(text: str) -> None:
+        if text.startswith("default: restarting"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        machine.update(kill)
+    # As when memory runs out: systemd starts a service again, and a user a server.
+    (record,) = machine.instances.all()
+    for process in (record.supervisor, record.server):
+        assert process
+        process.send(signal.SIGKILL)
+        assert process.is_gone_within(PROMPTLY)
+    started = machine.serve()
+    assert (machine.active(), machine.runs()) == ("b2", "b1")
+    (passed,) = started["report"]["fallen_back_from"]
+    assert passed["variant"].startswith("b2-")
+    assert "42" in passed["reason"]
+    report, _ = machine.update()
+    assert (report.outcome, report.marked) == ("rolled-back", True)
+    assert (machine.active(), machine.runs()) == ("b1", "b1")
+
+
+def test_a_server_of_which_its_user_wants_no_request_is_sent_none(machine: SelfUpdating) -> None:
+    machine.serve(TSUKU_LLM_CANARY="false")
+    machine.publish("b2", BAD["dies-at-the-first-request"])
+    report, _ = machine.update()
+    assert (report.outcome, report.checked) == ("updated", "servers")
+    assert machine.runs() == "b2"
+
+
+def test_a_server_that_was_started_with_another_backend_is_left_alone(
+    machine: SelfUpdating,
+) -> None:
+    machine.serve(TSUKU_LLM_BACKEND="cpu")
+    machine.publish("b2", ON_GPU, backend="vulkan")
+    report, _ = machine.update()
+    assert [(each.name, each.outcome) for each in report.servers] == [("default", "left")]
+    assert (machine.active(), machine.runs()) == ("b2", "b1")
 
 
 def test_llm_release_is_obeyed_in_both_directions(machine: SelfUpdating) -> None:

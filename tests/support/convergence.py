@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +17,10 @@ from typing import Any
 from support.builds import NO_DEVICE_STEPS, VERSION_STEPS, VULKAN_STEPS
 from support.folder_shop import FolderShop
 from support.release_server import User
+from support.waiting import PROMPTLY, Standstill
 
 from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.steps.opening import FAKE_HARDWARE
 from tsuku_llm.steps.servers.unattended import UnattendedReport, unattended_update
@@ -96,6 +100,14 @@ class SelfUpdating:
             assert answer.status == 200
         return str(found["report"]["release"])
 
+    def wait_for_server(self) -> None:
+        """Wait until the server serves, which may be on its way."""
+        deadline = time.monotonic() + PROMPTLY
+        while self.servers()["default"]["state"] != "running":
+            if time.monotonic() > deadline:
+                raise Standstill(f"the server does not serve: {self.servers()}")
+            time.sleep(0.1)
+
     def active(self) -> str:
         """The release that the pointer names."""
         pointer = json.loads((self.home / "llm" / "active.json").read_text())
@@ -124,8 +136,8 @@ class SelfUpdating:
         A change is a file of the store that is renamed or removed; the metadata have tests of their
         own. False if the update ended before.
         """
-        child = os.fork()
-        if child == 0:
+
+        def attack() -> None:
             made = 0
 
             def count(event: str, about: tuple[object, ...]) -> None:
@@ -135,9 +147,32 @@ class SelfUpdating:
                         os.kill(os.getpid(), signal.SIGKILL)
                     made += 1
 
-            session = self.session()
             sys.addaudithook(count)
+
+        return self._killed(attack)
+
+    def killed_when(self, seen: Callable[[Record], bool]) -> bool:
+        """Update in a child that is killed once the record of the server is as told.
+
+        False if the update ended before.
+        """
+
+        def attack() -> None:
+            def look() -> None:
+                while (found := self.instances.find("default")) is None or not seen(found):
+                    time.sleep(0.005)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            threading.Thread(target=look, daemon=True).start()
+
+        return self._killed(attack)
+
+    def _killed(self, attack: Callable[[], None]) -> bool:
+        child = os.fork()
+        if child == 0:
             try:
+                session = self.session()
+                attack()
                 unattended_update(session)
             finally:
                 os._exit(0)

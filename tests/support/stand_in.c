@@ -18,6 +18,7 @@
  *     choke N TEXT          a prompt of more than N tokens does the same
  *     hog N                 the first request for a result takes N bytes of memory
  *     until FILE            prompts of several tokens are answered once FILE exists
+ *     key                   whoever sends no LLAMA_API_KEY gets 401, except at /health
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
  *     work-from NUMBER      only this result and later ones do
@@ -102,7 +103,7 @@ static void spawn(void)
 }
 
 static long loading, refused_completions, refused_embeddings;
-static int dies, stuck;
+static int dies, stuck, wants_key;
 static size_t hog;
 static long most_tokens;
 static char last_words[4096];
@@ -162,6 +163,11 @@ static void answer(int client)
     long code = !strncmp(request, "POST /completion", 16)  ? refused_completions
                 : !strncmp(request, "POST /embedding", 15) ? refused_embeddings
                                                            : 0;
+    if (wants_key && strncmp(request, "GET /health", 11)) {
+        char wanted[256];
+        snprintf(wanted, sizeof wanted, "Authorization: Bearer %s\r\n", getenv("LLAMA_API_KEY"));
+        code = strstr(request, wanted) ? code : 401;
+    }
     loading--;
     if (stuck && strncmp(request, "GET /health", 11))
         return;
@@ -334,6 +340,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
             exit(91);
     } else if (!strcmp(name, "until"))
         snprintf(awaited, sizeof awaited, "%s", text);
+    else if (!strcmp(name, "key"))
+        wants_key = 1;
     else if (!strcmp(name, "stuck"))
         stuck = 1;
     else if (!strcmp(name, "hog"))

@@ -9,19 +9,15 @@ that asks. A record is replaced by a rename, so a reader sees the old one or the
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import AlreadyRunning, CorruptStore, StoreError
+from tsuku_llm.ground.errors import AlreadyRunning, CorruptStore
 from tsuku_llm.ground.files import make_folder, read_small, replace_file
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.instances.record import NAME, Record
-from tsuku_llm.instances.swap import READ_ANSWER, READ_REQUEST, SwapAnswer, SwapRequest, as_bytes
 from tsuku_llm.store.locks import exclusive
 
 _LARGEST = 1 << 20
@@ -77,15 +73,12 @@ class Instances:
                 if folder is not None:
                     # Left by processes that were killed in the middle of a write. A younger
                     # file may belong to a supervisor that writes its record without the lock.
-                    files = rf"{NAME.pattern}(?:\.swap|\.swapped)?\.json"
+                    files = rf"{NAME.pattern}\.json"
                     folder.drop_temporaries(files, older_than=time.time() - _CLAIM_LIMIT)
             # A record proves nothing by itself: ``state`` asks the system for its processes.
             for other in self.all():
                 if other.state.is_up:
                     _require_apart(record, other)
-            with disk_errors(f"taking the name {record.name}", self.folder):
-                # What was asked of an earlier supervisor is not for this one.
-                self._forget_swap(record.name)
             self.write(record)
 
     def write(self, record: Record) -> None:
@@ -97,48 +90,6 @@ class Instances:
         """Remove a record, also a damaged one; the log stays (``remove_logs``)."""
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
-            self._forget_swap(name)
-
-    def ask_swap(self, name: str, request: SwapRequest) -> None:
-        """Ask the supervisor of a server for another version; it looks once a second."""
-        with disk_errors(f"asking the server {name} for another version", self.folder):
-            replace_file(self._request(name), as_bytes(request))
-
-    def drop_unasked(self) -> None:
-        """Remove what a killed update left of requests; hold the lock of unattended updates."""
-        with suppress(StoreError), opened(self.folder) as folder:
-            if folder is not None:
-                folder.drop_temporaries(rf"{NAME.pattern}\.swap\.json", older_than=math.inf)
-
-    def asked_swap(self, name: str) -> SwapRequest | None:
-        """Return what is asked of a supervisor, None without a request that can be read."""
-        with suppress(StoreError, ValueError):
-            content = read_small(self._request(name), _LARGEST)
-            return None if content is None else records.parse(content, READ_REQUEST)
-        return None
-
-    def answer_swap(self, name: str, answer: SwapAnswer) -> None:
-        """Write how a swap goes; only the supervisor does this."""
-        with disk_errors(f"writing how the server {name} was swapped", self.folder):
-            replace_file(self._answer(name), as_bytes(answer))
-
-    def swap_answer(self, name: str, number: str) -> SwapAnswer | None:
-        """Return the answer to the request of this number, None while there is none."""
-        with suppress(StoreError, ValueError):
-            content = read_small(self._answer(name), _LARGEST)
-            answer = None if content is None else records.parse(content, READ_ANSWER)
-            return answer if answer and answer.number == number else None
-        return None
-
-    def _request(self, name: str) -> Path:
-        return self.folder / f"{name}.swap.json"
-
-    def _answer(self, name: str) -> Path:
-        return self.folder / f"{name}.swapped.json"
-
-    def _forget_swap(self, name: str) -> None:
-        self._request(name).unlink(missing_ok=True)
-        self._answer(name).unlink(missing_ok=True)
 
     def remove_logs(self) -> tuple[str, ...]:
         """Remove the logs of every name without a record; return these names.

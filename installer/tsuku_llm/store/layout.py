@@ -99,7 +99,7 @@ PLACES = {
 }
 """The folders by which ``require_ours`` recognises a data folder without a marker."""
 
-_RECORDS = rf"{SERVER}(?:\.swap|\.swapped)?\.json"
+_RECORDS = rf"{SERVER}\.json"
 
 STATE = folder_names(_STATE_FILES, _STATE_FOLDERS)
 SERVERS = folder_names(

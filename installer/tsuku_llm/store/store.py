@@ -40,7 +40,6 @@ from tsuku_llm.store.layout import (
     adopt,
     require_ours,
 )
-from tsuku_llm.store.legacy import LegacyAddon, remove_legacy
 from tsuku_llm.store.locks import (
     Holder,
     drop_locks,
@@ -80,11 +79,10 @@ _POINTER_LOCK = "active"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The result of a prune: the ids removed, the ids kept because in use, the addon's files."""
+    """The result of a prune: the ids removed, and the ids kept because in use."""
 
     removed: tuple[str, ...]
     in_use: tuple[str, ...]
-    legacy: tuple[LegacyAddon, ...] = ()
 
 
 class Store(StoreReader):
@@ -296,13 +294,12 @@ class Store(StoreReader):
             refresh_sharers(self.installed(), inodes, {})
         self._drop_locks()
 
-    def prune(self, keep: Collection[str] = (), *, legacy_home: Path | None = None) -> Pruned:
+    def prune(self, keep: Collection[str] = ()) -> Pruned:
         """Remove all versions except the active one, the previous one and ``keep`` (ids).
 
         Versions that a running server uses or another process installs stay. If no version is
         active, every readable version stays: the user may want one of them. Unfinished
-        downloads that no process works on are removed too. With ``legacy_home`` (tsuku's
-        folder), so are the files of tsuku's earlier addon there.
+        downloads that no process works on are removed too.
         """
         if read_pointer(self.data).active is None:
             keep = {*keep, *(version.id for version in self.installed())}
@@ -317,8 +314,7 @@ class Store(StoreReader):
             refresh_sharers(self.installed(), inodes, {})
         self._sweep_partials(newest=None)
         self._drop_locks()
-        legacy = remove_legacy(legacy_home) if legacy_home else ()
-        return Pruned(tuple(removed), tuple(in_use), legacy)
+        return Pruned(tuple(removed), tuple(in_use))
 
     def _prune_one(self, name: str, inodes: set[int]) -> bool:
         path = self._versions / name

@@ -130,12 +130,11 @@ def uninstall_command(
     metavar="N",
     help="Also keep the N versions installed last.",
 )
-@click.option("--legacy", is_flag=True, help="Also remove the files of tsuku's former addon.")
 @click.option(
     "--caches", is_flag=True, help="Also remove the code that GPU drivers have compiled and cached."
 )
 @click.pass_obj
-def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) -> CommandResult:
+def prune_command(console: Console, *, keep: int, caches: bool) -> CommandResult:
     """Remove old versions and leftovers.
 
     The active version, the one before it and every version in use stay.
@@ -143,7 +142,7 @@ def prune_command(console: Console, *, keep: int, legacy: bool, caches: bool) ->
     from tsuku_llm.steps.install.maintenance import prune
 
     with open_session(console) as session:
-        report = prune(session, keep=keep, legacy=legacy, caches=caches)
+        report = prune(session, keep=keep, caches=caches)
     return CommandResult(render.pruned_data(report), render.pruned_lines(report))
 
 

@@ -32,7 +32,6 @@ from tsuku_llm.steps.drivers.state_notes import FailureNote
 from tsuku_llm.steps.install.update import FitChange
 from tsuku_llm.steps.servers.server_trials import ServerResult
 from tsuku_llm.steps.servers.unattended import UpdateOutcome
-from tsuku_llm.store.legacy import LegacyAddon
 
 
 class RevocationDocument(TypedDict):
@@ -393,7 +392,6 @@ class ListAnswer(TypedDict):
     versions: list[ListedBuild]
     damaged: list[DamagedBuild]
     unusable: str | None
-    legacy: list[LegacyAddon]
     foreign: list[Path]
     rolled_back: list[RolledBackRelease]
 
@@ -454,8 +452,6 @@ class PruneAnswer(TypedDict):
     removed: list[Id]
     in_use: list[Id]
     logs: list[str]
-    legacy_removed: list[LegacyAddon]
-    legacy: list[LegacyAddon]
     foreign: list[Path]
     caches: DroppedCaches | None
 

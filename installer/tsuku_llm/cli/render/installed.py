@@ -20,7 +20,6 @@ if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.steps.install.verify import VersionCheck
     from tsuku_llm.steps.install.versions import Inventory
     from tsuku_llm.steps.serve.fallback import NotedFailures
-    from tsuku_llm.store.legacy import LegacyAddon
     from tsuku_llm.store.records.installed import Installed
     from tsuku_llm.store.records.updates import RolledBack
 
@@ -43,7 +42,6 @@ def data(found: Inventory) -> documents.ListAnswer:
             for name, error in found.damaged.items()
         ],
         "unusable": found.unusable.message if found.unusable else None,
-        "legacy": list(found.legacy),
         "foreign": list(found.foreign),
         "rolled_back": rolled_back_data(found.rolled_back),
     }
@@ -85,7 +83,6 @@ def lines(found: Inventory) -> tuple[str, ...]:
         *rolled_back_lines(found.rolled_back),
         *unusable,
         *(f"damaged: {name}: {error.message}" for name, error in found.damaged.items()),
-        *legacy_lines(found.legacy),
         *foreign_lines(found.foreign),
     )
 
@@ -103,14 +100,6 @@ def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
         "unattested" if receipt.unattested else "unsigned" if receipt.unsigned else "",
         "previous" if version == found.previous else "",
     )
-
-
-def legacy_lines(legacy: Sequence[LegacyAddon]) -> tuple[str, ...]:
-    """Return what tsuku's earlier addon left, and how to remove it."""
-    if not legacy:
-        return ()
-    found = (f"left by {addon.what}: {addon.path}" for addon in legacy)
-    return (*found, "to remove what the earlier addon left: tsuku-llm prune --legacy")
 
 
 def foreign_lines(foreign: Sequence[Path]) -> tuple[str, ...]:
@@ -308,8 +297,6 @@ def pruned_data(report: Cleaned) -> documents.PruneAnswer:
         "removed": list(pruned.removed),
         "in_use": list(pruned.in_use),
         "logs": list(report.logs),
-        "legacy_removed": list(pruned.legacy),
-        "legacy": list(report.legacy),
         "foreign": list(report.foreign),
         "caches": report.caches,
     }
@@ -322,14 +309,12 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
     removed = (
         *pruned.removed,
         *(f"the log of the server {name}" for name in report.logs),
-        *(f"{addon.path}, left by {addon.what}" for addon in pruned.legacy),
         *([f"the drivers' caches, {size(dropped)}"] if dropped else []),
     )
     return (
         *_removed(removed),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
         *(["kept the drivers' caches: a server uses them"] if caches and caches.in_use else []),
-        *legacy_lines(report.legacy),
         *foreign_lines(report.foreign),
     )
 

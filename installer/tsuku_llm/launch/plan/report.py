@@ -249,16 +249,6 @@ With ``--exec`` it is called once, in the main thread, just before the exec.
 _text, _count = records.text, records.count
 _verdict = records.one_of(Verdict)
 
-READ_PERFORMANCE = records.record(
-    Performance,
-    {
-        "verdict": _verdict,
-        "answered": records.optional(records.flag),
-        "problem": _text,
-        "speed": records.optional(records.speed),
-    },
-)
-
 READ_REPORT = records.record(
     StartReport,
     {

@@ -13,7 +13,6 @@ from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.caches import DroppedCaches, drop_caches
 from tsuku_llm.steps.install.versions import all_ids, found, is_active, readable, resolve
 from tsuku_llm.steps.session import Session
-from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Pruned
 
@@ -31,14 +30,13 @@ class Uninstalled:
 class Cleaned:
     """The result of a prune: what was removed and what was left.
 
-    ``logs`` are the names of servers whose logs were removed. ``legacy`` are known files of the
-    earlier addon that are still there; ``foreign`` are files that this program did not make.
+    ``logs`` are the names of servers whose logs were removed. ``foreign`` are files that this
+    program did not make.
     ``caches`` says what became of the drivers' caches; None if they were to stay.
     """
 
     pruned: Pruned
     logs: tuple[str, ...]
-    legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
     caches: DroppedCaches | None = None
 
@@ -117,28 +115,22 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
     return Uninstalled(tuple(removed), readable(store.active), foreign)
 
 
-def prune(
-    session: Session, *, keep: int = 0, legacy: bool = False, caches: bool = False
-) -> Cleaned:
+def prune(session: Session, *, keep: int = 0, caches: bool = False) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
     The ``keep`` versions are those installed last. Versions that a running server uses stay. If
     nothing is active, every readable version stays. This also removes the logs of servers without a
-    record: they were stopped, or did not start. With ``legacy``, this also removes what tsuku's
-    earlier addon left below ``TSUKU_HOME``; otherwise it only names that. With ``caches``, this
-    also removes what GPU drivers have compiled, unless a server uses it.
+    record: they were stopped, or did not start. With ``caches``, this also removes what GPU drivers
+    have compiled, unless a server uses it.
     """
     # First: they are this user's own, also if the store is another user's and cannot be changed.
     logs = Instances(session.paths.state).remove_logs()
     dropped = drop_caches(session) if caches else None
     store = session.store
     store.sweep()
-    home = session.paths.home
     # The ``keep`` versions that were installed last. The active and the previous one stay anyway.
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
     others = [version for version in store.installed() if version.id not in pointed]
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
     youngest = [version.id for version in others[len(others) - min(keep, len(others)) :]]
-    pruned = store.prune(youngest, legacy_home=home if legacy else None)
-    legacy_left = find_legacy(home) if home else ()
-    return Cleaned(pruned, logs, legacy_left, store.foreign(), dropped)
+    return Cleaned(store.prune(youngest), logs, store.foreign(), dropped)

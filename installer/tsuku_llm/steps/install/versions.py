@@ -12,7 +12,6 @@ from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.choosing.temporary import withheld
 from tsuku_llm.steps.session import Session
-from tsuku_llm.store.legacy import LegacyAddon, find_legacy
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack, read_marks
@@ -35,7 +34,6 @@ class Inventory:
     previous: Installed | None
     damaged: Mapping[str, CorruptStore]
     unusable: CorruptStore | None
-    legacy: tuple[LegacyAddon, ...]
     foreign: tuple[Path, ...]
     told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
     withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -61,7 +59,6 @@ def inventory(session: Session) -> Inventory:
         previous=readable(reader.previous),
         damaged=reader.damaged(),
         unusable=unusable,
-        legacy=find_legacy(session.paths.home) if session.paths.home else (),
         told={each.id: known.of(each.receipt) for each in versions} if known else {},
         foreign=reader.foreign(),
         withheld={

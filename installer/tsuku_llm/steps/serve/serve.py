@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.errors import (
     BackendFailed,
@@ -30,12 +29,10 @@ from tsuku_llm.steps.serve.fallback import (
     remembered,
     wanted_version,
 )
+from tsuku_llm.steps.serve.reloading import Exchange, told
 from tsuku_llm.steps.serve.version_start import Serving, VersionStart
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
-
-if TYPE_CHECKING:
-    from tsuku_llm.launch.run.supervise import StopHandle
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -43,7 +40,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
 
     If its backend fails, this starts the next variant, provided that the settings or the user allow
     it. The server holds its version as long as it lives, so that other processes cannot remove it.
-    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows. ``how.swap``
+    If a server that served loses its GPU, ``llm.on_gpu_loss`` decides what follows. ``how.reload``
     may exchange the version of the server while it runs.
 
     Raises the errors of ``wanted_version``, ``TamperedInstall``, ``Revoked``, ``LaunchError``,
@@ -53,6 +50,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
     restarts = _Restarts(session, how)
+    exchange = Exchange(session, how.reload, how.stop_handle)
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
     preferred = _preferred(session, notes)
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
@@ -62,16 +60,25 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
         # Called in the thread that follows this start; later starts have other failures.
         on_served = partial(note_served, session, notes, preferred, installed, failures)
         start = VersionStart(
-            *(session, arguments, how, installed, notes, cwd, failures.failed, on_served),
+            *(session, arguments, how, installed, notes, cwd),
+            (*exchange.returned, *failures.failed),
+            on_served,
             restarts=restarts.count,
         )
         try:
-            made = _made(start)
-            if isinstance(made, int):
-                return made
-            installed = preferred = made
+            code = start.make()
+            other = exchange.next_after(installed, code)
+            if other is None:
+                return code
+            installed = preferred = other
             failures = FailedStarts()
-        except (LaunchError, SilentCpu, NotOnGpu, GpuLost) as error:
+        except TsukuError as error:
+            if other := exchange.next_after(installed, error):
+                installed = preferred = other
+                failures = FailedStarts()
+                continue
+            if not isinstance(error, (LaunchError, SilentCpu, NotOnGpu, GpuLost)):
+                raise
             # A lost GPU need not be back at once, so the failures of restarts count as well. The
             # same server has served before: whatever fails now may be over in a while, such as
             # memory or a port that what is left of it still has.
@@ -88,7 +95,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             if other:
                 # An error of a start is among the server's last lines; a loss is not.
                 if isinstance(error, GpuLost) and error.facts:
-                    session.user.note(f"warning: {_told(error)}")
+                    session.user.note(f"warning: {told(error)}")
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
@@ -123,40 +130,6 @@ def _consenting(session: Session, error: TsukuError, *, lost: bool) -> Session:
     return session
 
 
-def _made(start: VersionStart) -> int | Installed:
-    """Make a start; return its exit code, or the version that shall run in place of it now.
-
-    There is one if another build was asked for, or if this one was on trial and has failed.
-    """
-    swap, stop, installed = start.how.swap, start.how.stop_handle, start.installed
-    try:
-        code = start.make()
-        ended = f"it ended with exit code {code} after it had served"
-    except TsukuError as error:
-        other = swap and swap.next_after(installed, _told(error), stopped=_is_stopped(stop))
-        if not other:
-            raise
-    else:
-        other = swap and swap.next_after(installed, ended, stopped=_is_stopped(stop))
-        if not other:
-            return code
-    if swap and (pause := swap.pause_before(other, installed)):
-        waiting = threading.Event()
-        # As in ``_Restarts.wait``: another thread may end this, and a signal raises.
-        if stop:
-            stop.attach(waiting.set)
-        waiting.wait(pause)
-    return other
-
-
-def _told(error: TsukuError) -> str:
-    return "; ".join((error.message, *error.facts))
-
-
-def _is_stopped(stop: StopHandle | None) -> bool:
-    return stop is not None and (stop.reason is not None or stop.signalled is not None)
-
-
 class _Restarts:
     """The restarts of one ``serve`` after its server has lost the GPU; ``count`` is their number.
 
@@ -182,9 +155,8 @@ class _Restarts:
         served = time.monotonic() - self._begun
         self._in_a_row = failures_in_a_row(self._in_a_row, served)
         pause = restart_pause(self._in_a_row)
-        told = _told(error)
         seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
-        self._session.user.note(f"warning: {told}; it is started again in {seconds}")
+        self._session.user.note(f"warning: {told(error)}; it is started again in {seconds}")
         stopped = threading.Event()
         # ``end`` of another thread calls this at once, also if it came before us.
         if self._stop_handle:

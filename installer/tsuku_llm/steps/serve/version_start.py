@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import FallenBack, Sink, StartReport, Trouble
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.steps.drivers.warming import Warming
-    from tsuku_llm.steps.serve.swapping import Swap
+    from tsuku_llm.steps.serve.reloading import Reload
 
 
 class Serving(NamedTuple):
@@ -61,7 +61,7 @@ class Serving(NamedTuple):
     ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     ``own_folder``: the server does not run in the user's folder, but in one of our own.
-    ``swap`` may ask for another version while the server runs.
+    ``reload`` may ask for the active version while the server runs.
     """
 
     name: str = "default"
@@ -77,7 +77,7 @@ class Serving(NamedTuple):
     on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
     own_folder: bool = False
-    swap: Swap | None = None
+    reload: Reload | None = None
 
 
 class VersionStart(NamedTuple):
@@ -336,8 +336,8 @@ class VersionStart(NamedTuple):
         if outer:
             # If the outer handle was used before, this ends the start as soon as it begins.
             outer.attach(lambda: own.end(outer.reason or ""))
-        if self.how.swap:
-            self.how.swap.attach(lambda: own.end("another build is to serve"))
+        if self.how.reload:
+            self.how.reload.attach(lambda: own.end("the active build is to serve"))
         return own
 
     def _offer_update(self) -> None:

@@ -1,18 +1,42 @@
-"""The trial of a build by the servers in the background: asked of their supervisors, one by one."""
+"""The trial of a build by a server in the background: started again, asked, and judged.
+
+The supervisor exchanges the build (``steps.serve.reloading``). Here the server is asked how it
+does, with the address and the key that the running process itself has.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
 
-from tsuku_llm.ground.errors import StoreError
-from tsuku_llm.ground.files import unique
+from tsuku_llm.config.keys import key_named
+from tsuku_llm.ground.errors import LaunchError, StoreError
+from tsuku_llm.ground.foreign import read_kernel
+from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.ground.secret import Secret
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
-from tsuku_llm.instances.swap import SwapAnswer, SwapKind, SwapRequest, SwapState
-from tsuku_llm.steps.choosing.acceptance import FAILED, Shortcoming, Trial, shortcoming
+from tsuku_llm.launch.ask.canary import api_key, ask_canary
+from tsuku_llm.launch.ask.speed import measure
+from tsuku_llm.launch.plan.addresses import ServerAddress, address_of
+from tsuku_llm.launch.plan.report import Performance
+from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.steps.choosing.acceptance import (
+    FAILED,
+    Shortcoming,
+    Trial,
+    needed_speed,
+    shortcoming,
+)
+from tsuku_llm.steps.drivers.speed_notes import last_speed
+from tsuku_llm.steps.serve.reloading import RELOAD
+from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
 
@@ -31,11 +55,13 @@ class ServerOutcome(str, Enum):
 
 
 _PAUSE = 0.1
-"""Seconds between two looks for an answer."""
+"""Seconds between two looks at a server that is started again."""
 
 _DEAF = 30.0
-"""Seconds without an answer after which a supervisor counts as one that knows no swaps."""
+"""Seconds in which a supervisor must begin: it looks once a second, and its server may need 10."""
 
+_MEASUREMENTS = 3
+"""The best of so many measurements counts: another program, or a user, slows one of them down."""
 
 _STOPPED_CODES = (0, 129, 130, 143)
 """Exit codes of a supervisor that was told to end."""
@@ -50,73 +76,198 @@ class ServerResult:
     detail: str = ""
 
 
-def swap(
-    instances: Instances, record: Record, kind: SwapKind, version: Installed
-) -> SwapAnswer | None:
-    """Ask a supervisor for a version, and wait for its answer; None if it gives none."""
-    request = SwapRequest(unique(), kind, version.id)
-    instances.ask_swap(record.name, request)
-    deadline = time.monotonic() + _DEAF
-    while True:
-        answer = instances.swap_answer(record.name, request.number)
-        if answer and answer.state is not SwapState.WORKING:
-            return answer
-        # A server that still loads looks for requests when it is ready. A start that makes no
-        # progress is given up, so this ends.
-        if answer or record.state is ServerState.STARTING:
-            deadline = time.monotonic() + _DEAF
-        if not record.supervisor.is_alive:
-            # It may have written its answer, and ended, since we looked.
-            last = instances.swap_answer(record.name, request.number)
-            return last if last and last.state is not SwapState.WORKING else None
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(_PAUSE)
-        with suppress(StoreError):
-            record = instances.find(record.name) or record
+class Judgement(NamedTuple):
+    """The result of a trial: why the build is refused, if it is, and the speed that it needed."""
+
+    result: ServerResult
+    failure: Shortcoming | None = None
+    needed: float | None = None
 
 
-def judged_server(
-    instances: Instances,
-    record: Record,
-    former: Installed,
-    new: Installed,
-    answer: SwapAnswer | None,
-) -> tuple[ServerResult, Shortcoming | None]:
-    """Return what became of a server on trial, and why the new build is refused, if it is."""
-    if answer is None:
+def try_on(session: Session, record: Record, former: Installed, new: Installed) -> Judgement:
+    """Have a server run the active version, ``new``; judge it by how that server did before.
+
+    One that runs ``new`` already, after a crash of an update, is judged as it is.
+    """
+    instances = Instances(session.paths.state)
+    serving = _serving(instances, record)
+    before: Performance | None = None
+    if serving and serving.report and serving.report.id != new.id:
+        before, _, _ = _performance(session, serving, new)
+        serving = restarted(instances, serving)
+    if serving is None or serving.report is None:
         return without_answer(instances, record)
-    if answer.state is SwapState.REFUSED:
-        return ServerResult(record.name, ServerOutcome.LEFT, answer.reason), None
+    name, bench = record.name, None
+    after: Performance | None = None
+    if serving.report.id == new.id:
+        after, bench, lost = _performance(session, serving, new, before)
+        # It ends in the middle of its first work: the supervisor returns to the former build.
+        other = _serving(instances, serving, serving.server) if lost else None
+        if other and other.report:
+            serving, after = other, None
+    report = serving.report
+    assert report  # noqa: S101 - as above
+    returned = [each.reason for each in report.fallen_back_from if each.variant == new.id]
+    if report.id != new.id and not returned:
+        detail = f"it runs {report.id}, which was made active meanwhile"
+        return Judgement(ServerResult(name, ServerOutcome.LEFT, detail))
     backends = (former.receipt.backend, new.receipt.backend)
-    serving = answer.state is SwapState.SERVING
-    after = answer.after if serving else None
-    failure = shortcoming(Trial(backends, answer.before, after, answer.reason, answer.bench))
+    failure = shortcoming(Trial(backends, before, after, "".join(returned[-1:]), bench))
+    # A server that runs the new build goes back with the others.
+    outcome = ServerOutcome.UPDATED if report.id == new.id else ServerOutcome.BACK
     if failure is None:
-        return ServerResult(record.name, ServerOutcome.UPDATED), None
-    outcome = ServerOutcome.BACK if answer.state is SwapState.RETURNED else ServerOutcome.DOWN
-    # A server that serves goes back with the others.
-    result = ServerResult(
-        record.name, ServerOutcome.UPDATED if serving else outcome, failure.reason
-    )
-    return result, failure._replace(reason=f"{record.name}: {failure.reason}")
+        return Judgement(ServerResult(name, outcome))
+    told = failure._replace(reason=f"{name}: {failure.reason}")
+    needed = needed_speed(bench, before.speed if before else None)
+    return Judgement(ServerResult(name, outcome, failure.reason), told, needed)
 
 
-def without_answer(instances: Instances, record: Record) -> tuple[ServerResult, Shortcoming | None]:
-    """Return what became of a server whose supervisor did not answer."""
+def bring_back(session: Session, record: Record, former: Installed) -> ServerResult:
+    """Have a server run the active version again, which is ``former``."""
+    instances = Instances(session.paths.state)
+    serving = _serving(instances, record)
+    # Its supervisor may have returned by itself.
+    if serving and serving.report and serving.report.id != former.id:
+        serving = restarted(instances, serving)
+    if serving is None or serving.report is None:
+        return without_answer(instances, record).result
+    if serving.report.id == former.id:
+        return ServerResult(record.name, ServerOutcome.BACK)
+    return ServerResult(record.name, ServerOutcome.LEFT, f"it runs {serving.report.id}")
+
+
+def speed_now(session: Session, name: str, version: Installed) -> float | None:
+    """Return how fast a server is that runs ``version`` now; None if nothing can be measured."""
+    with suppress(StoreError):
+        record = Instances(session.paths.state).find(name)
+        if record and record.report and record.report.ready:
+            return _performance(session, record, version)[0].speed
+    return None
+
+
+def restarted(instances: Instances, record: Record) -> Record | None:
+    """Ask a supervisor to start its server again; return its record once that serves, else None."""
+    sent = False
+    with suppress(OSError):
+        sent = RELOAD is not None and record.supervisor.send(RELOAD)
+    return _serving(instances, record, record.server) if sent else None
+
+
+def _serving(instances: Instances, record: Record, but: Process | None = None) -> Record | None:
+    """Wait until a server serves, in another process than ``but``; return its record.
+
+    None if it ends, or if nothing happens. A start that makes no progress is given up, so this
+    ends.
+    """
+    supervisor, deadline = record.supervisor, time.monotonic() + _DEAF
+    while time.monotonic() < deadline:
+        with suppress(StoreError):
+            found = instances.find(record.name)
+            # ``stop`` removes the record; the name may be another server's by now.
+            if found is None or found.supervisor != supervisor:
+                return None
+            record = found
+        state = record.state
+        # None: it has ended, and its supervisor has not yet said what follows.
+        if state is ServerState.RUNNING and record.server not in (None, but):
+            return record
+        if state not in (ServerState.RUNNING, ServerState.STARTING):
+            return None
+        if state is ServerState.STARTING:
+            deadline = time.monotonic() + _DEAF
+        time.sleep(_PAUSE)
+    return None
+
+
+def without_answer(instances: Instances, record: Record) -> Judgement:
+    """Return what became of a server that does not serve, or whose supervisor did nothing."""
     now: Record | None = None
     with suppress(StoreError):
         now = instances.find(record.name)
+    name = record.name
     if now is None or now.supervisor != record.supervisor:
         # ``stop`` removes the record; the name may be another server's by now.
-        return ServerResult(record.name, ServerOutcome.STOPPED, "it was stopped meanwhile"), None
+        return Judgement(ServerResult(name, ServerOutcome.STOPPED, "it was stopped meanwhile"))
     if now.state.is_up:
-        words = "its supervisor does not answer: it may be of an older tsuku-llm"
-        detail = f"{words}; to have it run the new build, stop it and start it again"
-        return ServerResult(record.name, ServerOutcome.LEFT, detail), None
+        words = "it was not exchanged; to have it run the new build, stop it and start it again"
+        return Judgement(ServerResult(name, ServerOutcome.LEFT, words))
     if now.state is ServerState.ENDED and now.exit_code in _STOPPED_CODES:
         # A build on trial that ends by itself is followed by the former one.
-        return ServerResult(record.name, ServerOutcome.STOPPED, "it was stopped meanwhile"), None
+        return Judgement(ServerResult(name, ServerOutcome.STOPPED, "it was stopped meanwhile"))
     how = now.reason or ("it ended" if now.state is ServerState.ENDED else "it was killed")
-    failure = Shortcoming(FAILED, f"{record.name}: {how}")
-    return ServerResult(record.name, ServerOutcome.DOWN, how), failure
+    failure = Shortcoming(FAILED, f"{name}: {how}")
+    return Judgement(ServerResult(name, ServerOutcome.DOWN, how), failure)
+
+
+# --- how a server does ---------------------------------------------------------------------
+
+
+def _performance(
+    session: Session, record: Record, version: Installed, before: Performance | None = None
+) -> tuple[Performance, float | None, bool]:
+    """Ask a server for one token, and measure it if there is a benchmark to compare with.
+
+    Also return the speed of that benchmark, of its model on the backend of ``version``, and whether
+    the server broke off the request.
+    """
+    assert record.report  # noqa: S101 - it serves
+    argv, env = _command_of(record)
+    wishes = wishes_in(argv, env)
+    model = Path(wishes.model) if wishes.model else None
+    bench = last_speed(session.paths.state, model, version.receipt.backend)
+    found = Performance(record.report.verdict)
+    # A user who wants no request from us gets none.
+    if not _may_ask(session, env):
+        return found, bench, False
+    address = address_of(argv, env)._replace(host=record.host)
+    if record.port is not None:
+        address = address._replace(port=record.port)
+    token = ask_canary(address, wishes)
+    found = found._replace(answered=token.answered, problem=token.problem or "")
+    if token.answered and bench is not None:
+        # One for embeddings completes no text, for example.
+        with suppress(LaunchError, OSError, UnicodeError):
+            enough = needed_speed(bench, before.speed if before else None)
+            found = found._replace(speed=best_speed(address, api_key(wishes), enough))
+    return found, bench, token.lost
+
+
+def best_speed(address: ServerAddress, key: Secret | None, enough: float | None) -> float:
+    """Measure a server up to three times, until it is fast enough; return its best speed.
+
+    None: any speed will do. Raises LaunchError.
+    """
+    best = 0.0
+    for _ in range(_MEASUREMENTS):
+        best = max(best, measure(address, key).generation)
+        if enough is None or best >= enough:
+            break
+    return best
+
+
+def _command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the arguments and the environment of a running server, from its process.
+
+    Elsewhere than on Linux the arguments are those of the record, without secrets: a server that
+    wants a key then refuses our requests, before and after the trial alike.
+    """
+    with suppress(OSError):
+        if record.server:
+            at = f"/proc/{record.server.pid}"
+            argv = _words(Path(at, "cmdline"))
+            pairs = (word.partition("=") for word in _words(Path(at, "environ")))
+            return argv[1:], {name: value for name, _, value in pairs}
+    return record.arguments or (), {}
+
+
+def _words(path: Path) -> tuple[str, ...]:
+    return tuple(map(os.fsdecode, read_kernel(path).rstrip(b"\0").split(b"\0")))
+
+
+def _may_ask(session: Session, env: Mapping[str, str]) -> bool:
+    """Tell whether the settings of a running server allow requests of ours."""
+    key = key_named("llm.canary")
+    with suppress(ValueError):
+        if key.variable in env:
+            return bool(key.typed(key.parse(env[key.variable])))
+    return session.settings.canary

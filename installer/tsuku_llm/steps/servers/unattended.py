@@ -4,16 +4,17 @@ The order of steps, each of which may be the last one if this process is killed:
 
 1. The journal says which version was active. From here on the next run knows what to finish.
 2. The update installs the new build and moves the active pointer, as any update.
-3. Each server that runs the former build is restarted on the new one, one after the other.
+3. The journal names the new version, too: it is on trial now, and a server of it that ends is
+   followed by one of the former version.
+4. Each server that runs the former build is restarted on the new one, one after the other.
    Without a server, the model that was served last is started for a moment.
-4. If all do well, they keep it. Else the pointer and the servers go back, and the release is
-   marked.
-5. The journal is removed.
+5. If one does worse, the release is marked, and the pointer and the servers go back.
+6. The journal is removed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -28,10 +29,8 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.ground.files import unique
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.instances.swap import SwapAnswer, SwapKind, SwapRequest, SwapState
-from tsuku_llm.launch.ask.speed import measure
+from tsuku_llm.instances.record import ServerState
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import Performance, StartReport, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
@@ -43,15 +42,17 @@ from tsuku_llm.steps.choosing.acceptance import (
     shortcoming,
 )
 from tsuku_llm.steps.choosing.choice import version_of
+from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.speed_notes import last_served, last_speed
 from tsuku_llm.steps.install.update import UpdateReport, UpToDate, apply_update, check_update
 from tsuku_llm.steps.serve.short_start import short_start
 from tsuku_llm.steps.servers.server_trials import (
     ServerOutcome,
     ServerResult,
-    judged_server,
-    swap,
-    without_answer,
+    best_speed,
+    bring_back,
+    speed_now,
+    try_on,
 )
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.layout import UNATTENDED_LOCK
@@ -64,6 +65,7 @@ from tsuku_llm.store.records.updates import (
     mark,
     read_journal,
     read_marks,
+    unmark,
     write_journal,
 )
 
@@ -114,9 +116,8 @@ def unattended_update(session: Session) -> UnattendedReport:
     # Two timers, or a timer and a person: the second one waits, and finds nothing left to do.
     with store.lock(UNATTENDED_LOCK) as locked:
         if locked:
-            # Only an update writes these, and no other one runs now.
+            # Only an update writes it, and no other one runs now.
             store.drop_journal_temporaries()
-            Instances(session.paths.state).drop_unasked()
         report = _finished(session) or _updated(session)
     return replace(report, rolled_back=read_marks(session.paths.data))
 
@@ -127,21 +128,22 @@ def _finished(session: Session) -> UnattendedReport | None:
     journal = read_journal(data)
     if journal is None:
         return None
-    former = session.reader.find(journal.former)
-    tried = session.reader.find(journal.tried) if journal.tried else None
-    active = session.reader.active()
     # It may have been killed at the end of its install, when nothing installs again after it.
     session.store.sweep()
+    active = session.reader.active()
     if active:
         session.store.drop_downloads(active.receipt.digests)
-    goes_on = active is not None and active.id != journal.former and not journal.failure
+    former = session.reader.find(journal.former)
+    tried = session.reader.find(journal.tried) if journal.tried else active
     # Somebody may have chosen another version since, or removed one of the two.
-    if former and journal.failure:
-        session.user.note(f"an update from {former.id} was broken off while it went back")
-        return _back(session, former, tried, Shortcoming(FAILED, journal.failure))
-    if former and active and goes_on and journal.tried in ("", active.id):
-        session.user.note(f"an update from {former.id} was broken off: it is finished now")
-        return _judged(session, former, active)
+    if former and tried and tried.id != former.id:
+        failed = next((each for each in read_marks(data) if each.id == tried.id), None)
+        if failed:
+            session.user.note(f"an update from {former.id} was broken off while it went back")
+            return _back(session, former, tried, Shortcoming(FAILED, failed.reason))
+        if active == tried:
+            session.user.note(f"an update from {former.id} was broken off: it is finished now")
+            return _judged(session, former, tried)
     drop_journal(data)
     return None
 
@@ -227,33 +229,32 @@ def _mark(
 def _judged(session: Session, former: Installed, new: Installed) -> UnattendedReport:
     """Restart the servers of the former build on the new one; keep that, or go back."""
     write_journal(session.paths.data, UpdateJournal(former.id, new.id))
-    instances = Instances(session.paths.state)
     results: list[ServerResult] = []
-    for record in instances.all():
+    for record in Instances(session.paths.state).all():
         if not record.state.is_up:
             continue
-        running = record.report.id if record.report else None
+        report = record.report
         # After a crash some run the new build already; they are judged as well.
-        if running not in (former.id, new.id):
+        if report is None or report.id not in (former.id, new.id):
+            running = report.id if report else "nothing yet"
             detail = f"it runs {running}, and not the build that is replaced"
             results.append(ServerResult(record.name, ServerOutcome.LEFT, detail))
             continue
+        if not meets(new.receipt, report.requested):
+            detail = f"it was started with the backend {report.requested}"
+            results.append(ServerResult(record.name, ServerOutcome.LEFT, detail))
+            continue
         session.user.note(f"{record.name}: restarting it with {new.id}")
-        answer = swap(instances, record, SwapKind.TRY, new)
-        result, failure = judged_server(instances, record, former, new, answer)
-        results.append(result)
-        if failure:
-            return _back(session, former, new, failure, results, answer)
-    updated = [each.name for each in results if each.outcome is ServerOutcome.UPDATED]
+        judgement = try_on(session, record, former, new)
+        results.append(judgement.result)
+        if judgement.failure:
+            needed = judgement.needed
+            return _back(session, former, new, judgement.failure, results, needed=needed)
     checked = "servers"
-    if not updated:
+    if all(each.outcome is not ServerOutcome.UPDATED for each in results):
         checked, failure = _short_trial(session, former, new)
         if failure:
             return _back(session, former, new, failure, results, checked=checked)
-    for name in updated:
-        # Not waited for: a server that stays on trial has a way back, which does no harm.
-        with suppress(StoreError):
-            instances.ask_swap(name, SwapRequest(unique(), SwapKind.KEEP, new.id))
     drop_journal(session.paths.data)
     return UnattendedReport(
         UpdateOutcome.UPDATED, new, new.receipt.release, tuple(results), checked=checked
@@ -302,15 +303,9 @@ def _performance(
     seen: list[Performance] = []
 
     def on_ready(report: StartReport) -> None:
-        seen.append(Performance(report.verdict))
-        address = ServerAddress(report.host, report.port or 0)
         # A token, and its speed; measured again if another program had the machine.
-        for _ in range(3):
-            speed = measure(address).generation
-            best = max(speed, seen[-1].speed or 0.0)
-            seen[-1] = seen[-1]._replace(answered=True, speed=best)
-            if enough is None or best >= enough:
-                break
+        speed = best_speed(ServerAddress(report.host, report.port or 0), None, enough)
+        seen.append(Performance(report.verdict, answered=True, speed=speed))
 
     gpu = version.receipt.backend != "cpu"
     error = short_start(session, version, arguments, on_ready, name="update", require_gpu=gpu)
@@ -324,52 +319,60 @@ def _performance(
 # --- the way back --------------------------------------------------------------------------
 
 
-def _back(  # noqa: PLR0913, PLR0917 - what is known of the update
+def _back(  # noqa: PLR0913 - what is known of the update
     session: Session,
     former: Installed,
-    tried: Installed | None,
+    tried: Installed,
     failure: Shortcoming,
     results: Sequence[ServerResult] = (),
-    answer: SwapAnswer | None = None,
     *,
     checked: str = "servers",
+    needed: float | None = None,
 ) -> UnattendedReport:
-    """Return to the former version, with all servers; mark the release, and say what is what.
+    """Mark the release, return to the former version, with all servers, and say what is what.
 
-    ``tried`` is None if it is not installed any more. ``answer`` is that of the server that failed.
+    ``needed`` is the speed that a server of the new build did not reach.
     """
-    data = session.paths.data
-    # From here on the next run goes back, too.
-    write_journal(data, UpdateJournal(former.id, tried.id if tried else "", failure.reason))
+    data, receipt = session.paths.data, tried.receipt
+    # First: with the mark and the journal, the next run goes back, too.
+    _mark(session, receipt.repository, receipt.release, tried.id, failure)
     session.user.note(f"{failure.reason}; going back to {former.id}")
     active = session.reader.active()
     stuck: TsukuError | None = None
-    if active is None or tried is None or active.id == tried.id:
+    if active is None or active.id == tried.id:
         try:
             session.store.use(former)
             active = former
         except TsukuError as error:
-            # The servers may still run it, and a damaged one they refuse themselves.
+            # The servers keep the build that they run: it serves, and a damaged one does not.
             stuck = error
     elif active.id != former.id:
         session.user.note(f"{active.id} was made active meanwhile, and stays active")
-    servers, speeds = _servers_back(session, former, tried, results)
-    marked = tried is not None
-    needed = needed_speed(answer.bench, answer.before and answer.before.speed) if answer else None
-    if failure.kind == SLOW and needed and any(speed < needed for speed in speeds):
+    servers = {each.name: each for each in results}
+    for record in Instances(session.paths.state).all():
+        running = record.report.id if record.report else None
+        # One that loads the former build is on its way back already, after a crash for example.
+        returns = record.state is ServerState.STARTING and running == former.id
+        if not (returns or (record.state.is_up and running == tried.id)):
+            continue
+        servers[record.name] = (
+            ServerResult(record.name, ServerOutcome.LEFT, stuck.message)
+            if stuck
+            else bring_back(session, record, former)
+        )
+    marked = True
+    if failure.kind == SLOW and needed and _is_slow(session, former, servers.values(), needed):
         # The machine is slow now, and the release did nothing wrong: the next run tries it again.
         session.user.note("the former build is as slow now, so the release is not marked")
+        unmark(data, receipt.repository, receipt.release)
         marked = False
-    if marked and tried:
-        receipt = tried.receipt
-        _mark(session, receipt.repository, receipt.release, tried.id, failure)
     if stuck is None:
         drop_journal(data)
     return UnattendedReport(
         UpdateOutcome.ROLLED_BACK,
         active or former,
-        tried.receipt.release if tried else None,
-        servers,
+        receipt.release,
+        tuple(servers.values()),
         failure,
         checked,
         marked=marked,
@@ -377,33 +380,10 @@ def _back(  # noqa: PLR0913, PLR0917 - what is known of the update
     )
 
 
-def _servers_back(
-    session: Session,
-    former: Installed,
-    tried: Installed | None,
-    results: Sequence[ServerResult],
-) -> tuple[tuple[ServerResult, ...], list[float]]:
-    """Bring each server of the build that was tried back; return all, and their speeds now."""
-    instances = Instances(session.paths.state)
-    told = {each.name: each for each in results}
-    speeds: list[float] = []
-    for record in instances.all():
-        running = record.report.id if record.report else None
-        if not record.state.is_up or tried is None or running != tried.id:
-            continue
-        answer = swap(instances, record, SwapKind.BACK, former)
-        if answer is None:
-            result, _ = without_answer(instances, record)
-            told[record.name] = result
-        elif answer.state in (SwapState.SERVING, SwapState.RETURNED):
-            told[record.name] = ServerResult(record.name, ServerOutcome.BACK)
-            if answer.after and answer.after.speed is not None:
-                speeds.append(answer.after.speed)
-        else:
-            kept = answer.state is SwapState.REFUSED
-            told[record.name] = ServerResult(
-                record.name,
-                ServerOutcome.LEFT if kept else ServerOutcome.DOWN,
-                answer.reason,
-            )
-    return tuple(told.values()), speeds
+def _is_slow(
+    session: Session, former: Installed, servers: Iterable[ServerResult], needed: float
+) -> bool:
+    """Tell whether a server that runs the former build again is slower than ``needed``."""
+    back = [each.name for each in servers if each.outcome is ServerOutcome.BACK]
+    speeds = [speed_now(session, name, former) for name in back]
+    return any(speed is not None and speed < needed for speed in speeds)

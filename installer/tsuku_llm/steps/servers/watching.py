@@ -7,12 +7,14 @@ no progress; later it ends one that gets no requests. A ``Listener`` is told how
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import LaunchError, NoProgress, StoreError, TsukuError
@@ -29,8 +31,8 @@ from tsuku_llm.launch.plan.secret_arguments import masked
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle
 from tsuku_llm.steps.drivers.speed_notes import keep_served
+from tsuku_llm.steps.serve.reloading import RELOAD, Reload
 from tsuku_llm.steps.serve.serve import serve
-from tsuku_llm.steps.serve.swapping import Swapper
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
 
@@ -97,13 +99,16 @@ def watch_over(
         in_journal=not own_log,
         arguments=masked(arguments),
     )
-    # From here on no second supervisor can take this name, so the log below is ours alone.
-    instances.claim(record)
     log = instances.log(how.name) if own_log else None
     wishes = wishes_in(arguments, session.machine.environ)
     keeper = _ServerKeeper(
         session, instances, record, listener, address=address, wishes=wishes, log=log
     )
+    if RELOAD is not None:
+        # Before the record, by which others find this process: the signal would end it otherwise.
+        signal.signal(RELOAD, keeper.on_reload)
+    # From here on no second supervisor can take this name, so the log below is ours alone.
+    instances.claim(record)
     try:
         if log:
             with disk_errors("opening the log", log.parent):
@@ -117,7 +122,7 @@ def watch_over(
             on_loading=keeper.on_loading,
             on_compiling=keeper.on_compiling,
             on_signal=keeper.on_signal,
-            swap=keeper.swap,
+            reload=keeper.reload,
         )
         code = serve(session, arguments, how)
     except BaseException as error:
@@ -185,18 +190,11 @@ class _ServerKeeper:
         self._log = log
         self._start_timeout = session.settings.start_timeout
         # Now: this process leaves the user's folder once the server serves.
-        self._model = folder / wishes.model if wishes.model else None
-        self._served = ("-m", str(self._model)) if self._model else wishes.hub
-        self._swapper = Swapper(
-            session,
-            instances,
-            record.name,
-            wishes=wishes,
-            model=self._model,
-            report=lambda: self._record.report,
-            address=self._where,
-        )
-        self.swap = self._swapper.swap
+        model = folder / wishes.model if wishes.model else None
+        self._served = ("-m", str(model)) if model else wishes.hub
+        self.reload = Reload()
+        # A signal handler sets it, which may take no lock; the ticker clears it.
+        self._reload_is_asked = False
         # These four belong to the thread of the StartMonitor.
         self._loading = 0
         self._compiling = False
@@ -258,8 +256,6 @@ class _ServerKeeper:
                 report=report,
             )
         )
-        if report.ready:
-            self.swap.served(report.id)
         if first:
             keep_served(self._instances.folder.parent, self._served)
             os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
@@ -275,6 +271,10 @@ class _ServerKeeper:
         """Take note that a signal asks the server to end."""
         # In the main thread, in the middle of whatever it does: only tell.
         self._listener.on_stopping("")
+
+    def on_reload(self, _number: int, _frame: FrameType | None) -> None:
+        """Take note that a signal asks for the active version; the ticker sees to it."""
+        self._reload_is_asked = True
 
     def ended(self, code: int, reason: str, *, stopped: bool = False) -> None:
         """Write the end into the record, or remove it.
@@ -320,7 +320,6 @@ class _ServerKeeper:
             if self._log:
                 # Descriptors 1 and 2 are the log in this process; this points them to the new file.
                 rotate_log(self._log, (1, 2))
-            self._swapper.look()
             server, now = self._record.server, time.monotonic()
             report = self._record.report
             if report and not report.ready:
@@ -330,6 +329,10 @@ class _ServerKeeper:
                 pulse.beat(now, None, self._where)
                 idle = idle and IdleWatch(self._record.idle_timeout)
                 continue
+            if self._reload_is_asked:
+                # A server that still loads is exchanged when it is ready: see above.
+                self._reload_is_asked = False
+                self.reload.ask()
             if server is None:
                 continue
             pulse.beat(now, server, self._where)

@@ -33,13 +33,11 @@ _T = TypeVar("_T")
 class UpdateJournal(NamedTuple):
     """An update under way: ``former`` is the id of the version that was active before.
 
-    ``tried`` is that of the new one, "" until it is installed. ``failure`` is why the update goes
-    back, "" while it goes forward.
+    ``tried`` is that of the new one, which is on trial; "" until it is installed.
     """
 
     former: str
     tried: str = ""
-    failure: str = ""
 
 
 class RolledBack(NamedTuple):
@@ -62,7 +60,6 @@ _JOURNAL = records.record(
     {
         "former": records.checked(str, is_version_id),
         "tried": records.text,
-        "failure": records.text,
     },
     format=FORMAT,
 )
@@ -82,7 +79,6 @@ def read_journal(data: Path) -> UpdateJournal | None:
 
 def write_journal(data: Path, journal: UpdateJournal) -> None:
     """Replace the journal durably. Raises StoreError."""
-    journal = journal._replace(failure=journal.failure[:_LONGEST])
     _write(data / JOURNAL, {"format": FORMAT, **journal._asdict()})
 
 
