@@ -12,13 +12,18 @@ COMPLETE = "_TSUKU_LLM_COMPLETE"
 
 
 class LazyCommand:
-    """A command in the help of the program: its module in ``commands``, and its summary."""
+    """A command in the help of the program: its summary, and its module in ``cli.commands``.
 
-    __slots__ = ("module", "summary")
+    The name of its package is a text: so the client has the commands of other packages in its help,
+    and imports none of their modules.
+    """
 
-    def __init__(self, module: str, summary: str) -> None:
+    __slots__ = ("module", "package", "summary")
+
+    def __init__(self, module: str, summary: str, package: str = "tsuku_llm") -> None:
         self.module = module
         self.summary = summary
+        self.package = package
 
 
 SECTIONS = {
