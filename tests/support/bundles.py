@@ -27,7 +27,7 @@ from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.probe import platform_key
 from tsuku_llm.steps.bundle.own_wheel import packed, wheel_of
 from tsuku_llm.steps.program import bundle_start
-from tsuku_llm.steps.program.program_wheels import parse_lock
+from tsuku_llm.steps.program.lock import parse_lock
 
 ROOT = Path(__file__).parents[2]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.catalog.repositories import OF_A_COPY
+from tsuku_llm.fetch.places.bundle_file import ARTIFACTS
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, UsageError
 from tsuku_llm.ground.files import (
@@ -32,7 +33,6 @@ from tsuku_llm.ground.folders import Folder, opened, temporaries
 from tsuku_llm.ground.records import digest, encode, many, parse, record, text
 
 MARKER = "mirror.json"
-ARTIFACTS = "sha256"
 PARTIALS = "partials"
 _LOCKS = (f".{MARKER}.lock", f".{MARKER}.pid")
 """The lock that is here while a process works on the folder, and the note of who that is."""

@@ -23,6 +23,7 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.fetch.http.urls import file_name
 from tsuku_llm.fetch.places.bundle_file import (
+    ARTIFACTS,
     DESCRIPTION,
     PROGRAMS,
     SBOM,
@@ -36,7 +37,7 @@ from tsuku_llm.fetch.places.bundle_file import (
     opened_bundle,
     written_bundle,
 )
-from tsuku_llm.fetch.places.mirror_folder import ARTIFACTS, MARKER, mirror_marker
+from tsuku_llm.fetch.places.mirror_folder import MARKER, mirror_marker
 from tsuku_llm.fetch.places.pip_index import locked_wheels
 from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
@@ -51,14 +52,13 @@ from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.mirror.mirror import published_files
 from tsuku_llm.steps.program import bundle_start
+from tsuku_llm.steps.program.lock import LockedPackage, parse_lock
 from tsuku_llm.steps.program.program_wheels import (
     PLATFORMS,
     PYTHONS,
-    LockedPackage,
     ProgramTarget,
     needed_glibc,
     needed_there,
-    parse_lock,
 )
 from tsuku_llm.steps.program.signed_program import program_in
 from tsuku_llm.steps.session import Session, network_for

@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
+
+from tsuku_llm.steps.program.lock import LockedPackage
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """The Pythons that the program supports, as its metadata says."""
@@ -23,26 +24,6 @@ USUAL_GLIBC = "2.28"
 _OLDEST_GLIBC = {"x86_64": 5, "aarch64": 17}
 _OLDER_NAMES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 _GLIBC = re.compile(r"manylinux_2_([0-9]+)_.*")
-
-
-@dataclass(frozen=True, slots=True)
-class LockedPackage:
-    """One version in the lock: ``needed_by`` are the packages that require it."""
-
-    requirement: Requirement
-    digests: tuple[str, ...]
-    needed_by: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The normalized name."""
-        return canonicalize_name(self.requirement.name)
-
-    @property
-    def pin(self) -> str:
-        """The requirement without its marker, with the digests, as pip reads it."""
-        digests = "".join(f" --hash=sha256:{digest}" for digest in self.digests)
-        return f"{self.name}{self.requirement.specifier}{digests}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +87,6 @@ def _manylinux(machine: str, glibc: str) -> Iterator[str]:
         yield f"manylinux_2_{minor}_{machine}"
         if minor in _OLDER_NAMES:
             yield f"{_OLDER_NAMES[minor]}_{machine}"
-
-
-def parse_lock(text: str) -> tuple[LockedPackage, ...]:
-    """Read a lock as ``ci/lock`` writes it, without the packages that only build the program."""
-    found = []
-    for block in re.split(r"\n(?=[a-z])", text):
-        line, _, rest = block.replace("\\\n", " ").partition("\n")
-        needed_by = tuple(re.findall(r"^ +#(?: via|  ) ([a-z][\w.-]*)", rest, re.MULTILINE))
-        if line.startswith("#") or not needed_by:
-            continue
-        requirement, *digests = re.split(r"\s+--hash=sha256:", line.strip())
-        found.append(LockedPackage(Requirement(requirement), tuple(digests), needed_by))
-    return tuple(found)
 
 
 def needed_there(lock: Iterable[LockedPackage], target: ProgramTarget) -> tuple[LockedPackage, ...]:

@@ -28,7 +28,7 @@ from tsuku_llm.machine.own_copy import NAME, Updater
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.program.copy_facts import own_updater
-from tsuku_llm.steps.program.program_wheels import parse_lock
+from tsuku_llm.steps.program.lock import parse_lock
 from tsuku_llm.steps.program.renewed import StagedCopy, staged_copy
 from tsuku_llm.steps.program.signed_program import SignedProgram, program_in
 from tsuku_llm.steps.session import Session
