@@ -32,7 +32,6 @@ from tsuku_llm.fetch.places.bundle_file import opened_bundle
 from tsuku_llm.fetch.places.mirrors import RegistryPlace
 from tsuku_llm.fetch.places.pip_index import Wheel, _chunks
 from tsuku_llm.fetch.places.registry import ROOT, TITLE, parse_manifest
-from tsuku_llm.fetch.places.registry_push import of_file
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import DownloadError, TsukuError
 from tsuku_llm.ground.processes.driver_child import _message
@@ -47,13 +46,14 @@ from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
-from tsuku_llm.steps.bundle.bundle import _given_wheel
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
 from tsuku_llm.steps.report.editing import _has_work
 from tsuku_llm.steps.servers.background import _document
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
+from tsuku_operator.bundle.bundle import _given_wheel
+from tsuku_operator.mirror.registry_push import of_file
 from tsuku_publish.attestations import bundles_in, load_origin, stored
 from tsuku_publish.binaries import needs_of
 from tsuku_publish.classify import load_rules
@@ -171,7 +171,7 @@ FILES = [
         lambda at: credentials_of(REGISTRY.api, {"REGISTRY_AUTH_FILE": str(at / "auth.json")}),
     ),
     Place(
-        "fetch.places.registry_push",
+        "tsuku_operator.mirror.registry_push",
         "file",
         lambda at: next(of_file(at / "file", "a").chunks(), b""),
     ),
@@ -191,7 +191,7 @@ FILES = [
     Place("catalog.offered", f"{COPY}/metadata/timestamp.json", offered_there),
     Place("steps.report.bench", "m.gguf", lambda at: _checked(at / "m.gguf")),
     Place(
-        "steps.bundle.bundle",
+        "tsuku_operator.bundle.bundle",
         "w-1-py3-none-any.whl",
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
@@ -267,11 +267,11 @@ ANSWERS = [
 ELSEWHERE = {
     "steps.metadata.repository": "tests/cli/test_repository.py; the first check is the fingerprint",
     "ground.processes.children": "``answer``, with the answer's reader",
-    "steps.bundle.bundle": "a wheel that pip has just verified",
+    "tsuku_operator.bundle.bundle": "a wheel that pip has just verified",
     "steps.program.renewed": "the settings of this program's own environment",
     "steps.program.self_update": "the lock in a wheel that pip has just verified",
     "steps.serve.short_start": "a temporary file of our own, of which the end is read",
-    "steps.bundle.own_wheel": "the files of this program's own installation",
+    "tsuku_operator.bundle.own_wheel": "the files of this program's own installation",
     "steps.install.own_build": "tests/steps/test_own_build.py",
     "steps.install.build_version": "a value that this program has just encoded",
     "steps.program.copy_facts": "the record of this program's own installation",
@@ -417,7 +417,7 @@ READERS |= {"read_answer", "answer", "parse_json", "parse_object"}
 
 def users_of_the_reader() -> set[str]:
     found = set()
-    for package in ("tsuku_llm", "tsuku_publish"):
+    for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish"):
         for path in (INSTALLER / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 of_it = (

@@ -23,6 +23,7 @@ MAN_PAGE = f"tsuku_llm-{__version__}.data/data/share/man/man1/tsuku-llm.1"
 TOP_LEVEL = {
     "ansible_collections",
     "tsuku_llm",
+    "tsuku_operator",
     "tsuku_publish",
     f"tsuku_llm-{__version__}.dist-info",
 }
@@ -105,7 +106,7 @@ def expected(source: Path) -> set[str]:
     manifests = source / "manifests"
     modules = [
         path.relative_to(installer)
-        for package in ("tsuku_llm", "tsuku_publish")
+        for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish")
         for path in (installer / package).rglob("*.py")
     ]
     repository = [
@@ -121,7 +122,7 @@ def expected(source: Path) -> set[str]:
         for path in (installer / "ansible_collections").rglob("*")
         if path.is_file()
     ]
-    named = [Path("tsuku_llm/py.typed"), Path("tsuku_publish/py.typed")]
+    named = [Path(f"tsuku_{name}/py.typed") for name in ("llm", "operator", "publish")]
     named.append(Path("tsuku_publish/building/matrix.toml"))
     named.append(Path("tsuku_llm/locked.txt"))
     return {path.as_posix() for path in [*modules, *repository, *collection, *named]}

@@ -21,20 +21,21 @@ from tsuku_llm import __version__
 from tsuku_llm.catalog.loading import Catalog, load
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.ground.errors import DigestMismatch, ManifestError, UsageError
-from tsuku_llm.steps.bundle.bundle import create_bundle, proven_wheel
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
-from tsuku_llm.steps.bundle.own_wheel import packed, wheel_of
-from tsuku_llm.steps.program import bundle_start, copy_facts
+from tsuku_llm.steps.program import copy_facts
 from tsuku_llm.steps.program.lock import parse_lock
-from tsuku_llm.steps.program.program_wheels import (
+from tsuku_llm.steps.program.signed_program import program_in
+from tsuku_llm.steps.session import Session
+from tsuku_operator.bundle import bundle_start
+from tsuku_operator.bundle.bundle import create_bundle, proven_wheel
+from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.bundle.own_wheel import packed, wheel_of
+from tsuku_operator.bundle.program_wheels import (
     PLATFORMS,
     PYTHONS,
     ProgramTarget,
     needed_glibc,
     needed_there,
 )
-from tsuku_llm.steps.program.signed_program import program_in
-from tsuku_llm.steps.session import Session
 
 LOCK = parse_lock((Path(__file__).parents[2] / "installer/tsuku_llm/locked.txt").read_text("utf-8"))
 

@@ -52,12 +52,18 @@ SECTIONS = {
         "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
     },
     "Many machines": {
-        "mirror": LazyCommand("mirror", "Copy a repository and its archives for other machines."),
+        "mirror": LazyCommand(
+            "mirror", "Copy a repository and its archives for other machines.", "tsuku_operator"
+        ),
         "fleet": LazyCommand(
-            "fleet", "Install and update builds on many machines, through Ansible."
+            "fleet",
+            "Install and update builds on many machines, through Ansible.",
+            "tsuku_operator",
         ),
         "bundle": LazyCommand(
-            "bundle", "Put the program and builds for other machines into one file."
+            "bundle",
+            "Put the program and builds for other machines into one file.",
+            "tsuku_operator",
         ),
     },
     "Find out why": {

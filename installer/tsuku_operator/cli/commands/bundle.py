@@ -98,9 +98,9 @@ def create(  # noqa: PLR0913
 
     Without --platform and --hardware it is for machines like this one.
     """
-    from tsuku_llm.cli.render import bundle as render
-    from tsuku_llm.steps.bundle.bundle import create_bundle
-    from tsuku_llm.steps.bundle.bundle_choice import BundleWish
+    from tsuku_operator.bundle.bundle import create_bundle
+    from tsuku_operator.bundle.bundle_choice import BundleWish
+    from tsuku_operator.cli.render import bundle as render
 
     if no_program and (wheel is not None or pythons):
         raise UsageError(
@@ -129,8 +129,8 @@ def show(console: Console, *, file: Path) -> CommandResult:
 
     Nothing of it is verified: install does that.
     """
-    from tsuku_llm.cli.render import bundle as render
-    from tsuku_llm.steps.bundle.bundle import show_bundle
+    from tsuku_operator.bundle.bundle import show_bundle
+    from tsuku_operator.cli.render import bundle as render
 
     with open_session(console, looking=True, needs=()):
         report = show_bundle(file)

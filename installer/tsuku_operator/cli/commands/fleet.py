@@ -76,10 +76,10 @@ def apply(console: Console, /, **asked: Any) -> CommandResult:
 
 
 def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
-    from tsuku_llm.cli.render import fleet as render
     from tsuku_llm.cli.session import open_session
     from tsuku_llm.ground.errors import FleetFailed, UsageError
-    from tsuku_llm.steps.fleet.fleet import FleetRequest, run_fleet
+    from tsuku_operator.cli.render import fleet as render
+    from tsuku_operator.fleet.fleet import FleetRequest, run_fleet
 
     for name in ("backend", "channel"):
         if asked.get(name) == "":

@@ -37,7 +37,6 @@ from tsuku_llm.fetch.places.bundle_file import (
     opened_bundle,
     written_bundle,
 )
-from tsuku_llm.fetch.places.mirror_folder import MARKER, mirror_marker
 from tsuku_llm.fetch.places.pip_index import locked_wheels
 from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
@@ -45,23 +44,24 @@ from tsuku_llm.ground.foreign import open_foreign, read_foreign
 from tsuku_llm.ground.safe_text import has_secret
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import SYSTEMS, platform_key
-from tsuku_llm.steps.bundle.bundle_choice import BundleContents, BundleWish, bundle_contents
-from tsuku_llm.steps.bundle.bundle_sbom import SbomArchive, SbomWheel, sbom
-from tsuku_llm.steps.bundle.own_wheel import own_wheel
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import published_files
-from tsuku_llm.steps.program import bundle_start
 from tsuku_llm.steps.program.lock import LockedPackage, parse_lock
-from tsuku_llm.steps.program.program_wheels import (
+from tsuku_llm.steps.program.signed_program import program_in
+from tsuku_llm.steps.session import Session, network_for
+from tsuku_operator.bundle import bundle_start
+from tsuku_operator.bundle.bundle_choice import BundleContents, BundleWish, bundle_contents
+from tsuku_operator.bundle.bundle_sbom import SbomArchive, SbomWheel, sbom
+from tsuku_operator.bundle.own_wheel import own_wheel
+from tsuku_operator.bundle.program_wheels import (
     PLATFORMS,
     PYTHONS,
     ProgramTarget,
     needed_glibc,
     needed_there,
 )
-from tsuku_llm.steps.program.signed_program import program_in
-from tsuku_llm.steps.session import Session, network_for
+from tsuku_operator.mirror.mirror import published_files
+from tsuku_operator.mirror.mirror_folder import MARKER, mirror_marker
 
 _CHUNK = 1 << 20
 _LARGEST_WHEEL = 256 << 20

@@ -18,9 +18,9 @@ from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import choose, conflict_in, refuse_revoked, required, way_out
 from tsuku_llm.steps.choosing.revocation import revoked
-from tsuku_llm.steps.mirror.mirror_choice import is_wanted
-from tsuku_llm.steps.program.program_wheels import USUAL_GLIBC
 from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session
+from tsuku_operator.bundle.program_wheels import USUAL_GLIBC
+from tsuku_operator.mirror.mirror_choice import is_wanted
 
 
 @dataclass(frozen=True, slots=True)

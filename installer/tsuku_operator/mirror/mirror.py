@@ -18,7 +18,6 @@ from tsuku_llm.catalog.roots import known_roots
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.fetch.artifacts.partial import verified
 from tsuku_llm.fetch.http.urls import file_name, scheme_of, shown
-from tsuku_llm.fetch.places.mirror_folder import MARKER, MirrorFolder, Swept
 from tsuku_llm.fetch.places.small_files import local_path
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import (
@@ -34,9 +33,10 @@ from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.install.reuse import Space
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror_choice import MirrorContents, Narrowing, contents_of
 from tsuku_llm.steps.session import Session, network_for, repository_of
 from tsuku_llm.trust import Copy
+from tsuku_operator.mirror.mirror_choice import MirrorContents, Narrowing, contents_of
+from tsuku_operator.mirror.mirror_folder import MARKER, MirrorFolder, Swept
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,10 @@ def mirror_command(  # noqa: PLR0913
     Serve DIR with a web server or a share, and name it in llm.mirror there. A registry is named in
     llm.mirror as it is in --to.
     """
-    from tsuku_llm.cli.render import mirror as render
-    from tsuku_llm.steps.mirror.mirror import check_mirror, mirror
-    from tsuku_llm.steps.mirror.mirror_choice import Narrowing
-    from tsuku_llm.steps.mirror.registry_mirror import push_mirror
+    from tsuku_operator.cli.render import mirror as render
+    from tsuku_operator.mirror.mirror import check_mirror, mirror
+    from tsuku_operator.mirror.mirror_choice import Narrowing
+    from tsuku_operator.mirror.registry_mirror import push_mirror
 
     narrow = Narrowing(platforms, channels, backends, releases, machines)
     with open_session(console, needs=_NEEDS, repository=repository) as session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.terminal.text import size, table
-from tsuku_llm.steps.bundle.bundle import BundleReport
+from tsuku_operator.bundle.bundle import BundleReport
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import listed, size
-from tsuku_llm.fetch.places.mirror_folder import Swept
 from tsuku_llm.ground.errors import TamperedMirror
 from tsuku_llm.ground.safe_text import shell_word
-from tsuku_llm.steps.mirror.mirror import MirrorCheck, MirrorReport
+from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
+from tsuku_operator.mirror.mirror_folder import Swept
 
 if TYPE_CHECKING:
     from tsuku_llm.cli.documents import repositories as documents

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tsuku_llm.cli.documents import running as documents
-    from tsuku_llm.steps.fleet.fleet import FleetHost
+    from tsuku_operator.fleet.fleet import FleetHost
 
 _HEAD = ("host", "GPU", "variant", "release", "state", "reason")
 

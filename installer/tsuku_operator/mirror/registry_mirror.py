@@ -12,20 +12,20 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.http.urls import file_name
 from tsuku_llm.fetch.places.mirrors import RegistryPlace, parse_place
 from tsuku_llm.fetch.places.registry import Blob
-from tsuku_llm.fetch.places.registry_push import RegistryPush, of_bytes, of_file
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import DownloadError, HttpStatusError, TrustError, UsageError
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import (
+from tsuku_llm.steps.session import Session, network_for
+from tsuku_operator.mirror.mirror import (
     MirrorReport,
     not_all_fetched,
     published_files,
     report_of,
     require_not_ahead,
 )
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing, contents_of
-from tsuku_llm.steps.session import Session, network_for
+from tsuku_operator.mirror.mirror_choice import Narrowing, contents_of
+from tsuku_operator.mirror.registry_push import RegistryPush, of_bytes, of_file
 
 _MISSING = 404
 _SILENCE = 300.0
