@@ -24,7 +24,7 @@ from tsuku_operator.bundle.bundle_choice import BundleWish
 from tsuku_operator.mirror.mirror import check_mirror, mirror
 from tsuku_operator.mirror.mirror_choice import Narrowing
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import publish
+from tsuku_publish.repository.folder import publish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes of Linux")
 

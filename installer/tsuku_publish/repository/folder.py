@@ -11,9 +11,9 @@ from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_llm.ground.ownership import check_below, check_path
-from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.copies import MemoryCopy, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line, other_content, reading
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
+from tsuku_publish.repository.copies import MemoryCopy, RepositoryFolder
 
 LOCK = ".lock"
 WAIT = 60.0

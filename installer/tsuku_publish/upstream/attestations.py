@@ -16,10 +16,10 @@ import tomli
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import parse_json, read_foreign
-from tsuku_publish.classify import Rules, classify, load_rules
 from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
-from tsuku_publish.facts import Facts, UpstreamRelease, release_of
-from tsuku_publish.hosting import HostingService
+from tsuku_publish.upstream.classify import Rules, classify, load_rules
+from tsuku_publish.upstream.facts import Facts, UpstreamRelease, release_of
+from tsuku_publish.upstream.hosting import HostingService
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, UnrecognizedExtension

@@ -15,9 +15,9 @@ import msgspec
 import tomli
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish.binaries import SYSTEM_LIBRARIES
+from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
-from tsuku_publish.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 

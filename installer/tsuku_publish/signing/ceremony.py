@@ -11,13 +11,10 @@ from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.ground.files import make_folder, replace_file
-from tsuku_publish.checking import FIRST_ROOT, first_root, verify
-from tsuku_publish.copies import FirstOf, MemoryCopy, RepositoryFolder
-from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import write
-from tsuku_publish.keys import fingerprint
-from tsuku_publish.plan import (
+from tsuku_publish.holders.keys import fingerprint
+from tsuku_publish.release_files.documents import ReleaseFile
+from tsuku_publish.release_files.plan import (
     ONLINE,
     PLAN_FILES,
     TARGETS,
@@ -29,9 +26,18 @@ from tsuku_publish.plan import (
     save_roles,
     with_keys,
 )
-from tsuku_publish.releases import dated, release_files
-from tsuku_publish.sightings import SINCE, Sighting, parse_time, save_sightings, seen_now
-from tsuku_publish.signing import (
+from tsuku_publish.release_files.releases import dated, release_files
+from tsuku_publish.release_files.sightings import (
+    SINCE,
+    Sighting,
+    parse_time,
+    save_sightings,
+    seen_now,
+)
+from tsuku_publish.repository.checking import FIRST_ROOT, first_root, verify
+from tsuku_publish.repository.copies import FirstOf, MemoryCopy, RepositoryFolder
+from tsuku_publish.repository.folder import write
+from tsuku_publish.signing.signing import (
     Signers,
     absent,
     due_roles,

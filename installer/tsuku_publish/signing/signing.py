@@ -32,11 +32,11 @@ from tuf.api.serialization.json import JSONSerializer
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.revocations import plain
-from tsuku_publish.copies import MemoryCopy
-from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError, other_content
-from tsuku_publish.plan import TARGETS, Plan, RolePlan
-from tsuku_publish.sightings import TIME, parse_time
+from tsuku_publish.release_files.documents import ReleaseFile
+from tsuku_publish.release_files.plan import TARGETS, Plan, RolePlan
+from tsuku_publish.release_files.sightings import TIME, parse_time
+from tsuku_publish.repository.copies import MemoryCopy
 
 Signers = Mapping[str, Signer]
 

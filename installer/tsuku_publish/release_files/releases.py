@@ -15,23 +15,23 @@ from tsuku_llm.catalog.manifest import require_release
 from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json, parse_object, read_foreign
 from tsuku_llm.trust import Copy
-from tsuku_publish.attestations import check_origin
-from tsuku_publish.classify import load_rules
-from tsuku_publish.contents import load_contents
-from tsuku_publish.documents import (
+from tsuku_publish.archives.contents import load_contents
+from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
+from tsuku_publish.release_files.documents import (
     ReleaseFile,
     check_listed,
     json_bytes,
     release_document,
     release_file,
 )
-from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
-from tsuku_publish.facts import Facts, release_of
-from tsuku_publish.packages import load_packages
-from tsuku_publish.plan import TARGETS, Plan
-from tsuku_publish.promoted import Promotion
-from tsuku_publish.revoked import builds_of, marked
-from tsuku_publish.sightings import TIME
+from tsuku_publish.release_files.packages import load_packages
+from tsuku_publish.release_files.plan import TARGETS, Plan
+from tsuku_publish.release_files.promoted import Promotion
+from tsuku_publish.release_files.revoked import builds_of, marked
+from tsuku_publish.release_files.sightings import TIME
+from tsuku_publish.upstream.attestations import check_origin
+from tsuku_publish.upstream.classify import load_rules
+from tsuku_publish.upstream.facts import Facts, release_of
 
 
 def release_files(

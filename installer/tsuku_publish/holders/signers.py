@@ -28,10 +28,10 @@ from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own r
 )
 
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish import tokens
 from tsuku_publish.errors import PublishError
-from tsuku_publish.keys import PublicKeyTable, read_public_key
-from tsuku_publish.passphrases import Ask, Passphrases, nobody, read_closed, write_closed
+from tsuku_publish.holders import tokens
+from tsuku_publish.holders.keys import PublicKeyTable, read_public_key
+from tsuku_publish.holders.passphrases import Ask, Passphrases, nobody, read_closed, write_closed
 
 VARIABLE = "TSUKU_LLM_SIGNERS"
 _SECRET = 32

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.ground.errors import TrustError
-from tsuku_publish.ceremony import published_versions
-from tsuku_publish.checking import FIRST_ROOT, first_root
-from tsuku_publish.copies import RepositoryFolder, copy_at
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.plan import ONLINE, Plan
-from tsuku_publish.signing import Signers, absent
+from tsuku_publish.release_files.plan import ONLINE, Plan
+from tsuku_publish.repository.checking import FIRST_ROOT, first_root
+from tsuku_publish.repository.copies import RepositoryFolder, copy_at
+from tsuku_publish.signing.ceremony import published_versions
+from tsuku_publish.signing.signing import Signers, absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tsuku_publish.classify import ClassifiedBuild, Rules, VariantRule, classify
-from tsuku_publish.contents import Contents
+from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import PublishError
-from tsuku_publish.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
+from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
 FORMAT = 1
 PUBLISHER = "ggml-org"

@@ -14,9 +14,9 @@ from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.revocations import LONGEST_REASON, Revocation, merged, parse, plain
 from tsuku_llm.ground.files import replace_file
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.documents import ReleaseFile, json_bytes
 from tsuku_publish.errors import PublishError, content_of
+from tsuku_publish.release_files.documents import ReleaseFile, json_bytes
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
 
 NAME = "revoked.json"
 

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import tomli
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish.contents import Contents
-from tsuku_publish.documents import Head, artifact, document, recorded, requirements
+from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import LARGEST_FILE, reading
-from tsuku_publish.facts import Asset
+from tsuku_publish.release_files.documents import Head, artifact, document, recorded, requirements
+from tsuku_publish.upstream.facts import Asset
 
 
 def load_packages(

@@ -16,8 +16,8 @@ import msgspec
 
 from tsuku_llm import trust
 from tsuku_llm.ground.files import make_folder, replace_file
-from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import content_of, reading
+from tsuku_publish.release_files.documents import json_bytes
 
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 SINCE = "since.json"

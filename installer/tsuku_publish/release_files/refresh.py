@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 from tsuku_llm.catalog.manifest import Artifact, parse_artifact
 from tsuku_llm.fetch import Network, fetch
 from tsuku_llm.ground.errors import ManifestError, TsukuError
-from tsuku_publish import hosting
-from tsuku_publish.classify import Rules, classify, load_rules
-from tsuku_publish.contents import Contents, read_archive, save
-from tsuku_publish.documents import release_document
+from tsuku_publish.archives.contents import Contents, read_archive, save
 from tsuku_publish.errors import PublishError, in_one_line, reading
-from tsuku_publish.facts import Facts, release_of
-from tsuku_publish.packages import load_packages
+from tsuku_publish.release_files.documents import release_document
+from tsuku_publish.release_files.packages import load_packages
+from tsuku_publish.upstream import hosting
+from tsuku_publish.upstream.classify import Rules, classify, load_rules
+from tsuku_publish.upstream.facts import Facts, release_of
 
 
 class Refresh:

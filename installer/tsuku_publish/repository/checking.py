@@ -8,8 +8,8 @@ from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.revocations import parse
 from tsuku_llm.ground.errors import TrustError
 from tsuku_llm.trust.delegations import matches
-from tsuku_publish.copies import EMBEDDED, WheelCopy
 from tsuku_publish.errors import PublishError, in_one_line
+from tsuku_publish.repository.copies import EMBEDDED, WheelCopy
 
 FIRST_ROOT = "metadata/1.root.json"
 """The root at which clients of a repository start, as a path in the repository."""

@@ -16,18 +16,18 @@ from tsuku_llm.ground.files import replace_file
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.trust import RELEASES, ROLES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
-from tsuku_publish.keys import (
+from tsuku_publish.holders.keys import (
     PublicKeyTable,
     fingerprint,
     key_line,
     read_public_keys,
     require_signer_name,
 )
-from tsuku_publish.promoted import NAME as PROMOTED
-from tsuku_publish.promoted import Promotion, load_promoted
-from tsuku_publish.revoked import NAME as REVOKED
-from tsuku_publish.revoked import load_revoked
-from tsuku_publish.sightings import SINCE, Sightings, load_sightings
+from tsuku_publish.release_files.promoted import NAME as PROMOTED
+from tsuku_publish.release_files.promoted import Promotion, load_promoted
+from tsuku_publish.release_files.revoked import NAME as REVOKED
+from tsuku_publish.release_files.revoked import load_revoked
+from tsuku_publish.release_files.sightings import SINCE, Sightings, load_sightings
 
 SIGNED = "signed"
 """The signed repository, next to ``repository.toml`` unless that names another folder."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tsuku_llm.ground.foreign import open_foreign
+from tsuku_publish.archives.fatbin import SECTION, DeviceCode, device_code
+from tsuku_publish.archives.offload import SECTIONS, gfx_targets
 from tsuku_publish.errors import PublishError
-from tsuku_publish.fatbin import SECTION, DeviceCode, device_code
-from tsuku_publish.offload import SECTIONS, gfx_targets
 
 Version = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
 TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
 """A token raises the limit of requests; the service is public without one, too."""

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from tsuku_llm.ground.files import replace_file
-from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import PublishError, reading
-from tsuku_publish.sightings import Sighting
+from tsuku_publish.release_files.documents import json_bytes
+from tsuku_publish.release_files.sightings import Sighting
 
 NAME = "promoted.json"
 PROBATION = timedelta(hours=72)

@@ -13,12 +13,12 @@ from typing import Any
 from tsuku_llm import trust
 from tsuku_llm.catalog.revocations import Revocation, parse
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.documents import ReleaseFile
-from tsuku_publish.keys import fingerprint
-from tsuku_publish.plan import ONLINE, TARGETS, Plan, RolePlan
-from tsuku_publish.revoked import revoked_twins
-from tsuku_publish.signing import SigningRole, content, public_key, published_keys
+from tsuku_publish.holders.keys import fingerprint
+from tsuku_publish.release_files.documents import ReleaseFile
+from tsuku_publish.release_files.plan import ONLINE, TARGETS, Plan, RolePlan
+from tsuku_publish.release_files.revoked import revoked_twins
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
+from tsuku_publish.signing.signing import SigningRole, content, public_key, published_keys
 
 
 @dataclass(frozen=True, slots=True)

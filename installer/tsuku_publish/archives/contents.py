@@ -18,7 +18,7 @@ from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import open_foreign, parse_object, read_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
-from tsuku_publish.binaries import Needs, Version, needs_of
+from tsuku_publish.archives.binaries import Needs, Version, needs_of
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 
 _PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")

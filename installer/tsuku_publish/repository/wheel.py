@@ -17,9 +17,9 @@ from tsuku_llm.fetch.places.pip_index import LARGEST_PACKAGE, package_folder
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish.checking import first_root, verify
-from tsuku_publish.copies import PACKAGE_NAME, RepositoryFolder
 from tsuku_publish.errors import PublishError, in_one_line
+from tsuku_publish.repository.checking import first_root, verify
+from tsuku_publish.repository.copies import PACKAGE_NAME, RepositoryFolder
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the wheel: a zip file cannot have an earlier one."""

@@ -10,9 +10,9 @@ from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # it
 
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import make_folder, replace_file
-from tsuku_publish.folder import LOCK
-from tsuku_publish.keys import key_line, require_signer_name
-from tsuku_publish.signers import make_signer
+from tsuku_publish.holders.keys import key_line, require_signer_name
+from tsuku_publish.holders.signers import make_signer
+from tsuku_publish.repository.folder import LOCK
 
 CHANNEL = "stable"
 
