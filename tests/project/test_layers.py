@@ -196,7 +196,7 @@ PUBLISHER_MAY_IMPORT = {
 """Which rooms of the publisher each of its rooms may import: only those of rows above it."""
 
 ROOMS_FOR_THE_PUBLISHER = ("__init__", "_version", "ground", "machine", "trust", "catalog")
-ROOMS_FOR_THE_PUBLISHER += ("archive", "fetch", "cli", "steps.program")
+ROOMS_FOR_THE_PUBLISHER += ("archive", "fetch", "cli")
 """The rooms of the client, with those inside, that the publisher uses."""
 
 PUBLISHER_HOMES: dict[str, frozenset[str]] = {

@@ -66,7 +66,7 @@ class ProgramShop:
 def program_files() -> dict[str, bytes]:
     """The files of a wheel of the program, taken from the source: a build would take seconds."""
     files = {}
-    for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish"):
+    for package in ("tsuku_llm", "tsuku_operator"):
         for path in sorted((ROOT / "installer" / package).rglob("*")):
             if path.suffix in (".py", ".typed", ".txt"):
                 files[path.relative_to(ROOT / "installer").as_posix()] = path.read_bytes()

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from tsuku_publish.errors import MissingExtra, PublishError
+from tsuku_publish.errors import PublishError
 
 SECTIONS = (".hip_fatbin", ".hip_fat")
 
@@ -131,17 +131,11 @@ def _unpacked_zstd(stream: bytes, at: int) -> bytes:
 
 
 def _zstd() -> Any:
-    # Only here: few files have such code, and all other commands work without the package.
-    try:
-        if sys.version_info >= (3, 14):
-            from compression import zstd  # noqa: PLC0415
-        else:
-            from backports import zstd  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtra(
-            "HIP code that is compressed with zstd needs a package that is not installed",
-            hint="install it with: pip install 'tsuku-llm[publish]'",
-        ) from error
+    # Only here: few files have such code.
+    if sys.version_info >= (3, 14):
+        from compression import zstd  # noqa: PLC0415
+    else:
+        from backports import zstd  # noqa: PLC0415
     return zstd
 
 

@@ -20,7 +20,7 @@ from tsuku_publish.errors import PublishError
 
 _MODULE = "PYKCS11LIB"
 """The variable in which securesystemslib looks for the path of the token's library."""
-_HSM = "pip install 'tsuku-llm[publish-hsm]'"
+_HSM = "pip install 'tsuku-publish[hsm]'"
 _FORM = "pkcs11:token=LABEL;id=%02?module-path=/PATH/OF/LIBRARY.so"
 
 
