@@ -16,7 +16,7 @@ make_environment() {
         fi
         "$python" -m venv --clear "$venv"
     fi
-    rm -rf build installer/publish/build # otherwise setuptools packs modules into the wheel that were removed since
+    rm -rf build # otherwise setuptools packs modules into the wheel that were removed since
     local pip=("$programs/python" -m pip install --disable-pip-version-check)
     # The lock has everything. Without --no-deps, older pips look for the newest version of a package
     # that another one needs with an extra, and then refuse it for want of a digest.

@@ -9,6 +9,8 @@ VERSION = runpy.run_path(str(Path(__file__).parents[1] / "tsuku_llm/_version.py"
 
 setup(
     version=VERSION,
+    # Not here: modules in a folder below installer/ would count as source.
+    options={"build": {"build_base": str(Path(__file__).parents[2] / "build/publish")}},
     install_requires=[
         # The publisher uses the client's modules, which promise nothing to other versions.
         f"tsuku-llm=={VERSION}",
