@@ -21,7 +21,7 @@ make_environment() {
     # The lock has everything. Without --no-deps, older pips look for the newest version of a package
     # that another one needs with an extra, and then refuse it for want of a digest.
     "${pip[@]}" --no-deps --require-hashes -r ci/locks/test.txt | what_is_new
-    "${pip[@]}" --quiet --no-deps --no-build-isolation .
+    "${pip[@]}" --quiet --no-deps --no-build-isolation . ./installer/publish
     python=$programs/python
 }
 
@@ -31,5 +31,5 @@ what_is_new() {
 }
 
 use_environment() {
-    "$python" -c 'import pytest, xdist, hypothesis, tsuku_llm' 2>/dev/null || make_environment
+    "$python" -c 'import pytest, xdist, hypothesis, tsuku_llm, tsuku_publish' 2>/dev/null || make_environment
 }

@@ -35,7 +35,7 @@ from tsuku_llm.steps.opening import opened_session
 from tsuku_llm.steps.session import User
 from tsuku_publish.building.matrix import BuildMatrix, load_matrix
 from tsuku_publish.building.recipe import device_code
-from tsuku_publish.plan import save_channel
+from tsuku_publish.release_files.plan import save_channel
 
 _ROOT = Path(__file__).resolve().parents[1]
 _MACHINES = _ROOT / "tests" / "snapshots"

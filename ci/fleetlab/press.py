@@ -10,8 +10,8 @@ from support.folder_shop import FolderShop
 from support.sessions import changed
 
 from ci.fleetlab.fleet import SNAPSHOTS
-from tsuku_llm.steps.bundle.bundle import create_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
+from tsuku_operator.bundle.bundle import create_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
 
 
 def press_program(folder: Path, into: Path) -> None:

@@ -157,7 +157,8 @@ def gather(folder: Path, release: str) -> None:
     pip += ["--python-version", "3.12", "--implementation", "cp"]
     for platform in ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"):
         pip += ["--platform", f"{platform}_x86_64"]
-    subprocess.run([*pip, ".[publish]", "pytest", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
+    own = (".", "./installer/publish")
+    subprocess.run([*pip, *own, "pytest", "setuptools>=77", "wheel"], cwd=ROOT, check=True)
     build = f"{_BUILD}==0.{release.removeprefix('b')}.0"
     one = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder), build]
     subprocess.run(one, check=True)

@@ -77,7 +77,7 @@ def prepare(root: Path, folders: Sequence[Path], folder: Path, hardware: Path | 
     venv.create(folder / "venv", with_pip=True)
     places = [word for each in (*folders, wheels) for word in ("--find-links", str(each))]
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "-q", "--no-index", *places]
-    subprocess.run([*pip, f"{root}[publish]"], check=True, stdout=sys.stderr)
+    subprocess.run([*pip, root, root / "installer/publish"], check=True, stdout=sys.stderr)
     loaders = folder / "loaders"
     for package in (path for each in folders for path in sorted(each.glob("*.deb"))):
         subprocess.run(["dpkg", "-x", package, loaders], check=True)

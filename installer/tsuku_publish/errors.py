@@ -27,12 +27,6 @@ class PublishError(TsukuError):
         super().__init__(" ".join(message.split()), facts=facts, hint=hint)
 
 
-class MissingExtra(PublishError):
-    """A plain install, without the packages that only a publisher needs."""
-
-    slug = "missing-extra"
-
-
 class MissingTools(PublishError):
     """A build whose tools are not on this machine, or are too old."""
 

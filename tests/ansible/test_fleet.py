@@ -17,8 +17,8 @@ from support.convergence import SelfUpdating, self_updating
 from support.program import COMMAND
 from support.tools import require_tool
 
-from tsuku_llm.cli.render.fleet import data, lines
-from tsuku_llm.steps.fleet.fleet import judged
+from tsuku_operator.cli.render.fleet import data, lines
+from tsuku_operator.fleet.fleet import judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

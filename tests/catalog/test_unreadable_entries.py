@@ -19,8 +19,8 @@ from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.offered import offered
 from tsuku_llm.catalog.revocations import parse
 from tsuku_llm.ground.errors import HttpStatusError, ManifestError, MetadataError, UnknownRequest
-from tsuku_publish import checking
 from tsuku_publish.errors import PublishError
+from tsuku_publish.repository import checking
 
 GOOD: dict[str, Any] = {
     "release": "b9",

@@ -15,8 +15,8 @@ from support.folder_shop import FolderShop
 from support.sessions import changed
 from support.tools import require_tool
 
-from tsuku_llm.steps.bundle.bundle import BundleReport, create_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
+from tsuku_operator.bundle.bundle import BundleReport, create_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "two-h200.json"
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")

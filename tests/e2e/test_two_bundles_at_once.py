@@ -16,7 +16,7 @@ from support.bundles import run_bundle, small_bundle
 from support.processes import gone, only_child, stopped
 from support.tools import require_tool
 
-from tsuku_llm.steps.program.bundle_start import COMPLETE, LOCK
+from tsuku_operator.bundle.bundle_start import COMPLETE, LOCK
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc, flock and namespaces")
 

@@ -32,7 +32,6 @@ from tsuku_llm.fetch.places.bundle_file import opened_bundle
 from tsuku_llm.fetch.places.mirrors import RegistryPlace
 from tsuku_llm.fetch.places.pip_index import Wheel, _chunks
 from tsuku_llm.fetch.places.registry import ROOT, TITLE, parse_manifest
-from tsuku_llm.fetch.places.registry_push import of_file
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import DownloadError, TsukuError
 from tsuku_llm.ground.processes.driver_child import _message
@@ -47,30 +46,31 @@ from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
-from tsuku_llm.steps.bundle.bundle import _given_wheel
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
 from tsuku_llm.steps.report.editing import _has_work
 from tsuku_llm.steps.servers.background import _document
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
-from tsuku_publish.attestations import bundles_in, load_origin, stored
-from tsuku_publish.binaries import needs_of
-from tsuku_publish.classify import load_rules
-from tsuku_publish.contents import load_contents
-from tsuku_publish.copies import RepositoryFolder, WheelCopy
+from tsuku_operator.bundle.bundle import _given_wheel
+from tsuku_operator.mirror.registry_push import of_file
+from tsuku_publish.archives.binaries import needs_of
+from tsuku_publish.archives.contents import load_contents
 from tsuku_publish.errors import content_of
-from tsuku_publish.facts import Facts
 from tsuku_publish.feed.state import STATE, load_settings, load_state
-from tsuku_publish.hosting import parse_release
-from tsuku_publish.keys import load_public_keys
+from tsuku_publish.holders.keys import load_public_keys
+from tsuku_publish.holders.passphrases import read_closed
 from tsuku_publish.packing.draft import Draft
-from tsuku_publish.passphrases import read_closed
-from tsuku_publish.plan import load_plan
-from tsuku_publish.promoted import load_promoted
-from tsuku_publish.releases import _load_own
-from tsuku_publish.revoked import load_revoked
-from tsuku_publish.sightings import load_sightings
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.promoted import load_promoted
+from tsuku_publish.release_files.releases import _load_own
+from tsuku_publish.release_files.revoked import load_revoked
+from tsuku_publish.release_files.sightings import load_sightings
+from tsuku_publish.repository.copies import RepositoryFolder, WheelCopy
+from tsuku_publish.upstream.attestations import bundles_in, load_origin, stored
+from tsuku_publish.upstream.classify import load_rules
+from tsuku_publish.upstream.facts import Facts
+from tsuku_publish.upstream.hosting import parse_release
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes, /proc, and alarms")
 
@@ -171,7 +171,7 @@ FILES = [
         lambda at: credentials_of(REGISTRY.api, {"REGISTRY_AUTH_FILE": str(at / "auth.json")}),
     ),
     Place(
-        "fetch.places.registry_push",
+        "tsuku_operator.mirror.registry_push",
         "file",
         lambda at: next(of_file(at / "file", "a").chunks(), b""),
     ),
@@ -191,37 +191,55 @@ FILES = [
     Place("catalog.offered", f"{COPY}/metadata/timestamp.json", offered_there),
     Place("steps.report.bench", "m.gguf", lambda at: _checked(at / "m.gguf")),
     Place(
-        "steps.bundle.bundle",
+        "tsuku_operator.bundle.bundle",
         "w-1-py3-none-any.whl",
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
     Place("steps.report.editing", "copy.toml", lambda at: _has_work(at / "copy.toml", b"")),
     Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
-    Place("tsuku_publish.attestations", "rules.toml", load_origin),
+    Place("tsuku_publish.upstream.attestations", "rules.toml", load_origin),
     Place(
-        "tsuku_publish.attestations",
+        "tsuku_publish.upstream.attestations",
         "facts/attestations/b1.jsonl",
         lambda at: stored(at, "b1"),
         (OSError,),
     ),
-    Place("tsuku_publish.binaries", "x.so", lambda at: needs_of(at / "x.so"), (OSError,)),
-    Place("tsuku_publish.classify", "rules.toml", load_rules),
-    Place("tsuku_publish.contents", "contents/x.json", lambda at: load_contents(at / "contents")),
-    Place("tsuku_publish.copies", "x", lambda at: RepositoryFolder(at).read("x")),
-    Place("tsuku_publish.copies", "x.whl", lambda at: WheelCopy.of(at / "x.whl")),
-    Place("tsuku_publish.facts", "facts/upstream-releases.json", lambda at: Facts(at / "facts")),
+    Place("tsuku_publish.archives.binaries", "x.so", lambda at: needs_of(at / "x.so"), (OSError,)),
+    Place("tsuku_publish.upstream.classify", "rules.toml", load_rules),
+    Place(
+        "tsuku_publish.archives.contents",
+        "contents/x.json",
+        lambda at: load_contents(at / "contents"),
+    ),
+    Place("tsuku_publish.repository.copies", "x", lambda at: RepositoryFolder(at).read("x")),
+    Place("tsuku_publish.repository.copies", "x.whl", lambda at: WheelCopy.of(at / "x.whl")),
+    Place(
+        "tsuku_publish.upstream.facts",
+        "facts/upstream-releases.json",
+        lambda at: Facts(at / "facts"),
+    ),
     Place("tsuku_publish.feed.state", "rules.toml", load_settings),
     Place("tsuku_publish.feed.state", STATE, load_state),
-    Place("tsuku_publish.keys", "k.toml", lambda at: load_public_keys([at / "k.toml"])),
+    Place("tsuku_publish.holders.keys", "k.toml", lambda at: load_public_keys([at / "k.toml"])),
     Place("tsuku_publish.packing.draft", "r.json", lambda at: Draft.read(at / "r.json")),
-    Place("tsuku_publish.passphrases", "p", lambda at: read_closed(at / "p", "V", closed=False)),
-    Place("tsuku_publish.plan", "repository.toml", load_plan),
+    Place(
+        "tsuku_publish.holders.passphrases",
+        "p",
+        lambda at: read_closed(at / "p", "V", closed=False),
+    ),
+    Place("tsuku_publish.release_files.plan", "repository.toml", load_plan),
     Place(
         "tsuku_publish.errors", "promoted.json", lambda path: load_promoted(path, content_of(path))
     ),
-    Place("tsuku_publish.releases", "releases/b1.json", lambda at: _load_own(at / "releases")),
     Place(
-        "tsuku_publish.revoked", "revoked.json", lambda path: load_revoked(path, content_of(path))
+        "tsuku_publish.release_files.releases",
+        "releases/b1.json",
+        lambda at: _load_own(at / "releases"),
+    ),
+    Place(
+        "tsuku_publish.release_files.revoked",
+        "revoked.json",
+        lambda path: load_revoked(path, content_of(path)),
     ),
     Place("tsuku_publish.errors", "s.json", lambda at: load_sightings(at / "s.json")),
 ]
@@ -260,28 +278,28 @@ ANSWERS = [
     AnswerPlace("launch.gpu.nvml", lambda data: parse_memory(data.decode("utf-8", "replace"))),
     AnswerPlace("launch.ask.speed", speed_message),
     AnswerPlace("steps.servers.background", _document),
-    AnswerPlace("tsuku_publish.attestations", bundles_in),
-    AnswerPlace("tsuku_publish.hosting", lambda data: parse_release(data, "b1")),
+    AnswerPlace("tsuku_publish.upstream.attestations", bundles_in),
+    AnswerPlace("tsuku_publish.upstream.hosting", lambda data: parse_release(data, "b1")),
 ]
 
 ELSEWHERE = {
     "steps.metadata.repository": "tests/cli/test_repository.py; the first check is the fingerprint",
     "ground.processes.children": "``answer``, with the answer's reader",
-    "steps.bundle.bundle": "a wheel that pip has just verified",
+    "tsuku_operator.bundle.bundle": "a wheel that pip has just verified",
     "steps.program.renewed": "the settings of this program's own environment",
     "steps.program.self_update": "the lock in a wheel that pip has just verified",
     "steps.serve.short_start": "a temporary file of our own, of which the end is read",
-    "steps.bundle.own_wheel": "the files of this program's own installation",
+    "tsuku_operator.bundle.own_wheel": "the files of this program's own installation",
     "steps.install.own_build": "tests/steps/test_own_build.py",
     "steps.install.build_version": "a value that this program has just encoded",
     "steps.program.copy_facts": "the record of this program's own installation",
     "store.layout": "tests/store/test_foreign_files.py",
     "tsuku_publish.secrets": "the publisher's own repository",
-    "tsuku_publish.review": "verified files of a repository",
-    "tsuku_publish.folder": "a repository that is verified then",
-    "tsuku_publish.wheel": "a wheel that the publisher made",
-    "tsuku_publish.packages": "rules.toml, as above",
-    "tsuku_publish.signers": "a file of keys, which ``passphrases`` has read",
+    "tsuku_publish.signing.review": "verified files of a repository",
+    "tsuku_publish.repository.folder": "a repository that is verified then",
+    "tsuku_publish.repository.wheel": "a wheel that the publisher made",
+    "tsuku_publish.release_files.packages": "rules.toml, as above",
+    "tsuku_publish.holders.signers": "a file of keys, which ``passphrases`` has read",
     "tsuku_publish.cli.data": "files that the publisher names, with ``reading``",
     "tsuku_publish.feed.report": "verified files of a repository",
     "tsuku_publish.feed.taking": "an answer that ``hosting`` has checked",
@@ -417,7 +435,7 @@ READERS |= {"read_answer", "answer", "parse_json", "parse_object"}
 
 def users_of_the_reader() -> set[str]:
     found = set()
-    for package in ("tsuku_llm", "tsuku_publish"):
+    for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish"):
         for path in (INSTALLER / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 of_it = (

@@ -19,15 +19,15 @@ STARTS = {
     ("tsuku_llm/ground/processes/children.py", "subprocess.Popen"): "the one place for all others",
     ("tsuku_llm/ground/processes/children.py", "subprocess.run"): "the one place for all others",
     ("tsuku_llm/launch/run/replace_process.py", "os.execve"): "takes the environment from there",
-    ("tsuku_llm/steps/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
+    ("tsuku_operator/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
     ("tsuku_llm/cli/commands/config.py", "click.edit"): "takes the environment from there",
     ("tsuku_llm/probe/worker/libc.py", "subprocess.run"): "a child of ours: the system's loader",
     (
-        "tsuku_llm/steps/program/bundle_start.py",
+        "tsuku_operator/bundle/bundle_start.py",
         "subprocess.run",
     ): "runs without the package: -I, and below",
     (
-        "tsuku_llm/steps/program/bundle_start.py",
+        "tsuku_operator/bundle/bundle_start.py",
         "subprocess.call",
     ): "runs without the package: -I, and below",
 }
@@ -53,7 +53,7 @@ _OF_OTHERS = re.compile(
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in ("tsuku_llm", "tsuku_publish", "ansible_collections"):
+    for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish", "ansible_collections"):
         for path in sorted((INSTALLER / package).rglob("*.py")):
             yield path.relative_to(INSTALLER).as_posix(), ast.parse(path.read_text("utf-8"))
 

@@ -24,21 +24,21 @@ ALLOWED = {
     "tsuku_llm.fetch.http.http_get": "the same, for a token",
     "tsuku_llm.fetch.http.connections": "bytes that OpenSSL has in its memory",
     "tsuku_llm.probe.worker": "a child that the parent ends, of the standard library alone; capped",
-    "tsuku_llm.steps.program.bundle_start": "part of the bundle that it reads",
+    "tsuku_operator.bundle.bundle_start": "part of the bundle that it reads",
     "tsuku_llm.launch.plan.fingerprint._opened": "a device node that is opened and closed",
     "tsuku_llm.launch.gpu.life_sampling._error_of": "the same",
     "tsuku_llm.instances.log.open_log": "opened for writing",
     "tsuku_llm.config.editing._write": "opened for writing",
     "tsuku_llm.cli": "the user's answer, and the null device",
     "tsuku_llm.steps.program.copy_facts": "the records of this program's own installation",
-    "tsuku_llm.steps.bundle.own_wheel._recorded_files": "the same",
-    "tsuku_llm.steps.bundle.bundle._own_lock": "a file of this package",
+    "tsuku_operator.bundle.own_wheel._recorded_files": "the same",
+    "tsuku_operator.bundle.bundle._own_lock": "a file of this package",
     "tsuku_llm.steps.program.renewed.StagedCopy.commit": "scripts that pip has just made",
     "tsuku_llm.steps.choosing.which.lacks_https": "a file of a verified build, mapped",
     "tsuku_publish.building": "compilers and tools that the publisher chose; files of this package",
     "tsuku_publish.packing": "in pieces, up to the size that was measured",
-    "tsuku_publish.hosting": "ends with an error after the limit",
-    "tsuku_publish.passphrases.write_closed": "opened for writing",
+    "tsuku_publish.upstream.hosting": "ends with an error after the limit",
+    "tsuku_publish.holders.passphrases.write_closed": "opened for writing",
     "tsuku_publish.secrets": "the publisher's own repository and its history",
     "tsuku_publish.cli": "the user's answer",
     "tsuku_publish.feed.sandbox": "bubblewrap, and the log and answers of a build in its box",
@@ -114,7 +114,7 @@ def reads_in(source: str, module: str) -> Iterator[tuple[str, int]]:
 
 def modules() -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the source of each module but the reader itself."""
-    for package in ("tsuku_llm", "tsuku_publish"):
+    for package in ("tsuku_llm", "tsuku_operator", "tsuku_publish"):
         for path in sorted((INSTALLER / package).rglob("*.py")):
             if path.name != "foreign.py":
                 name = path.relative_to(INSTALLER).with_suffix("").as_posix().replace("/", ".")

@@ -176,7 +176,7 @@ def test_N02_the_publishers_git_is_not_that_of_the_folder(planted: Planted) -> N
 
 
 def test_N02_a_bundle_runs_no_file_of_another_user(planted: Planted, tmp_path: Path) -> None:
-    from tsuku_llm.steps.program import bundle_start  # noqa: PLC0415
+    from tsuku_operator.bundle import bundle_start  # noqa: PLC0415
 
     bundle = tmp_path / "bundle"
     with written_bundle(bundle) as writer:

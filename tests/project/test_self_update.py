@@ -206,6 +206,9 @@ def test_pip_updates_what_it_installed_in_an_environment(
         NEWER,
     )
     assert "not signed: the package index says that 99.0 is the newest" in done.stderr
+    # The environment is lent a tsuku-publish of the former version.
+    assert f"tsuku-publish is still {__version__}; to update it: " in done.stderr
+    assert f" -m pip install tsuku-publish=={NEWER}\n" in done.stderr
     assert version_of(program, env) == NEWER
     # What its lock pins is there, and nothing is left of the work.
     (packages,) = program.parents[1].glob("lib/python*/site-packages")

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from hashlib import sha256
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ PROJECT = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 DEPENDENCIES = PROJECT["project"]["dependencies"]
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 BUILD = PROJECT["build-system"]["requires"]
+PUBLISHER = requires("tsuku-publish") or ()
 
 
 LOCKS = {"tool": "installer/tsuku_llm/locked.txt", "test": "ci/locks/test.txt"}
@@ -52,7 +55,7 @@ def test_every_locked_version_has_the_digests_of_its_files(name: str) -> None:
     ("name", "wanted"),
     [
         ("tool", [*DEPENDENCIES, *BUILD]),
-        ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *EXTRAS["publish"], "socksio"]),
+        ("test", [*DEPENDENCIES, *BUILD, *EXTRAS["test"], *PUBLISHER, "socksio"]),
     ],
 )
 def test_the_lock_has_every_dependency_of_pyproject(name: str, wanted: list[str]) -> None:
@@ -98,19 +101,29 @@ def test_one_commit_gives_one_wheel_and_one_sbom(tmp_path: Path) -> None:
         made.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
     assert made[0] == made[1]
 
-    (wheel,) = (name for name in made[0] if name.endswith(".whl"))
-    sbom = json.loads(made[0][f"{wheel}.cdx.json"])
+    client, publisher = sorted(name for name in made[0] if name.endswith(".whl"))
+    require_sbom(made[0], client, DEPENDENCIES)
+    publishers = require_sbom(made[0], publisher, PUBLISHER)
+    (of_client,) = (each for each in publishers["components"] if each["name"] == "tsuku-llm")
+    assert of_client["hashes"][0]["content"] == sha256(made[0][client]).hexdigest()
+    assert not {"pytest", "mypy"} & {each["name"] for each in publishers["components"]}
+
+
+def require_sbom(made: dict, wheel: str, dependencies: Iterable[str]) -> dict:
+    sbom = json.loads(made[f"{wheel}.cdx.json"])
     assert (sbom["bomFormat"], sbom["specVersion"]) == ("CycloneDX", "1.6")
     root = sbom["metadata"]["component"]
-    assert root["hashes"] == [{"alg": "SHA-256", "content": sha256(made[0][wheel]).hexdigest()}]
+    assert root["hashes"] == [{"alg": "SHA-256", "content": sha256(made[wheel]).hexdigest()}]
     named = {each["name"] for each in sbom["components"]}
-    assert named >= {Requirement(each).name for each in DEPENDENCIES}
+    assert named >= {Requirement(each).name for each in dependencies}
     assert "setuptools" not in named  # it builds the wheel and is not part of it
-    files = [each["externalReferences"][0]["hashes"] for each in sbom["components"]]
+    others = [each for each in sbom["components"] if each["name"] != "tsuku-llm"]
+    files = [each["externalReferences"][0]["hashes"] for each in others]
     assert all(files)
     needs = {each["ref"]: each.get("dependsOn", []) for each in sbom["dependencies"]}
     assert any(ref.startswith("pkg:pypi/cffi@") for ref in needs[_ref(sbom, "cryptography")])
     assert _ref(sbom, "cffi") not in needs[root["bom-ref"]]
+    return sbom
 
 
 def _ref(sbom: dict, name: str) -> str:

@@ -68,7 +68,12 @@ def readers(path: Path) -> Iterator[str]:
 
 
 def test_only_the_clock_reads_the_date() -> None:
-    folders = ("installer/tsuku_llm", "installer/tsuku_publish", "tests")
+    folders = (
+        "installer/tsuku_llm",
+        "installer/tsuku_operator",
+        "installer/tsuku_publish",
+        "tests",
+    )
     paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     found = [each for path in paths for each in readers(path)]
     assert {each.split(":")[0] for each in found} >= {*MAY_READ}, "a name of the table is left over"

@@ -1,4 +1,4 @@
-"""The wheel holds exactly the two packages, and every way of installing finds the manifest."""
+"""Each wheel holds exactly its packages, and every way of installing finds the manifest."""
 
 import email
 import os
@@ -16,6 +16,7 @@ import pytest
 from tsuku_llm._version import HOME_PAGE, REPORTS, __version__
 
 ROOT = Path(__file__).parents[2]
+PUBLISHER = f"tsuku_publish-{__version__}-py3-none-any.whl"
 WHEEL = f"tsuku_llm-{__version__}-py3-none-any.whl"
 SDIST = f"tsuku_llm-{__version__}"
 
@@ -23,7 +24,7 @@ MAN_PAGE = f"tsuku_llm-{__version__}.data/data/share/man/man1/tsuku-llm.1"
 TOP_LEVEL = {
     "ansible_collections",
     "tsuku_llm",
-    "tsuku_publish",
+    "tsuku_operator",
     f"tsuku_llm-{__version__}.dist-info",
 }
 TOP_LEVEL |= {f"tsuku_llm-{__version__}.data"}
@@ -97,7 +98,8 @@ def members(archive: Path) -> set[str]:
 
 def metadata(archive: Path) -> Message:
     with zipfile.ZipFile(archive) as opened:
-        return email.message_from_bytes(opened.read(f"tsuku_llm-{__version__}.dist-info/METADATA"))
+        name = archive.name.partition("-py3-")[0]
+        return email.message_from_bytes(opened.read(f"{name}.dist-info/METADATA"))
 
 
 def expected(source: Path) -> set[str]:
@@ -106,7 +108,7 @@ def expected(source: Path) -> set[str]:
     manifests = source / "manifests"
     modules = [
         path.relative_to(installer)
-        for package in ("tsuku_llm", "tsuku_publish")
+        for package in ("tsuku_llm", "tsuku_operator")
         for path in (installer / package).rglob("*.py")
     ]
     repository = [
@@ -122,13 +124,12 @@ def expected(source: Path) -> set[str]:
         for path in (installer / "ansible_collections").rglob("*")
         if path.is_file()
     ]
-    named = [Path("tsuku_llm/py.typed"), Path("tsuku_publish/py.typed")]
-    named.append(Path("tsuku_publish/building/matrix.toml"))
+    named = [Path(f"tsuku_{name}/py.typed") for name in ("llm", "operator")]
     named.append(Path("tsuku_llm/locked.txt"))
     return {path.as_posix() for path in [*modules, *repository, *collection, *named]}
 
 
-def test_the_wheel_has_exactly_both_packages(wheel: Path, source: Path) -> None:
+def test_the_wheel_has_exactly_the_client_and_the_operator(wheel: Path, source: Path) -> None:
     info = {f"tsuku_llm-{__version__}.dist-info/{name}" for name in DIST_INFO}
     assert members(wheel) == expected(source) | info | {MAN_PAGE}
     assert {name.partition("/")[0] for name in members(wheel)} == TOP_LEVEL
@@ -185,7 +186,7 @@ def test_the_metadata_of_the_wheel(wheel: Path) -> None:
         f"Changelog, {HOME_PAGE}/blob/HEAD/CHANGELOG.md",
         f"Issues, {REPORTS}",
     ]
-    assert {"publish", "socks", "test"} <= set(fields.get_all("Provides-Extra") or ())
+    assert {"fleet", "socks", "test"} <= set(fields.get_all("Provides-Extra") or ())
 
 
 def test_the_description_has_the_whole_readme_with_absolute_links(wheel: Path) -> None:
@@ -213,16 +214,54 @@ def test_the_commands_are_entry_points(wheel: Path) -> None:
     assert text.strip().split("\n") == [
         "[console_scripts]",
         "tsuku-llm = tsuku_llm.cli.main:main",
-        "tsuku-publish = tsuku_publish.__main__:main",
     ]
 
 
-def test_a_plain_install_has_nothing_that_only_the_publisher_needs(wheel: Path) -> None:
-    needs = metadata(wheel).get_all("Requires-Dist") or ()
-    only = ("backports-zstd", "pyelftools", "sigstore")
-    extra = [line for line in needs if line.startswith(only)]
-    assert len(extra) == len(only)
-    assert all('extra == "publish"' in line for line in extra)
+def test_the_publishers_wheel_has_exactly_its_package(source: Path, tmp_path: Path) -> None:
+    shutil.copytree(source / "installer", tmp_path / "installer")
+    wheel = build(tmp_path / "installer/publish", tmp_path / "dist", "--wheel") / PUBLISHER
+    installer = source / "installer"
+    modules = {path.relative_to(installer) for path in (installer / "tsuku_publish").rglob("*.py")}
+    modules |= {Path("tsuku_publish/py.typed"), Path("tsuku_publish/building/matrix.toml")}
+    info = {f"tsuku_publish-{__version__}.dist-info/{name}" for name in DIST_INFO}
+    assert members(wheel) == {path.as_posix() for path in modules} | info
+    fields = metadata(wheel)
+    assert (fields["Name"], fields["Version"]) == ("tsuku-publish", __version__)
+    assert f"tsuku-llm=={__version__}" in fields.get_all("Requires-Dist")
+    with zipfile.ZipFile(wheel) as opened:
+        text = opened.read(f"tsuku_publish-{__version__}.dist-info/entry_points.txt").decode()
+        license_text = opened.read(f"tsuku_publish-{__version__}.dist-info/licenses/LICENSE")
+    assert text.split() == [
+        "[console_scripts]",
+        "tsuku-publish",
+        "=",
+        "tsuku_publish.__main__:main",
+    ]
+    assert license_text == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("words", [["install", "--help"], ["list", "--json"], ["serve", "--help"]])
+def test_the_client_runs_without_the_other_packages(
+    wheel: Path, tmp_path: Path, words: list[str]
+) -> None:
+    # From the zip file itself, as this environment has an installed copy, too. With -I, as what
+    # gives our children their day expects an installed copy.
+    code = (
+        "import sys;"
+        "sys.modules.update(tsuku_operator=None, tsuku_publish=None);"
+        f"sys.path.insert(0, {str(wheel)!r});"
+        "from tsuku_llm.cli.main import main;"
+        f"sys.argv = ['tsuku-llm', *{words!r}]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout
 
 
 def test_the_manifest_is_found_in_a_zipped_wheel(wheel: Path, source: Path) -> None:

@@ -19,12 +19,13 @@ from support.release_data import (
 )
 from support.sigstore_instance import Build, SigstoreInstance
 
-from tsuku_publish import attestations, plan, releases
-from tsuku_publish.attestations import Attest
-from tsuku_publish.documents import json_bytes
 from tsuku_publish.errors import PublishError
-from tsuku_publish.facts import Facts, UpstreamRelease
-from tsuku_publish.refresh import Refresh
+from tsuku_publish.release_files import plan, releases
+from tsuku_publish.release_files.documents import json_bytes
+from tsuku_publish.release_files.refresh import Refresh
+from tsuku_publish.upstream import attestations
+from tsuku_publish.upstream.attestations import Attest
+from tsuku_publish.upstream.facts import Facts, UpstreamRelease
 
 TAG = "b11347"
 PLAN = replace(plan.load_plan(DATA), channels={"nightly": (TAG,)})

@@ -17,7 +17,7 @@ from support.screens import Screen, screen
 from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release
 
 from ci.schemas import PUBLISHER
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.holders.signers import VARIABLE
 
 
 @pytest.fixture

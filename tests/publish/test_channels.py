@@ -15,9 +15,9 @@ from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, s
 from support.the_day import day
 
 from tsuku_llm import trust
-from tsuku_publish import checking, copies, folder
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import load_plan
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.repository import checking, copies, folder
 
 
 @pytest.fixture

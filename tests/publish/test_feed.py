@@ -14,14 +14,14 @@ from support.upstream_builds import GFX, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
 
 from ci.schemas import PUBLISHER
-from tsuku_publish import checking, copies
-from tsuku_publish.classify import classify, load_rules
-from tsuku_publish.facts import Facts
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.state import load_state
-from tsuku_publish.passphrases import FILE_VARIABLE as PASSPHRASE_FILE
-from tsuku_publish.passphrases import VARIABLE as PASSPHRASE
-from tsuku_publish.signers import VARIABLE as SIGNERS
+from tsuku_publish.holders.passphrases import FILE_VARIABLE as PASSPHRASE_FILE
+from tsuku_publish.holders.passphrases import VARIABLE as PASSPHRASE
+from tsuku_publish.holders.signers import VARIABLE as SIGNERS
+from tsuku_publish.repository import checking, copies
+from tsuku_publish.upstream.classify import classify, load_rules
+from tsuku_publish.upstream.facts import Facts
 
 
 @pytest.fixture

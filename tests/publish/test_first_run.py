@@ -22,10 +22,10 @@ from support.tiny_model import write_tiny_model
 from support.upstream_builds import day
 from support.upstream_host import Upstream
 
-from tsuku_publish.checking import first_root, verify
-from tsuku_publish.copies import RepositoryFolder
-from tsuku_publish.facts import Facts
-from tsuku_publish.plan import load_plan
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.repository.checking import first_root, verify
+from tsuku_publish.repository.copies import RepositoryFolder
+from tsuku_publish.upstream.facts import Facts
 
 PLAN = load_plan(DATA)
 KNOWN = {*PLAN.channels["stable"], *PLAN.channels["nightly"]}

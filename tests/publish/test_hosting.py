@@ -11,9 +11,10 @@ from support.upstream_host import STABLE, Upstream
 
 from tsuku_llm.fetch import Network
 from tsuku_llm.fetch.http.limits import Timing
-from tsuku_publish.attestations import published_bundles
 from tsuku_publish.errors import PublishError
-from tsuku_publish.hosting import (
+from tsuku_publish.release_files.refresh import Refresh
+from tsuku_publish.upstream.attestations import published_bundles
+from tsuku_publish.upstream.hosting import (
     TOKEN,
     HostingService,
     IncompleteRelease,
@@ -21,7 +22,6 @@ from tsuku_publish.hosting import (
     named_tag,
     parse_release,
 )
-from tsuku_publish.refresh import Refresh
 
 
 @pytest.fixture(scope="module")

@@ -40,15 +40,15 @@ from support.tools import require_tool
 
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.errors import UsageError
-from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, needs_of
-from tsuku_publish.classify import load_rules
-from tsuku_publish.contents import Contents, load_contents, read_archive
-from tsuku_publish.documents import requirements
+from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES, Needs, needs_of
+from tsuku_publish.archives.contents import Contents, load_contents, read_archive
+from tsuku_publish.archives.fatbin import DeviceCode, device_code
 from tsuku_publish.errors import PublishError
-from tsuku_publish.fatbin import DeviceCode, device_code
 from tsuku_publish.packing.measuring import measure, requirements_of
-from tsuku_publish.plan import load_plan
-from tsuku_publish.releases import release_files
+from tsuku_publish.release_files.documents import requirements
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.releases import release_files
+from tsuku_publish.upstream.classify import load_rules
 
 
 def read(section: bytes) -> DeviceCode | None:

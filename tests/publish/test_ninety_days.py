@@ -15,8 +15,8 @@ from support.publisher_days import Days, started
 from support.upstream_builds import day
 from support.upstream_host import STABLE, Upstream, time_of
 
-from tsuku_publish.facts import Facts
-from tsuku_publish.plan import load_plan
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.upstream.facts import Facts
 
 WHOLE = os.environ.get("TSUKU_LLM_NINETY_DAYS") == "1"
 

@@ -21,11 +21,11 @@ from support.offload_bundles import (
     packed_zstd,
 )
 
-from tsuku_publish.binaries import needs_of
-from tsuku_publish.contents import Contents
-from tsuku_publish.documents import requirements
+from tsuku_publish.archives.binaries import needs_of
+from tsuku_publish.archives.contents import Contents
+from tsuku_publish.archives.offload import gfx_targets
 from tsuku_publish.errors import PublishError
-from tsuku_publish.offload import gfx_targets
+from tsuku_publish.release_files.documents import requirements
 
 ONE = bundle("gfx90a:xnack-", "gfx1030", "gfx1100")
 OTHER = bundle("gfx1030", "gfx1100", "gfx1201", size=4096)

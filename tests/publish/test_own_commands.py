@@ -25,9 +25,9 @@ from support.release_data import release_tool
 from support.screens import Screen, screen
 
 from tsuku_llm.catalog.manifest import require_release
-from tsuku_publish.keys import key_line, read_public_key
-from tsuku_publish.plan import load_plan
-from tsuku_publish.signers import VARIABLE, load_signers, make_signer
+from tsuku_publish.holders.keys import key_line, read_public_key
+from tsuku_publish.holders.signers import VARIABLE, load_signers, make_signer
+from tsuku_publish.release_files.plan import load_plan
 
 Program = Callable[..., Result]
 URL = "https://host.test/archives/"

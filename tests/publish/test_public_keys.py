@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tsuku_publish.errors import PublishError
-from tsuku_publish.keys import PublicKeyTable, key_line, read_public_key, read_public_keys
+from tsuku_publish.holders.keys import PublicKeyTable, key_line, read_public_key, read_public_keys
 
 HEX = ed25519.Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex()
 

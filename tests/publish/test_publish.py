@@ -29,9 +29,10 @@ from support.release_server import User
 from support.sigstore_instance import SigstoreInstance
 
 from tsuku_llm import trust
-from tsuku_publish import checking, copies, folder, plan
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import save_channel
+from tsuku_publish.release_files import plan
+from tsuku_publish.release_files.plan import save_channel
+from tsuku_publish.repository import checking, copies, folder
 
 PEOPLE = ("anna", "ben", "chris")
 YEARS = range(1, 6)

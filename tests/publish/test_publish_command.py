@@ -1,8 +1,8 @@
 """The command line of ``tsuku-publish``: the client's rules, and what a plain install lacks."""
 
 import json
-import sys
 from collections.abc import Mapping
+from importlib.metadata import requires, version
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,10 @@ from support.release_data import signers_file
 from support.repository import release_document
 
 from tsuku_llm import __version__
-from tsuku_llm.machine.own_copy import extra_command
+from tsuku_llm.machine.own_copy import publisher_command
 from tsuku_llm.steps.program.copy_facts import copy_facts
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_EXTRA = """
-import sys
-for name in ("elftools", "sigstore"):
-    sys.modules[name] = None
-from tsuku_publish.__main__ import main
-main()
-"""
-"""The command as a plain install has it: each import of the two packages fails."""
 
 
 @pytest.fixture
@@ -158,43 +150,23 @@ def test_the_version_is_the_distribution_s(data: Path) -> None:
     assert typed(data, "--version").stdout == f"tsuku-publish {__version__}\n"
 
 
-# --- a plain install ----------------------------------------------------------------------
+# --- the two distributions ----------------------------------------------------------------
 
 
-def plain(data: Path, *words: str) -> Result:
-    env = environment(data.parent / "home")
-    return run_program(*words, env=env, cwd=data, command=(sys.executable, "-c", WITHOUT_EXTRA))
+def test_the_publisher_needs_the_client_of_its_own_version() -> None:
+    needs = {each.name: each for each in map(Requirement, requires("tsuku-publish") or ())}
+    assert str(needs["tsuku-llm"].specifier) == f"=={__version__}"
+    assert version("tsuku-publish") == __version__
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), ("check",), ("pack", "a", "b"), ("nothing",)])
-def test_without_the_extra_every_command_says_how_to_install_it(
-    data: Path, words: tuple[str, ...]
-) -> None:
-    done = plain(data, *words)
-    assert (done.code, done.stdout) == (1, "")
-    assert done.stderr == (
-        "error[missing-extra]: tsuku-publish needs packages that are not installed:"
-        " elftools, sigstore\n"
-        f"hint: install the extra: {extra_command(copy_facts(), 'publish')}\n"
-    )
-    # A bare "pip install" would install for another Python, or not at all.
-    assert "hint: install the extra: pip " not in done.stderr
-
-
-def test_without_the_extra_programs_get_the_same_error(data: Path) -> None:
-    error = plain(data, "check", "--json").document["error"]
-    assert error["code"] == "missing-extra"
-    assert "[publish]" in error["hint"]
-
-
-def test_what_only_the_publisher_needs_is_in_the_extra() -> None:
-    project = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extra = {Requirement(each).name for each in project["optional-dependencies"]["publish"]}
-    plain = {Requirement(each).name for each in project["dependencies"]}
-    assert extra == {"backports-zstd", "pyelftools", "sigstore"}
-    assert not extra & plain
+def test_the_client_needs_nothing_that_only_the_publisher_needs() -> None:
+    needs = [Requirement(each) for each in requires("tsuku-publish") or ()]
+    only = {each.name for each in needs if "extra" not in str(each.marker)} - {"tsuku-llm"}
+    client = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    assert only == {"backports-zstd", "pyelftools", "sigstore"}
+    assert not only & {Requirement(each).name for each in client}
     locked = (ROOT / "installer/tsuku_llm/locked.txt").read_text("utf-8")
-    assert not [name for name in extra if f"\n{name}==" in locked]
+    assert not [name for name in only if f"\n{name}==" in locked]
 
 
 def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
@@ -202,7 +174,7 @@ def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
     done = run_program(*words, env=environment(data.parent / "home"))
     assert done.code == 2
     assert "repository pack is now a command of its own: tsuku-publish pack" in done.stderr
-    assert "pip install 'tsuku-llm[publish]'" in done.stderr
+    assert publisher_command(copy_facts()) in done.stderr
 
 
 def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> None:

@@ -13,7 +13,7 @@ from support.builds import NO_DEVICE_STEPS, stand_in
 from support.release_data import is_one_error, release_tool
 
 from tsuku_publish.cli.main import group
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.holders.signers import VARIABLE
 
 URL = "https://host.test/archives/"
 PEOPLE = ("--publisher", "a company", "--root", "anna,ben,chris", "--unencrypted")

@@ -12,7 +12,7 @@ from support.release_data import ROOT, signers_file
 from support.upstream_builds import day
 from support.upstream_host import Upstream
 
-from tsuku_publish import checking, copies
+from tsuku_publish.repository import checking, copies
 
 
 def job(at: FeedPublisher, command: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -26,22 +26,15 @@ from tuf.api.metadata import Metadata
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, manifest, repositories
 from tsuku_llm.catalog.requirements import CudaRequirement
-from tsuku_publish import (
-    checking,
-    classify,
-    copies,
-    documents,
-    facts,
-    folder,
-    packages,
-    releases,
-    signers,
-    signing,
-)
-from tsuku_publish import plan as plans
 from tsuku_publish.cli.main import group
 from tsuku_publish.errors import PublishError
-from tsuku_publish.keys import read_public_keys
+from tsuku_publish.holders import signers
+from tsuku_publish.holders.keys import read_public_keys
+from tsuku_publish.release_files import documents, packages, releases
+from tsuku_publish.release_files import plan as plans
+from tsuku_publish.repository import checking, copies, folder
+from tsuku_publish.signing import signing
+from tsuku_publish.upstream import classify, facts
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"

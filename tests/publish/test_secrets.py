@@ -39,9 +39,9 @@ from support.release_data import (
 from support.repository import signer
 from support.tools import require_tool
 
-from tsuku_publish.plan import load_plan
+from tsuku_publish.holders.signers import VARIABLE, load_secrets
+from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.secrets import Finding, search
-from tsuku_publish.signers import VARIABLE, load_secrets
 
 ROOT = Path(__file__).parents[2]
 SEED = bytes(range(0x41, 0x61))

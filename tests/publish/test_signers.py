@@ -29,8 +29,8 @@ from support.release_data import release_tool, seed_of, signers_file
 from support.softhsm import PIN, Tokens, softhsm
 from support.tools import missing, open_terminal
 
-from tsuku_publish import passphrases, signers
 from tsuku_publish.errors import PublishError
+from tsuku_publish.holders import passphrases, signers
 
 SECRET = "correct horse battery"
 WRONG = "wrong horse battery"

@@ -21,10 +21,10 @@ from support.release_data import (
     release_tool,
 )
 
-from tsuku_publish import plan, releases
 from tsuku_publish.errors import PublishError
-from tsuku_publish.facts import Facts
-from tsuku_publish.refresh import Refresh
+from tsuku_publish.release_files import plan, releases
+from tsuku_publish.release_files.refresh import Refresh
+from tsuku_publish.upstream.facts import Facts
 
 TAG = "b99001"
 DIGEST = "5e" * 32

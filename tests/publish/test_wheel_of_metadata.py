@@ -13,10 +13,10 @@ from support.program import PUBLISHER, Result, environment, run_program
 from support.release_data import release_tool
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 
-from tsuku_publish.checking import first_root, late_roles, verify
-from tsuku_publish.copies import EMBEDDED, RepositoryFolder, WheelCopy, copy_at
 from tsuku_publish.errors import PublishError
-from tsuku_publish.wheel import current_files, make_wheel, write_wheel
+from tsuku_publish.repository.checking import first_root, late_roles, verify
+from tsuku_publish.repository.copies import EMBEDDED, RepositoryFolder, WheelCopy, copy_at
+from tsuku_publish.repository.wheel import current_files, make_wheel, write_wheel
 
 
 @pytest.fixture

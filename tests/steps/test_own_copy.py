@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.machine.own_copy import CopyFacts, extra_command, updater_of
+from tsuku_llm import __version__
+from tsuku_llm.machine.own_copy import CopyFacts, extra_command, publisher_command, updater_of
 
 PREFIX = Path("/home/me/env")
 PYTHON = "/home/me/env/bin/python"
@@ -48,12 +49,24 @@ def test_a_clone_is_pulled_and_installed_again() -> None:
     assert updater.commands == (PULL,)
 
 
+def test_the_publisher_is_installed_beside_this_copy_in_its_version() -> None:
+    name = f"tsuku-publish=={__version__}"
+    assert publisher_command(FACTS) == f"{PYTHON} -m pip install {name}"
+    assert publisher_command(FACTS, "9.9").endswith("tsuku-publish==9.9")
+    assert publisher_command(CLONE) == f"{PYTHON} -m pip install /src/installer/publish"
+    of_uv = publisher_command(replace(FACTS, uv_tool=True))
+    assert of_uv == f"uv tool install --force tsuku-llm --with {name}"
+    # The environment of pipx may have a suffix.
+    of_pipx = replace(FACTS, pipx=True, prefix=Path("/p/venvs/tsuku-llm-next"))
+    assert publisher_command(of_pipx) == f"pipx inject tsuku-llm-next {name}"
+
+
 def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
     with_spaces = replace(CLONE, python="/a b/python")
     assert extra_command(with_spaces, "fleet").startswith("'/a b/python' -m pip install ")
     assert extra_command(CLONE, "fleet").endswith(f"{CLONE.clone}[fleet]'")
     plain = replace(CLONE, clone=None)
-    assert extra_command(plain, "publish").endswith(" -m pip install 'tsuku-llm[publish]'")
+    assert extra_command(plain, "socks").endswith(" -m pip install 'tsuku-llm[socks]'")
     for tool, command in (("uv_tool", "uv tool install"), ("pipx", "pipx install")):
         told = extra_command(replace(plain, **{tool: True}), "fleet")
         assert told == f"{command} --force 'tsuku-llm[fleet]'"

@@ -34,7 +34,7 @@ from tsuku_llm.steps.metadata import repository as operations
 from tsuku_llm.steps.metadata.places import download_from
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session
-from tsuku_publish.wheel import make_wheel
+from tsuku_publish.repository.wheel import make_wheel
 
 NOTHING_LISTENS = "https://127.0.0.1:1/"
 

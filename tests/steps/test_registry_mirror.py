@@ -22,10 +22,10 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.mirror.mirror import mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
-from tsuku_llm.steps.mirror.registry_mirror import push_mirror
 from tsuku_llm.steps.session import Machine, Session
+from tsuku_operator.mirror.mirror import mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
+from tsuku_operator.mirror.registry_mirror import push_mirror
 
 ALL = Narrowing()
 

@@ -18,13 +18,13 @@ from support.processes import gone
 from support.sessions import changed
 
 from tsuku_llm.ground.errors import CorruptStore, TsukuError, UnsafeLocation, UsageError
-from tsuku_llm.steps.bundle.bundle import create_bundle, show_bundle
-from tsuku_llm.steps.bundle.bundle_choice import BundleWish
-from tsuku_llm.steps.mirror.mirror import check_mirror, mirror
-from tsuku_llm.steps.mirror.mirror_choice import Narrowing
 from tsuku_llm.steps.session import Session
+from tsuku_operator.bundle.bundle import create_bundle, show_bundle
+from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.mirror.mirror import check_mirror, mirror
+from tsuku_operator.mirror.mirror_choice import Narrowing
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import publish
+from tsuku_publish.repository.folder import publish
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes of Linux")
 

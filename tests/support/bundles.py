@@ -25,9 +25,9 @@ from tsuku_llm.fetch.places.bundle_file import (
 )
 from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.probe import platform_key
-from tsuku_llm.steps.bundle.own_wheel import packed, wheel_of
-from tsuku_llm.steps.program import bundle_start
-from tsuku_llm.steps.program.program_wheels import parse_lock
+from tsuku_llm.steps.program.lock import parse_lock
+from tsuku_operator.bundle import bundle_start
+from tsuku_operator.bundle.own_wheel import packed, wheel_of
 
 ROOT = Path(__file__).parents[2]
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -66,7 +66,7 @@ class ProgramShop:
 def program_files() -> dict[str, bytes]:
     """The files of a wheel of the program, taken from the source: a build would take seconds."""
     files = {}
-    for package in ("tsuku_llm", "tsuku_publish"):
+    for package in ("tsuku_llm", "tsuku_operator"):
         for path in sorted((ROOT / "installer" / package).rglob("*")):
             if path.suffix in (".py", ".typed", ".txt"):
                 files[path.relative_to(ROOT / "installer").as_posix()] = path.read_bytes()

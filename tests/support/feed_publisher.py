@@ -14,8 +14,8 @@ from support.upstream_host import Upstream
 
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.run import Feed
-from tsuku_publish.plan import load_plan
-from tsuku_publish.releases import release_files
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.releases import release_files
 
 FUTURE = ("rocm-10.0", "cuda-13.4", "ubuntu-cuda", "win-vulkan-arm64")
 """What no rule of 8 August could know."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tsuku_publish.wheel import make_wheel
+from tsuku_publish.repository.wheel import make_wheel
 
 PROJECT = "Our-Metadata"
 PLACE = f"pkg:pypi/{PROJECT}"

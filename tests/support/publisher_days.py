@@ -22,9 +22,9 @@ from support.teams import Client, stolen
 from support.upstream_host import STABLE, Upstream, time_of
 
 from tsuku_llm.ground.errors import TsukuError
-from tsuku_publish import checking, copies
-from tsuku_publish.sightings import observe, parse_time
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.holders.signers import VARIABLE
+from tsuku_publish.release_files.sightings import observe, parse_time
+from tsuku_publish.repository import checking, copies
 
 HOLDERS = {
     "anna": ("root-1", "targets-1"),

@@ -22,9 +22,9 @@ from support.schemas import check_output
 
 from ci.schemas import PUBLISHER
 from tsuku_publish.cli.main import run
-from tsuku_publish.facts import UpstreamRelease
-from tsuku_publish.plan import load_plan
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.holders.signers import VARIABLE
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.upstream.facts import UpstreamRelease
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "ci" / "release"

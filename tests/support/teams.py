@@ -16,8 +16,8 @@ from tuf.api.metadata import Metadata, MetaFile, TargetFile  # type: ignore[attr
 from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.repositories import Repository, add_repository
 from tsuku_llm.ground.errors import HttpStatusError
-from tsuku_publish import ceremony
-from tsuku_publish.plan import load_plan, save_channel
+from tsuku_publish.release_files.plan import load_plan, save_channel
+from tsuku_publish.signing import ceremony
 
 PEOPLE = ("anna", "ben")
 MACHINE = ("machine", "host")

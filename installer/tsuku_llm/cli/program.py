@@ -34,7 +34,8 @@ class Program(Group):
         if cmd_name not in COMMANDS:
             return None
         # Only names from the table come here: no other module can be imported this way.
-        module = import_module(f"tsuku_llm.cli.commands.{COMMANDS[cmd_name].module}")
+        lazy = COMMANDS[cmd_name]
+        module = import_module(f"{lazy.package}.cli.commands.{lazy.module}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from tsuku_llm import __version__
+
 NAME = "tsuku-llm"
+PUBLISHER = "tsuku-publish"
+"""The distribution that signs repositories and compiles builds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,17 @@ def extra_command(facts: CopyFacts, extra: str) -> str:
         return f"uv tool install --force {name}"
     if facts.pipx:
         return f"pipx install --force {name}"
+    return f"{quote(facts.python)} -m pip install {name}"
+
+
+def publisher_command(facts: CopyFacts, version: str = __version__) -> str:
+    """Return the command that installs tsuku-publish beside this copy, in the same version."""
+    clone = facts.clone
+    name = quote(str(clone / "installer/publish") if clone else f"{PUBLISHER}=={version}")
+    if facts.uv_tool:
+        return f"uv tool install --force {quote(str(clone or NAME))} --with {name}"
+    if facts.pipx:
+        return f"pipx inject {quote(facts.prefix.name)} {name}"
     return f"{quote(facts.python)} -m pip install {name}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.foreign import read_text
-from tsuku_publish.binaries import needs_of
+from tsuku_publish.archives.binaries import needs_of
 from tsuku_publish.building.matrix import BaseSystem, NewerTools, numbers
 from tsuku_publish.building.place import Base
 from tsuku_publish.building.running import run_logged

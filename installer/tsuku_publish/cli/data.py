@@ -13,15 +13,15 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish import revoked
-from tsuku_publish.attestations import Attest
-from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import DAY, FILE, FOLDER, data_option, root_option, tell, today
 from tsuku_publish.errors import reading
-from tsuku_publish.folder import locked
-from tsuku_publish.plan import load_plan
-from tsuku_publish.refresh import Refresh
-from tsuku_publish.releases import known_document, with_same_builds
+from tsuku_publish.release_files import revoked
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.refresh import Refresh
+from tsuku_publish.release_files.releases import known_document, with_same_builds
+from tsuku_publish.repository.folder import locked
+from tsuku_publish.upstream.attestations import Attest
+from tsuku_publish.upstream.classify import require_rules
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

@@ -14,15 +14,15 @@ from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
-from tsuku_publish.classify import require_rules
 from tsuku_publish.cli.options import FILE, data_option, root_option, tell
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.run import Feed
 from tsuku_publish.feed.state import load_settings
-from tsuku_publish.passphrases import FILE_VARIABLE
-from tsuku_publish.passphrases import VARIABLE as PASSPHRASE
-from tsuku_publish.plan import load_plan
-from tsuku_publish.signers import VARIABLE
+from tsuku_publish.holders.passphrases import FILE_VARIABLE
+from tsuku_publish.holders.passphrases import VARIABLE as PASSPHRASE
+from tsuku_publish.holders.signers import VARIABLE
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.upstream.classify import require_rules
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

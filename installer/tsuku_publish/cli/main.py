@@ -1,22 +1,17 @@
-"""The program ``tsuku-publish``: its commands, and the packages that it needs."""
+"""The program ``tsuku-publish``: its commands."""
 
 import logging
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from tsuku_llm.cli import entry, program
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import StoreError
-from tsuku_llm.machine.own_copy import extra_command
-from tsuku_llm.steps.program.copy_facts import copy_facts
 from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing
-from tsuku_publish.errors import MissingExtra, PublishError
+from tsuku_publish.errors import PublishError
 
 PROGRAM = "tsuku-publish"
-NEEDED = ("elftools", "sigstore")
-"""The packages of the extra: a plain install of the client has none of them."""
 
 _HINTS = {
     "no-space": "free some space there, then run it again",
@@ -48,12 +43,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _invoke(argv: Sequence[str], console: Console) -> CommandResult:
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise MissingExtra(
-            f"{PROGRAM} needs packages that are not installed: {', '.join(missing)}",
-            hint=f"install the extra: {extra_command(copy_facts(), 'publish')}",
-        )
     # It warns each time that it works offline, which is what we ask it to do.
     logging.getLogger("sigstore").setLevel(logging.ERROR)
     try:

@@ -14,12 +14,12 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.safe_text import printable
-from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.copies import RepositoryFolder
 from tsuku_publish.errors import PublishError
-from tsuku_publish.plan import Plan
-from tsuku_publish.published import ServedState, published_state
-from tsuku_publish.sightings import observe
+from tsuku_publish.release_files.plan import Plan
+from tsuku_publish.release_files.sightings import observe
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
+from tsuku_publish.repository.copies import RepositoryFolder
+from tsuku_publish.signing.published import ServedState, published_state
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, exists=True, path_type=Path)

@@ -27,18 +27,18 @@ from tsuku_publish.cli.options import (
     today,
 )
 from tsuku_publish.cli.pack import ANY, archive_document
-from tsuku_publish.folder import locked
-from tsuku_publish.founding import Founders, found, make_keys, require_new
-from tsuku_publish.keys import load_public_keys
+from tsuku_publish.holders.keys import load_public_keys
+from tsuku_publish.holders.passphrases import Passphrases
 from tsuku_publish.packing.adding import AddedVariant, NewVariant
 from tsuku_publish.packing.adding import add as add_builds
 from tsuku_publish.packing.measuring import MeasuredBuild
 from tsuku_publish.packing.measuring import measure as measure_build
 from tsuku_publish.packing.pack import Place
-from tsuku_publish.passphrases import Passphrases
-from tsuku_publish.plan import load_plan, save_channel
-from tsuku_publish.releases import known_document
-from tsuku_publish.revoked import revoked_twins
+from tsuku_publish.release_files.plan import load_plan, save_channel
+from tsuku_publish.release_files.releases import known_document
+from tsuku_publish.release_files.revoked import revoked_twins
+from tsuku_publish.repository.folder import locked
+from tsuku_publish.signing.founding import Founders, found, make_keys, require_new
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

@@ -17,18 +17,25 @@ from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
-from tsuku_publish.ceremony import require_own_keys
-from tsuku_publish.checking import compare, days_left, first_root, late_roles, verify, walk
 from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell
-from tsuku_publish.copies import copy_at
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import publish as publish_folder
-from tsuku_publish.folder import require_own
-from tsuku_publish.plan import load_plan
+from tsuku_publish.holders.signers import VARIABLE, load_secrets
+from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.sightings import observe
+from tsuku_publish.repository.checking import (
+    compare,
+    days_left,
+    first_root,
+    late_roles,
+    verify,
+    walk,
+)
+from tsuku_publish.repository.copies import copy_at
+from tsuku_publish.repository.folder import publish as publish_folder
+from tsuku_publish.repository.folder import require_own
+from tsuku_publish.repository.wheel import write_wheel
 from tsuku_publish.secrets import built, files_below, history, search
-from tsuku_publish.sightings import observe
-from tsuku_publish.signers import VARIABLE, load_secrets
-from tsuku_publish.wheel import write_wheel
+from tsuku_publish.signing.ceremony import require_own_keys
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

@@ -13,8 +13,6 @@ import click
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground import clock
-from tsuku_publish.ceremony import is_begun, next_state, require_own_keys
-from tsuku_publish.checking import first_root, verify
 from tsuku_publish.cli.options import (
     FOLDER,
     TIME,
@@ -28,16 +26,18 @@ from tsuku_publish.cli.options import (
     root_option,
     seen_at,
 )
-from tsuku_publish.copies import RepositoryFolder, copy_at
-from tsuku_publish.documents import PUBLISHER
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import locked, require_own
-from tsuku_publish.plan import load_plan, save_channel
-from tsuku_publish.promoted import promotion, save_promoted
-from tsuku_publish.published import require_not_behind
-from tsuku_publish.review import ReleaseChange, Review
-from tsuku_publish.review import review as compared
-from tsuku_publish.sightings import observe, stated_by
+from tsuku_publish.release_files.documents import PUBLISHER
+from tsuku_publish.release_files.plan import load_plan, save_channel
+from tsuku_publish.release_files.promoted import promotion, save_promoted
+from tsuku_publish.release_files.sightings import observe, stated_by
+from tsuku_publish.repository.checking import first_root, verify
+from tsuku_publish.repository.copies import RepositoryFolder, copy_at
+from tsuku_publish.repository.folder import locked, require_own
+from tsuku_publish.signing.ceremony import is_begun, next_state, require_own_keys
+from tsuku_publish.signing.published import require_not_behind
+from tsuku_publish.signing.review import ReleaseChange, Review
+from tsuku_publish.signing.review import review as compared
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

@@ -14,19 +14,6 @@ import click
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_publish.ceremony import (
-    Ceremony,
-    files_for,
-    is_begun,
-    next_state,
-    published_versions,
-    record_since,
-    require_able,
-    require_own_keys,
-    sign_channel,
-    vouching,
-)
-from tsuku_publish.checking import first_root
 from tsuku_publish.cli.options import (
     FILE,
     asking,
@@ -45,13 +32,12 @@ from tsuku_publish.cli.options import (
     yes_option,
 )
 from tsuku_publish.cli.review import review_lines
-from tsuku_publish.copies import RepositoryFolder
-from tsuku_publish.documents import ReleaseFile
 from tsuku_publish.errors import PublishError
-from tsuku_publish.folder import locked, require_own, write
-from tsuku_publish.keys import key_line, load_public_keys, require_signer_name
-from tsuku_publish.passphrases import Passphrases
-from tsuku_publish.plan import (
+from tsuku_publish.holders.keys import key_line, load_public_keys, require_signer_name
+from tsuku_publish.holders.passphrases import Passphrases
+from tsuku_publish.holders.signers import load_signers, make_signer, register_token
+from tsuku_publish.release_files.documents import ReleaseFile
+from tsuku_publish.release_files.plan import (
     ONLINE,
     TARGETS,
     Plan,
@@ -63,12 +49,26 @@ from tsuku_publish.plan import (
     with_signers,
     with_versions,
 )
-from tsuku_publish.published import ServedState, require_not_behind
-from tsuku_publish.review import Review, review
-from tsuku_publish.revoked import require_kept
-from tsuku_publish.signers import load_signers, make_signer, register_token
-from tsuku_publish.signing import Signers, due_roles
-from tsuku_publish.signing import sign as signed_files
+from tsuku_publish.release_files.revoked import require_kept
+from tsuku_publish.repository.checking import first_root
+from tsuku_publish.repository.copies import RepositoryFolder
+from tsuku_publish.repository.folder import locked, require_own, write
+from tsuku_publish.signing.ceremony import (
+    Ceremony,
+    files_for,
+    is_begun,
+    next_state,
+    published_versions,
+    record_since,
+    require_able,
+    require_own_keys,
+    sign_channel,
+    vouching,
+)
+from tsuku_publish.signing.published import ServedState, require_not_behind
+from tsuku_publish.signing.review import Review, review
+from tsuku_publish.signing.signing import Signers, due_roles
+from tsuku_publish.signing.signing import sign as signed_files
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents

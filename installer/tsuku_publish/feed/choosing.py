@@ -6,13 +6,18 @@ from datetime import datetime
 
 from tsuku_llm.catalog.manifest import require_release
 from tsuku_llm.ground.errors import ManifestError
-from tsuku_publish.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
-from tsuku_publish.contents import Contents
-from tsuku_publish.documents import UnknownLibraries, document_of_one, recorded, requirements
+from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import PublishError, in_one_line, reading
-from tsuku_publish.facts import UpstreamRelease
 from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
 from tsuku_publish.feed.state import FeedSettings, FeedState
+from tsuku_publish.release_files.documents import (
+    UnknownLibraries,
+    document_of_one,
+    recorded,
+    requirements,
+)
+from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
+from tsuku_publish.upstream.facts import UpstreamRelease
 
 UNKNOWN = "no rule knows it; "
 """How the reason begins for an asset that no rule knows."""

@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from tsuku_publish.classify import Rules
-from tsuku_publish.contents import Contents
-from tsuku_publish.facts import Asset, UpstreamRelease
+from tsuku_publish.archives.contents import Contents
+from tsuku_publish.upstream.classify import Rules
+from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
 _SYSTEMS = {"ubuntu": "linux", "linux": "linux", "win": "windows", "macos": "darwin"}
 _PROCESSORS = {"x64": "amd64", "arm64": "arm64", "s390x": "s390x"}

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish.checking import FIRST_ROOT, verify
-from tsuku_publish.copies import RepositoryFolder
-from tsuku_publish.facts import UpstreamRelease
 from tsuku_publish.feed.choosing import LeftOut, StableProposal, number
 from tsuku_publish.feed.sandbox import SandboxStart
-from tsuku_publish.plan import TARGETS, Plan
+from tsuku_publish.release_files.plan import TARGETS, Plan
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
+from tsuku_publish.repository.copies import RepositoryFolder
+from tsuku_publish.upstream.facts import UpstreamRelease
 
 
 @dataclass(frozen=True, slots=True)

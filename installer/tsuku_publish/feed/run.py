@@ -9,13 +9,8 @@ from typing import Any
 
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.errors import TsukuError
-from tsuku_publish.attestations import (
-    store,
-)
-from tsuku_publish.classify import SortedAssets, load_rules, sort_assets
-from tsuku_publish.contents import load_contents
+from tsuku_publish.archives.contents import load_contents
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.facts import Facts
 from tsuku_publish.feed.choosing import (
     UNKNOWN,
     LeftOut,
@@ -29,8 +24,12 @@ from tsuku_publish.feed.choosing import (
 from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
 from tsuku_publish.feed.state import load_settings, load_state, save_state
 from tsuku_publish.feed.taking import RefusedRelease, ReleaseTaker
-from tsuku_publish.folder import locked
-from tsuku_publish.hosting import (
+from tsuku_publish.release_files.plan import load_plan, save_channel
+from tsuku_publish.repository.folder import locked
+from tsuku_publish.upstream.attestations import store
+from tsuku_publish.upstream.classify import SortedAssets, load_rules, sort_assets
+from tsuku_publish.upstream.facts import Facts
+from tsuku_publish.upstream.hosting import (
     PER_PAGE,
     HostingService,
     IncompleteRelease,
@@ -38,7 +37,6 @@ from tsuku_publish.hosting import (
     named_tag,
     parse_release,
 )
-from tsuku_publish.plan import load_plan, save_channel
 
 PAGES = 20
 """Pages of the list that a run reads at most: a month of upstream's builds."""

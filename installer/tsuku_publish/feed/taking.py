@@ -13,24 +13,24 @@ from tsuku_llm.catalog.manifest import Artifact, require_release
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish.attestations import (
+from tsuku_publish.archives.contents import Contents, read_archive, save
+from tsuku_publish.errors import PublishError, in_one_line
+from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
+from tsuku_publish.feed.report import TakenRelease
+from tsuku_publish.feed.sandbox import SandboxStart, start
+from tsuku_publish.feed.state import FeedSettings
+from tsuku_publish.release_files.documents import layout, release_document
+from tsuku_publish.release_files.refresh import opened_archive, summary
+from tsuku_publish.upstream.attestations import (
     load_origin,
     load_root,
     published_bundles,
     store,
     verified,
 )
-from tsuku_publish.classify import Rules, SortedAssets, sort_assets
-from tsuku_publish.contents import Contents, read_archive, save
-from tsuku_publish.documents import layout, release_document
-from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.facts import Asset, Facts, UpstreamRelease
-from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
-from tsuku_publish.feed.report import TakenRelease
-from tsuku_publish.feed.sandbox import SandboxStart, start
-from tsuku_publish.feed.state import FeedSettings
-from tsuku_publish.hosting import HostingService, IncompleteRelease, parse_release
-from tsuku_publish.refresh import opened_archive, summary
+from tsuku_publish.upstream.classify import Rules, SortedAssets, sort_assets
+from tsuku_publish.upstream.facts import Asset, Facts, UpstreamRelease
+from tsuku_publish.upstream.hosting import HostingService, IncompleteRelease, parse_release
 
 _STARTED = {"x86_64": "linux-amd64", "aarch64": "linux-arm64"}
 """The platform whose builds are started, by this machine's processor."""

@@ -13,7 +13,7 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
 from tsuku_llm.machine.backends import TABLE, facts_of
-from tsuku_publish.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
+from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
 from tsuku_publish.packing.pack import opened
 from tsuku_publish.packing.tree import contents, without_top
 

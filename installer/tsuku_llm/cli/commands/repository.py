@@ -101,7 +101,10 @@ def remove(console: Console, *, name: str) -> CommandResult:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def pack(arguments: tuple[str, ...]) -> CommandResult:  # noqa: ARG001 - any arguments lead here
     """Name the command that packs builds now."""
+    from tsuku_llm.machine.own_copy import publisher_command
+    from tsuku_llm.steps.program.copy_facts import copy_facts
+
     raise UsageError(
         "repository pack is now a command of its own: tsuku-publish pack",
-        hint="install it with: pip install 'tsuku-llm[publish]'",
+        hint=f"install it with: {publisher_command(copy_facts())}",
     )

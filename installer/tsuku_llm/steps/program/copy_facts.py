@@ -17,7 +17,9 @@ import tsuku_llm
 from tsuku_llm.ground.foreign import parse_object, read_text
 from tsuku_llm.ground.processes import children
 from tsuku_llm.machine.own_copy import NAME, CopyFacts, Updater, updater_of
-from tsuku_llm.steps.program.bundle_start import COMPLETE
+
+FROM_BUNDLE = "from-bundle"
+"""The file in an environment that a bundle made; the bundle's own program writes it."""
 
 _TOOLS = ("uv", "git")
 
@@ -51,7 +53,7 @@ def copy_facts() -> CopyFacts:
         user_site=package.is_relative_to(site.getusersitepackages()),
         uv_tool=(prefix / "uv-receipt.toml").is_file(),
         pipx=(prefix / "pipx_metadata.json").is_file(),
-        bundle=(prefix / COMPLETE).is_file(),
+        bundle=(prefix / FROM_BUNDLE).is_file(),
         clone=clone,
         is_repository=clone is not None and (clone / ".git").exists(),
         tools=frozenset(filter(children.which, _TOOLS)),

@@ -24,11 +24,11 @@ from tsuku_llm.ground.errors import DigestMismatch, NoUpdater, TsukuError, Updat
 from tsuku_llm.ground.foreign import read_text
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.processes import children
-from tsuku_llm.machine.own_copy import NAME, Updater
+from tsuku_llm.machine.own_copy import NAME, PUBLISHER, Updater, publisher_command
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
-from tsuku_llm.steps.program.copy_facts import own_updater
-from tsuku_llm.steps.program.program_wheels import parse_lock
+from tsuku_llm.steps.program.copy_facts import copy_facts, own_updater
+from tsuku_llm.steps.program.lock import parse_lock
 from tsuku_llm.steps.program.renewed import StagedCopy, staged_copy
 from tsuku_llm.steps.program.signed_program import SignedProgram, program_in
 from tsuku_llm.steps.session import Session
@@ -111,6 +111,10 @@ def self_update(
             note(f"not signed: the package index says that {version} is the newest version")
         _install_version(staged, updater, version, signed)
         _finish(staged)
+    if _is_there(PUBLISHER, __version__):
+        # Signed metadata name the client's wheel alone, and the publisher needs its version.
+        again = publisher_command(copy_facts(), version)
+        note(f"{PUBLISHER} is still {__version__}; to update it: {again}")
     return found._replace(ran=True, new_version=version, signed=signed is not None)
 
 
@@ -184,6 +188,9 @@ def _install_clone(staged: StagedCopy, updater: Updater, clone: Path) -> None:
     editable = ("--editable",) if updater.editable else ()
     build = ("install", "--no-deps", "--no-build-isolation", "--no-index")
     _run_tool(staged, updater, (*build, *editable, str(clone)))
+    publisher = clone / "installer/publish"
+    if _is_there(PUBLISHER, __version__) and publisher.is_dir():
+        _run_tool(staged, updater, (*build, *editable, str(publisher)))
 
 
 def _finish(staged: StagedCopy) -> str:

@@ -1,0 +1,1 @@
+"""The commands for other machines, and the text of their answers."""

@@ -1,0 +1,1 @@
+"""The commands, loaded by their names in the client's table of commands."""

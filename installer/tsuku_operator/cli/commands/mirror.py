@@ -1,0 +1,137 @@
+"""The command ``mirror``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tsuku_llm.cli import options
+from tsuku_llm.cli.command import Command
+from tsuku_llm.cli.session import open_session
+from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import TamperedMirror, UsageError
+
+
+@click.command(
+    "mirror",
+    cls=Command,
+    examples={
+        "tsuku-llm mirror /srv/llm": "Copy everything that the repository offers.",
+        "tsuku-llm mirror /srv/llm --platform linux-amd64 --channel stable": "Copy a part of it.",
+        "tsuku-llm mirror /srv/llm --hardware host1.json --hardware host2.json": "Copy the builds "
+        "that fit these machines.",
+        "tsuku-llm mirror /srv/llm --check": "Verify what is there.",
+        "tsuku-llm mirror --to oci://registry.example/llm/mirror": "Push the copy to a registry.",
+    },
+)
+@click.argument("folder", type=options.FILE, metavar="[DIR]", required=False)
+@click.option(
+    "--to",
+    "registry",
+    metavar="URL",
+    help="Push to oci://HOST/NAME or oci://HOST/NAME:TAG, in place of DIR.",
+)
+@click.option(
+    "--platform",
+    "platforms",
+    multiple=True,
+    metavar="NAME",
+    help="Copy only builds for this platform, such as linux-amd64; may be repeated.",
+)
+@click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=options.completed_by("llm.channel"),
+    help="Copy only releases of this channel; may be repeated.",
+)
+@click.option(
+    "--backend",
+    "backends",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=options.completed_by("llm.backend"),
+    help="Copy only builds of this backend or variant; may be repeated.",
+)
+@click.option(
+    "--release",
+    "releases",
+    multiple=True,
+    metavar="TAG",
+    shell_complete=options.completed_by("release"),
+    help="Copy only this release; may be repeated.",
+)
+@click.option(
+    "--hardware",
+    "machines",
+    multiple=True,
+    type=options.FILE,
+    metavar="FILE",
+    help="Copy only builds that fit a machine that probe --record wrote to FILE; may be repeated.",
+)
+@options.setting("repository")
+@click.option("--prune", is_flag=True, help="Remove what the mirror does not need any more.")
+@click.option("--check", is_flag=True, help="Verify what is there; use no network, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be fetched; use no network.")
+@click.pass_obj
+def mirror_command(  # noqa: PLR0913
+    console: Console,
+    *,
+    folder: Path | None,
+    registry: str | None,
+    platforms: tuple[str, ...],
+    channels: tuple[str, ...],
+    backends: tuple[str, ...],
+    releases: tuple[str, ...],
+    machines: tuple[Path, ...],
+    repository: str | None,
+    prune: bool,
+    check: bool,
+    dry_run: bool,
+) -> CommandResult:
+    """Copy a repository and its archives for other machines.
+
+    Serve DIR with a web server or a share, and name it in llm.mirror there. A registry is named in
+    llm.mirror as it is in --to.
+    """
+    from tsuku_operator.cli.render import mirror as render
+    from tsuku_operator.mirror.mirror import check_mirror, mirror
+    from tsuku_operator.mirror.mirror_choice import Narrowing
+    from tsuku_operator.mirror.registry_mirror import push_mirror
+
+    narrow = Narrowing(platforms, channels, backends, releases, machines)
+    with open_session(console, repository=repository) as session:
+        if (folder is None) == (registry is None):
+            raise UsageError(
+                "name one place for the mirror: a folder, or a registry with --to",
+                hint="see: tsuku-llm mirror --help",
+            )
+        if check and (prune or dry_run or narrow != Narrowing()):
+            raise UsageError(
+                "--check looks at the whole mirror, and changes nothing",
+                hint="give it without --prune, --dry-run and options that narrow a copy",
+            )
+        if prune and dry_run:
+            raise UsageError("--prune and --dry-run cannot be combined", hint="omit one of them")
+        if folder is None and (check or prune):
+            raise UsageError(
+                "--check and --prune are for a folder: a registry does both by itself",
+                hint="it hashes what it gets, and its garbage collection removes what no tag needs",
+            )
+        if folder is None or registry is not None:
+            report = push_mirror(session, registry or "", narrow, dry_run=dry_run)
+            return CommandResult(render.data(report), render.lines(report))
+        if check:
+            found = check_mirror(session, folder)
+            failure = render.check_failure(found)
+            return CommandResult(
+                render.check_data(found),
+                render.check_lines(found),
+                exit_code=TamperedMirror.exit_code if failure else 0,
+                failure=failure,
+            )
+        report = mirror(session, folder, narrow, prune=prune, dry_run=dry_run)
+    return CommandResult(render.data(report), render.lines(report))

@@ -1,0 +1,1 @@
+"""The text and data of what these commands answer."""

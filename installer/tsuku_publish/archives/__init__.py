@@ -1,0 +1,1 @@
+"""What is in the archives of a build: files, libraries, code for cards."""

@@ -1,0 +1,151 @@
+"""The content and the needs of a downloaded archive: read once, then recorded.
+
+A record is stored as ``facts/archives/<sha256>.json``. The program's own code unpacks the archive,
+so a record lists exactly what an install would write.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm import archive
+from tsuku_llm.catalog.manifest import Artifact, Measured
+from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import open_foreign, parse_object, read_foreign
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_publish.archives.binaries import Needs, Version, needs_of
+from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
+
+_PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A recorded archive.
+
+    ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` as in a release file. ``floors``
+    are the measured ``glibc`` and ``libstdcxx``. ``device_code`` has the ``sass`` and ``ptx`` of
+    each file with device code, ``gfx`` the AMD GPUs of each HIP library. ``libraries`` are the
+    sonames that its files need and that are not in the archive.
+    """
+
+    listing: Mapping[str, Any]
+    floors: Mapping[str, str]
+    device_code: Mapping[str, Mapping[str, list[str]]]
+    libraries: tuple[str, ...]
+    gfx: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """The kinds of processors that it has a library for: "haswell", "zen4", ..."""
+        found = (_PROCESSOR.fullmatch(name) for name in sorted(self.brings))
+        return tuple(each[1] for each in found if each)
+
+    @property
+    def brings(self) -> frozenset[str]:
+        """The names under which a loader finds its files."""
+        return _names(self.listing)
+
+
+def load_contents(folder: Path) -> dict[str, Contents]:
+    """Return every record of a folder by its archive's SHA-256."""
+    return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
+
+
+def save(folder: Path, sha256: str, contents: Contents) -> None:
+    """Record an archive, in lines that people can review."""
+    record = {
+        "listing": contents.listing,
+        "floors": contents.floors,
+        "device_code": contents.device_code,
+        **({"gfx": contents.gfx} if contents.gfx else {}),
+        "libraries": contents.libraries,
+    }
+    make_folder(folder)
+    replace_file(folder / f"{sha256}.json", f"{json.dumps(record, indent=1)}\n".encode())
+
+
+def read_archive(path: Path, artifact: Artifact) -> Contents:
+    """Verify an archive's digest and size, unpack it in a temporary folder, and read its content.
+
+    Raises ``PublishError``.
+    """
+    with open_foreign(path) as file:
+        # Verify before unpacking: only the recorded archive may be opened.
+        measured = Measured.of(file)
+    size = measured.size
+    if measured.sha256 != artifact.sha256:
+        raise PublishError(f"{path.name} is another file: its SHA-256 is {measured.sha256}")
+    if artifact.size not in (None, size):
+        raise PublishError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
+    with tempfile.TemporaryDirectory(prefix="release-") as folder:
+        unpacked = _unpack(path, artifact, Path(folder))
+        files = [item.path for item in unpacked if isinstance(item, FileEntry)]
+        needs = {name: each for name in files if (each := needs_of(Path(folder, name)))}
+    listing = {"size": size, **_listing(unpacked), "pieces": _pieces(measured)}
+    asked = {library for each in needs.values() for library in each.libraries}
+    return Contents(
+        listing=listing,
+        floors=_floors([*needs.values()]),
+        device_code={
+            name: {"sass": [*each.device_code.sass], "ptx": [*each.device_code.ptx]}
+            for name, each in needs.items()
+            if each.device_code
+        },
+        # Libraries in the archive are found next to the program.
+        libraries=tuple(sorted(asked - _names(listing))),
+        gfx={name: [*each.gfx] for name, each in needs.items() if each.gfx},
+    )
+
+
+def _loaded(path: Path) -> Contents:
+    with reading(path):
+        raw = parse_object(read_foreign(path, LARGEST_FILE))
+        return Contents(
+            raw["listing"],
+            raw["floors"],
+            raw["device_code"],
+            tuple(raw["libraries"]),
+            raw.get("gfx", {}),
+        )
+
+
+def _pieces(measured: Measured) -> dict[str, Any]:
+    return {"size": measured.pieces.size, "sha256": [*measured.pieces.sha256]}
+
+
+def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
+    try:
+        return archive.unpack(path, artifact, into)
+    except TsukuError as error:
+        raise PublishError(f"{path.name}: {in_one_line(error)}") from error
+
+
+def _listing(unpacked: tuple[TreeEntry, ...]) -> dict[str, Any]:
+    """Return ``files`` and ``links`` as in a release file; ``links`` only if there are any."""
+    files = [item.document() for item in unpacked if isinstance(item, FileEntry)]
+    links = [item._asdict() for item in unpacked if isinstance(item, LinkEntry)]
+    return {"files": files} | ({"links": links} if links else {})
+
+
+def _names(listing: Mapping[str, Any]) -> frozenset[str]:
+    entries = (*listing["files"], *listing.get("links", ()))
+    return frozenset(entry["path"].rpartition("/")[2] for entry in entries)
+
+
+def _floors(needs: list[Needs]) -> dict[str, str]:
+    """Return what the most demanding file needs; a floor that no file needs is left out."""
+    floors = {
+        "glibc": _highest(needs, lambda each: each.glibc),
+        "libstdcxx": _highest(needs, lambda each: each.libstdcxx),
+    }
+    return {name: floor for name, floor in floors.items() if floor}
+
+
+def _highest(needs: list[Needs], read: Callable[[Needs], Version | None]) -> str:
+    return ".".join(map(str, max(filter(None, map(read, needs)), default=())))

@@ -1,0 +1,1 @@
+"""The people and machines that sign, their private and public keys."""

@@ -1,0 +1,1 @@
+"""A published repository: read, checked, written, and packed as a wheel."""

@@ -1,0 +1,1 @@
+"""Signed metadata: made, collected from several holders, and reviewed."""

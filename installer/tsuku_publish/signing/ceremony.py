@@ -1,0 +1,400 @@
+"""The order in which holders sign: at one machine, one holder after another, or a machine alone.
+
+Everything here runs under the lock of the data (``folder.locked``). Roles that are signed by
+different people do not wait for each other: what is not signed now stays as it is published.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from tsuku_llm import trust
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_publish.errors import PublishError
+from tsuku_publish.holders.keys import fingerprint
+from tsuku_publish.release_files.documents import ReleaseFile
+from tsuku_publish.release_files.plan import (
+    ONLINE,
+    PLAN_FILES,
+    TARGETS,
+    Plan,
+    adopt_plan,
+    caught_up,
+    load_plan,
+    raised,
+    save_roles,
+    with_keys,
+)
+from tsuku_publish.release_files.releases import dated, release_files
+from tsuku_publish.release_files.sightings import (
+    SINCE,
+    Sighting,
+    parse_time,
+    save_sightings,
+    seen_now,
+)
+from tsuku_publish.repository.checking import FIRST_ROOT, first_root, verify
+from tsuku_publish.repository.copies import FirstOf, MemoryCopy, RepositoryFolder
+from tsuku_publish.repository.folder import write
+from tsuku_publish.signing.signing import (
+    Signers,
+    absent,
+    due_roles,
+    entitled,
+    lacking,
+    offline_files,
+    published_keys,
+    sign,
+)
+
+
+def published_versions(into: Path) -> dict[str, int]:
+    """Return the version of each role in a signed repository; none without one.
+
+    Raises ``PublishError`` for one that clients would refuse.
+    """
+    copy = RepositoryFolder(into)
+    if copy.read(FIRST_ROOT) is None:
+        return {}
+    return {name: state.version for name, state in verify(copy, first_root(copy)).roles.items()}
+
+
+def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    data: Path,
+    channel: str,
+    signers: Signers,
+    now: datetime,
+    into: Path | None = None,
+    trusted_root: Path | None = None,
+) -> Plan:
+    """Sign the next state of a delegated channel, with snapshot and timestamp, and write it.
+
+    Only the signers of these three are needed, and nothing else changes. The lock of the data must
+    be held. Returns the new plan, which is also saved. Raises ``PublishError``.
+    """
+    plan, files = next_of_channel(data, channel, now, into, trusted_root)
+    folder = into or plan.signed
+    require_able(plan, files, signers, (channel,), folder)
+    write(folder, sign(plan, files, signers, RepositoryFolder(folder), roles=(channel,)))
+    save_roles(plan, data)
+    record_since(data, plan, files)
+    return plan
+
+
+def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where it goes
+    plan: Plan,
+    files: Sequence[ReleaseFile],
+    signers: Signers,
+    roles: Collection[str],
+    into: Path,
+    gather: Path | None = None,
+) -> None:
+    """Refuse a plan that the signers at hand cannot sign, without opening any of them.
+
+    Alone they must reach every threshold; with ``gather`` it is enough that one of them may sign.
+    Raises ``PublishError``.
+    """
+    require_own_keys(plan, signers, into)
+    require_not_older(plan, roles, into)
+    published = RepositoryFolder(into)
+    begun: RepositoryFolder | MemoryCopy = RepositoryFolder(gather) if gather else MemoryCopy({})
+    # Without signers: what has a signature so far, and whether other content is in the way.
+    made = offline_files(plan, files, {}, published, begun, roles)
+    keyids = {each.public_key.keyid for each in signers.values()}
+    entitling = (*roles, *ONLINE)
+    wrong = (f"signers at hand: {', '.join(signers) or 'none'}",)
+    hint = (
+        "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
+        "sign --gather FOLDER"
+    )
+    if gather is not None:
+        if not any(keyids & {*entitled(plan, role, published)} for role in entitling):
+            told = ", ".join(signers)
+            raise PublishError(f"{told} signs none of: {', '.join(entitling)}", facts=wrong)
+        return
+    if missing := lacking(plan, made, published, keyids):
+        raise PublishError(
+            f"the signers at hand are too few: {', '.join(missing)}", facts=wrong, hint=hint
+        )
+    versions = published_versions(into)
+    for role in ONLINE:
+        lacks = absent(plan, role, signers)
+        if lacks and plan.roles[role].version > versions.get(role, 0):
+            raise PublishError(
+                f"the online signer is not at hand: {', '.join(lacks)}", facts=wrong, hint=hint
+            )
+
+
+def require_own_keys(plan: Plan, signers: Signers, into: Path) -> None:
+    """Refuse a plan whose ``[keys]`` contradict what this holder has, or what is published.
+
+    A name never gets another key, and the key of a published signer stays in ``[keys]`` until the
+    next root is published. So another key under a known name is found, whoever wrote it there.
+    Raises ``PublishError``.
+    """
+    for name, each in signers.items():
+        planned = plan.keys.get(name)
+        if planned is not None and planned.keyid != each.public_key.keyid:
+            raise PublishError(
+                f"{name}: its key is not the one in [keys]",
+                facts=(
+                    f"{name} of [keys]: {fingerprint(planned)}",
+                    f"{name} at hand: {fingerprint(each.public_key)}",
+                ),
+                hint="another person has changed the data, or it is another signer's file",
+            )
+    keyids = {key.keyid for key in plan.keys.values()}
+    for role, found in published_keys(RepositoryFolder(into)).items():
+        for keyid, key in found.keys.items():
+            if keyid not in keyids:
+                raise PublishError(
+                    f"[keys] lacks the key of a published signer of {role}",
+                    facts=(f"published: {fingerprint(key)}",),
+                    hint="another person has changed or removed its line: put it back; rotate "
+                    "gives a role another signer, under a new name",
+                )
+
+
+def vouching(plan: Plan, signers: Signers, roles: Collection[str], into: Path) -> tuple[str, ...]:
+    """Name the signers at hand whose signature says that somebody has read the change.
+
+    Those of snapshot and timestamp say nothing about it: they sign what others have signed.
+    """
+    published = RepositoryFolder(into)
+    keyids = {
+        keyid
+        for role in roles
+        if published.read(trust.file_name(role, plan.roles[role].version)) is None
+        for keyid in entitled(plan, role, published)
+    }
+    return tuple(name for name, each in signers.items() if each.public_key.keyid in keyids)
+
+
+def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
+    """Refuse to sign a version below the published one: that version had other content.
+
+    The folder keeps only the newest version, so the contents cannot be compared. Raises
+    ``PublishError``.
+    """
+    for role in roles:
+        published, planned = _newest(into, role), plan.roles[role].version
+        if planned < published:
+            raise PublishError(
+                f"{role} {planned} is planned, and {role} {published} is published already: "
+                "use --raise"
+            )
+
+
+def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:
+    """Keep what delegated channels state in these files: since when they have each release."""
+    stated = {
+        role: {
+            each.custom["release"]: Sighting(each.sha256, parse_time(each.custom["since"]))
+            for each in files
+            if each.role == role
+        }
+        for role in dict.fromkeys(each.role for each in files if each.role != TARGETS)
+    }
+    if stated:
+        save_sightings(data / SINCE, {**plan.since, **stated})
+
+
+def next_of_channel(
+    data: Path,
+    channel: str,
+    now: datetime,
+    into: Path | None = None,
+    trusted_root: Path | None = None,
+) -> tuple[Plan, tuple[ReleaseFile, ...]]:
+    """Return the plan of a delegated channel's next state, and its release files.
+
+    Raises ``PublishError`` if people have not signed yet that this channel has its own signers.
+    """
+    plan = load_plan(data)
+    if channel not in plan.delegated:
+        raise PublishError(f"{channel} has no signers of its own: there is no [roles.{channel}]")
+    versions = published_versions(into or plan.signed)
+    if channel not in versions:
+        raise PublishError(f"{channel} is not delegated yet: the signers of targets run sign first")
+    plan = raised(caught_up(plan, versions), now.date(), (channel, *ONLINE))
+    files = release_files(plan, data, trusted_root, (channel,))
+    digests = {file.custom["release"]: file.sha256 for file in files}
+    since = seen_now(plan.since, channel, digests, now)
+    plan = replace(plan, since={**plan.since, channel: since})
+    return plan, dated(plan, files)
+
+
+def next_state(  # noqa: PLR0913, PLR0917 - each is an option of the command
+    data: Path,
+    into: Path,
+    now: datetime,
+    trusted_root: Path | None,
+    gather: Path | None,
+    channel: str | None,
+    *,
+    higher: bool,
+) -> tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]:
+    """Return the plan that is to be signed, the roles that sign it, and their release files.
+
+    The plan is the one that other holders passed on, if they have begun. Otherwise it is that of
+    the data; ``higher`` gives it the next versions. Raises ``PublishError``.
+    """
+    plan, published = load_plan(data), RepositoryFolder(into)
+    if gather and is_begun(gather, into):
+        if higher:
+            raise PublishError(f"{gather} has signatures already: leave out --raise")
+        passed = load_plan(gather)
+        roles = (channel,) if channel else due_roles(passed, published)
+        plan = _taken_over(plan, passed, roles)
+    elif channel:
+        plan, files = next_of_channel(data, channel, now, into, trusted_root)
+        return plan, (channel,), files
+    elif gather and not higher and (late := _left_behind(gather, into)):
+        raise PublishError(
+            f"{gather} has signatures of {', '.join(late)}: newer versions are published",
+            hint="fetch the published repository, and begin again: sign --raise --gather FOLDER",
+        )
+    elif higher:
+        roles = due_roles(plan, published)
+        plan = raised(caught_up(plan, published_versions(into)), now.date(), (*roles[1:], *ONLINE))
+    roles = (channel,) if channel else due_roles(plan, published)
+    # A holder's repository may be older than a release that another one promoted.
+    places = (into,) if gather is None else (into, gather)
+    return plan, roles, files_for(plan, roles, data, trusted_root, *places)
+
+
+def files_for(
+    plan: Plan, roles: Collection[str], data: Path, trusted_root: Path | None, *places: Path
+) -> tuple[ReleaseFile, ...]:
+    """Return the release files that these roles of a plan sign.
+
+    A promoted one comes from the first of the ``places`` that has it. Raises ``PublishError``.
+    """
+    targets = [role for role in roles if role != "root"]
+    kept = FirstOf(tuple(map(RepositoryFolder, places)))
+    return release_files(plan, data, trusted_root, targets, kept)
+
+
+def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
+    """Return the plan that holders passed on, with our state of the channels they do not sign.
+
+    Raises ``PublishError`` if it gives a known name another key, or a known key another name.
+    """
+    with_keys(own, passed.keys)
+    ours = [name for name in passed.delegated if name not in signed and name in own.roles]
+    dates = {name: own.roles[name] for name in ours}
+    roles = {
+        name: replace(
+            passed.roles[name], version=our.version, issued=our.issued, expires=our.expires
+        )
+        for name, our in dates.items()
+    }
+    return replace(
+        passed,
+        signed=own.signed,
+        channels={**passed.channels, **{name: own.channels[name] for name in ours}},
+        roles={**passed.roles, **roles},
+        since={**own.since, **{k: v for k, v in passed.since.items() if k in signed}},
+    )
+
+
+class Ceremony:
+    """The signing of some roles of a plan into a repository; ``say`` reports progress.
+
+    ``releases`` are the release files of these roles.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        releases: Sequence[ReleaseFile],
+        signers: Signers,
+        say: Callable[[str], None],
+        roles: Collection[str],
+    ) -> None:
+        self._plan = plan
+        self._releases = releases
+        self._signers = signers
+        self._say = say
+        self._roles = roles
+
+    def alone(self, into: Path) -> None:
+        """Write the repository with the signers at hand. Raises ``PublishError``."""
+        require_not_older(self._plan, self._roles, into)
+        self._write(self._plan, into, MemoryCopy({}))
+
+    def in_turn(self, into: Path, gathered: Path, data: Path, now: datetime) -> Plan | None:
+        """Add the signatures of the signers at hand to those gathered in a folder.
+
+        The first holder also puts the plan there, and the others take it from there. The last one
+        writes the repository: when no threshold lacks a signature and the online signer is at hand.
+        Returns the plan that was signed; None as long as signatures lack. Raises ``PublishError``.
+        """
+        # First of all: no file may be written if the plan is older than what is published.
+        require_not_older(self._plan, self._roles, into)
+        published, begun = RepositoryFolder(into), RepositoryFolder(gathered)
+        first = not is_begun(gathered, into)
+        files = offline_files(
+            self._plan, self._releases, self._signers, published, begun, self._roles
+        )
+        # The release files go along: a holder may not have those that a channel's signer made.
+        files |= {each.name: each.data for each in self._releases}
+        for name, content in files.items():
+            make_folder((gathered / name).parent)
+            replace_file(gathered / name, content)
+        if first:
+            for name, content in self._plan.sources.items():
+                replace_file(gathered / name, content)
+            save_roles(self._plan, gathered)
+            save_sightings(gathered / SINCE, self._plan.since)
+        missing = lacking(self._plan, files, published)
+        for line in missing:
+            self._say(line)
+        if missing:
+            return None
+        if not set(self._plan.roles["timestamp"].signers) <= self._signers.keys():
+            self._say("every threshold is reached: it is the online signer's turn")
+            return None
+        plan = self._plan
+        if any(published.read(name) != content for name, content in files.items()):
+            # The weekly job may have signed since the first holder: its versions are taken.
+            versions = published_versions(into)
+            taken = [role for role in ONLINE if plan.roles[role].version <= versions.get(role, 0)]
+            plan = raised(caught_up(plan, versions), now.date(), taken)
+        self._write(plan, into, begun)
+        adopt_plan(plan, data, self._roles)
+        record_since(data, plan, self._releases)
+        return plan
+
+    def _write(self, plan: Plan, into: Path, begun: RepositoryFolder | MemoryCopy) -> None:
+        published = RepositoryFolder(into)
+        files = sign(plan, self._releases, self._signers, published, begun, self._roles)
+        write(into, files)
+        self._say(f"{into}: {len(files)} files, signed and checked")
+
+
+def is_begun(gathered: Path, into: Path) -> bool:
+    """Tell whether a folder has signatures of versions that are not published yet."""
+    return any(_newest(gathered, role) > _newest(into, role) for role in _gathered_roles(gathered))
+
+
+def _left_behind(gathered: Path, into: Path) -> list[str]:
+    """Return the versions in a folder that were published without its signatures, or not at all.
+
+    A holder with an old copy began there: nothing that is signed from now on uses them.
+    """
+    found = ((role, _newest(gathered, role)) for role in ("root", TARGETS))
+    return [f"{role} {number}" for role, number in found if 0 < number < _newest(into, role)]
+
+
+def _gathered_roles(gathered: Path) -> tuple[str, ...]:
+    if not (gathered / PLAN_FILES[0]).exists():
+        return ()
+    return ("root", TARGETS, *load_plan(gathered).delegated)
+
+
+def _newest(folder: Path, role: str) -> int:
+    """Return the newest version of a role's files in a folder; 0 without any."""
+    names = (path.name.partition(".")[0] for path in folder.glob(f"metadata/*.{role}.json"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)

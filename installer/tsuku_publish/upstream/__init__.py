@@ -1,0 +1,1 @@
+"""What others published: downloaded, told apart, and who built it."""

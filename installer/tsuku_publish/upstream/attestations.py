@@ -1,0 +1,321 @@
+"""Upstream's build attestations, verified offline with sigstore-python.
+
+Since August 2026 upstream's build service signs which workflow of which repository built which
+files (SLSA provenance in Sigstore bundles). The bundles of a release are stored in
+``facts/attestations/<tag>.jsonl`` and verified whenever its release file is made.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import tomli
+
+from tsuku_llm.fetch import Network
+from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.foreign import parse_json, read_foreign
+from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
+from tsuku_publish.upstream.classify import Rules, classify, load_rules
+from tsuku_publish.upstream.facts import Facts, UpstreamRelease, release_of
+from tsuku_publish.upstream.hosting import HostingService
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate, UnrecognizedExtension
+    from sigstore.models import TrustedRoot
+    from sigstore.verify import Verifier
+    from sigstore.verify.policy import VerificationPolicy
+
+_PREDICATE = "https://slsa.dev/provenance/v1"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_ENVELOPE = "application/vnd.in-toto+json"
+_RUNNER = "github-hosted"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The allowed builder of a release: ``[attestation]`` of ``rules.toml``.
+
+    ``workflow`` is a path in the repository; each of ``refs`` may contain ``{tag}``.
+    """
+
+    issuer: str
+    repository: str
+    workflow: str
+    refs: tuple[str, ...]
+
+
+def load_origin(data: Path) -> Origin:
+    """Read ``rules.toml``. Raises ``PublishError``."""
+    path = data / "rules.toml"
+    with reading(path):
+        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))["attestation"]
+        return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
+
+
+class Attest:
+    """A data folder's proofs of origin, and ways to add to them."""
+
+    def __init__(self, data: Path, environ: Mapping[str, str]) -> None:
+        self._data = data
+        self._environ = environ
+        self._facts = Facts(data / "facts")
+        self.origin = load_origin(data)
+
+    def prove(self, tag: str, files: Iterable[bytes], trusted_root: Path | None) -> int:
+        """Verify and record the proofs of a release; return how many archives they prove.
+
+        ``files`` hold bundles; without any, the hosting service is asked, archive by archive.
+        Nothing is written unless every archive is proven. Raises ``PublishError``.
+        """
+        release = release_of(self._facts.releases(), tag)
+        with reading(self._data / "rules.toml"):
+            rules = load_rules(self._data)
+            digests = _digests(release, rules)
+        given = [*files]
+        bundles = [bundle for data in given for bundle in bundles_in(data)]
+        if not given:
+            with Network(self._environ) as network:
+                service = HostingService(rules.api, self._environ, network)
+                bundles = published_bundles(service, digests.values())
+        root = load_root(trusted_root)
+        used = verified(tag, digests, bundles, self.origin, root)
+        # Only now: everything is verified.
+        store(self._data, tag, used)
+        self._facts.excuse(tag, "unattested", None)
+        self._facts.save()
+        return len(digests)
+
+    def excuse(self, tag: str, reason: str) -> None:
+        """Record why a release's origin is not proven; its release file will say so."""
+        release_of(self._facts.releases(), tag)
+        store(self._data, tag, [])
+        self._facts.excuse(tag, "unattested", reason)
+        self._facts.save()
+
+
+def check_origin(
+    release: UpstreamRelease, rules: Rules, data: Path, trusted_root: Path | None
+) -> None:
+    """Verify the recorded proofs of a release, unless it is excused. Raises ``PublishError``."""
+    if release.unattested:
+        return
+    bundles = stored(data, release.tag)
+    if not bundles:
+        raise PublishError(f"{release.tag}: no attestation is recorded; run: attest {release.tag}")
+    root = load_root(trusted_root)
+    origin = load_origin(data)
+    verified(release.tag, _digests(release, rules), bundles, origin, root)
+
+
+def published_bundles(service: HostingService, digests: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the bundles that the hosting service has of these files, each once.
+
+    Raises ``PublishError``.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for sha256 in digests:
+        answer = service.attestations(sha256)
+        # One bundle names all files of a job: the service repeats it for each of them.
+        for bundle in bundles_in(answer) if answer else ():
+            found.setdefault(json.dumps(bundle, sort_keys=True), bundle)
+    return [*found.values()]
+
+
+def _digests(release: UpstreamRelease, rules: Rules) -> dict[str, str]:
+    """Return the archives that its release file will name: file name → SHA-256."""
+    builds = classify(release, rules)
+    return {asset.name: asset.sha256 for build in builds for asset in build.artifacts}
+
+
+def load_root(path: Path | None) -> "TrustedRoot":
+    """Return Sigstore's trusted root from a file, or the one of sigstore-python, without network.
+
+    Raises ``PublishError``.
+    """
+    from sigstore.models import ClientTrustConfig, TrustedRoot  # noqa: PLC0415
+
+    if path is None:
+        return ClientTrustConfig.production(offline=True).trusted_root
+    try:
+        return TrustedRoot.from_file(str(path))
+    except Exception as error:  # on a file of another kind its parser may raise any exception
+        raise PublishError(f"{path} is no trusted root of Sigstore: {error}") from error
+
+
+def bundles_in(data: bytes) -> list[dict[str, Any]]:
+    """Return the bundles of a file: one, one in each line, or the hosting service's answer.
+
+    Raises ``PublishError``.
+    """
+    try:
+        return [bundle for document in _documents(data) for bundle in _bundles(document)]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise PublishError(f"this is no file of attestation bundles: {error}") from error
+
+
+def _documents(data: bytes) -> list[Any]:
+    try:
+        return [parse_json(data)]
+    except ValueError:
+        return [parse_json(line) for line in data.splitlines() if line.strip()]
+
+
+def _bundles(document: Any) -> list[dict[str, Any]]:
+    if "attestations" in document:
+        return [dict(each["bundle"]) for each in document["attestations"]]
+    return [dict(document)]
+
+
+def verified(
+    tag: str,
+    digests: Mapping[str, str],
+    bundles: Iterable[Mapping[str, Any]],
+    origin: Origin,
+    root: "TrustedRoot",
+) -> list[Mapping[str, Any]]:
+    """Return the bundles that prove the origin of a release's files (name → SHA-256).
+
+    Raises ``PublishError`` for a file that no valid bundle names with this digest, with the faults
+    of the bundles, and for files from more than one commit.
+    """
+    from sigstore.verify import Verifier  # noqa: PLC0415
+
+    verifier = Verifier(trusted_root=root)
+    missing, used, commits, objections = set(digests.items()), [], set(), []
+    valid: list[tuple[set[tuple[str, str]], str, Mapping[str, Any]]] = []
+    for bundle in bundles:
+        # A new policy for each bundle: it stores the commit of the certificate that it accepted.
+        policy = _Policy(origin, tag)
+        try:
+            subjects = _subjects(_payload(bundle, verifier, policy))
+        except PublishError as error:
+            objections.append(str(error))
+            continue
+        valid.append((subjects & missing, policy.commit, bundle))
+    # The bundle that proves the most comes first: a companion without a tag in its name may be in
+    # the bundles of other releases, too.
+    for subjects, commit, bundle in sorted(valid, key=lambda each: -len(each[0])):
+        if subjects & missing:
+            missing -= subjects
+            commits.add(commit)
+            used.append(bundle)
+    if missing:
+        first, *others = sorted(name for name, _ in missing)
+        names = f"{first} and of {len(others)} other archives" if others else first
+        why = "; ".join(dict.fromkeys(objections)) or "no attestation names it with its digest"
+        raise PublishError(f"{tag}: the origin of {names} is not proven: {why}")
+    if len(commits) > 1:
+        raise PublishError(
+            f"{tag} was built from {len(commits)} commits: {', '.join(sorted(commits))}"
+        )
+    return used
+
+
+def stored(data: Path, tag: str) -> list[dict[str, Any]]:
+    """Return the recorded bundles of a release."""
+    path = _path(data, tag)
+    content = content_of(path)
+    return bundles_in(content) if content is not None else []
+
+
+def store(data: Path, tag: str, bundles: Iterable[Mapping[str, Any]]) -> None:
+    """Record the bundles of a release, one in each line; without any, remove the record."""
+    path = _path(data, tag)
+    lines = [json.dumps(bundle, separators=(",", ":")) + "\n" for bundle in bundles]
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    make_folder(path.parent)
+    replace_file(path, "".join(lines).encode())
+
+
+def _path(data: Path, tag: str) -> Path:
+    return data / "facts" / "attestations" / f"{tag}.jsonl"
+
+
+class _Policy:
+    """The requirements on a bundle's certificate, in the form of sigstore-python's policies.
+
+    ``commit`` is the source's commit in an accepted certificate.
+    """
+
+    def __init__(self, origin: Origin, tag: str) -> None:
+        self._origin = origin
+        self._refs = [ref.format(tag=tag) for ref in origin.refs]
+        self.commit = ""
+
+    def verify(self, certificate: "Certificate") -> None:
+        """Raise sigstore's ``VerificationError`` with everything that differs."""
+        from sigstore.errors import VerificationError  # noqa: PLC0415
+        from sigstore.verify.policy import OIDCSourceRepositoryDigest  # noqa: PLC0415
+
+        failures = [self._failures(certificate, ref) for ref in self._refs]
+        if all(failures):
+            # Report the ref that comes closest: the one with the fewest differences.
+            closest = min(failures, key=len)
+            raise VerificationError("; ".join(closest))
+        oid = OIDCSourceRepositoryDigest.oid
+        extension = certificate.extensions.get_extension_for_oid(oid).value
+        value = cast("UnrecognizedExtension", extension).value
+        self.commit = value[2:].decode()  # after two bytes of DER, for type and length
+
+    def _failures(self, certificate: "Certificate", ref: str) -> list[str]:
+        failures = (_failure(policy, certificate) for policy in self._policies(ref))
+        return [failure for failure in failures if failure]
+
+    def _policies(self, ref: str) -> "list[VerificationPolicy]":
+        from sigstore.verify import policy  # noqa: PLC0415
+
+        repository = f"https://github.com/{self._origin.repository}"
+        # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
+        # one.
+        workflow = f"{repository}/{self._origin.workflow}@{ref}"
+        return [
+            policy.OIDCIssuerV2(self._origin.issuer),
+            policy.OIDCSourceRepositoryURI(repository),
+            policy.OIDCSourceRepositoryRef(ref),
+            policy.OIDCBuildSignerURI(workflow),
+            policy.OIDCBuildConfigURI(workflow),
+            policy.Identity(identity=workflow),
+            policy.OIDCRunnerEnvironment(_RUNNER),
+        ]
+
+
+def _failure(policy: "VerificationPolicy", certificate: "Certificate") -> str:
+    from sigstore.errors import VerificationError  # noqa: PLC0415
+
+    try:
+        policy.verify(certificate)
+    except VerificationError as error:
+        return str(error)
+    return ""
+
+
+def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
+    """Return the files (name, SHA-256) that a provenance statement names."""
+    kind, data = payload
+    try:
+        statement = parse_json(data)
+        what, predicate = statement["_type"], statement["predicateType"]
+        subjects = {
+            (each["name"], each["digest"].get("sha256", "")) for each in statement["subject"]
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise PublishError(f"a statement is malformed: {error}") from error
+    if (kind, what) != (_ENVELOPE, _STATEMENT):
+        raise PublishError(f"it is no in-toto statement, but {kind}, {what}")
+    if predicate != _PREDICATE:
+        raise PublishError(f"its predicate is {predicate}, not {_PREDICATE}")
+    return subjects
+
+
+def _payload(bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy) -> tuple[str, bytes]:
+    """Return the media type and the bytes that a valid bundle signs."""
+    from sigstore.models import Bundle  # noqa: PLC0415
+
+    try:
+        return verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)
+    except Exception as error:  # also from pydantic and cryptography, for a damaged bundle
+        raise PublishError(f"a bundle is not valid: {error}") from error
