@@ -204,7 +204,6 @@ def never(exchange: Exchange) -> None:
 
 PROXIES = {
     "http": "HTTPS_PROXY=http://{}",
-    "https": "HTTPS_PROXY=https://{}",
     "socks5": "ALL_PROXY=socks5://{}",
     "socks5h": "ALL_PROXY=socks5h://user:SECRET@{}",
 }
@@ -306,7 +305,7 @@ def test_S31_no_answer_is_awaited_after_a_failed_write() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.shutdown(socket.SHUT_RD)
-        stream = Stream(ours, exchange, 0)
+        stream = Stream(ours, exchange, to_proxy=False)
         with pytest.raises(httpcore.WriteError):
             stream.write(b"GET / HTTP/1.1\r\n\r\n", 5.0)
         with pytest.raises(httpcore.ReadError):

@@ -22,7 +22,6 @@ ALLOWED = {
     "tsuku_llm.fetch.artifacts.beginnings": "ends after the length that was asked for",
     "tsuku_llm.fetch.places.small_files": "ends with an error after the limit",
     "tsuku_llm.fetch.http.http_get": "the same, for a token",
-    "tsuku_llm.fetch.http.connections": "bytes that OpenSSL has in its memory",
     "tsuku_llm.probe.worker": "a child that the parent ends, of the standard library alone; capped",
     "tsuku_operator.bundle.bundle_start": "part of the bundle that it reads",
     "tsuku_llm.launch.plan.fingerprint._opened": "a device node that is opened and closed",

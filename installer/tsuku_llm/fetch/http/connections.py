@@ -13,12 +13,10 @@ import selectors
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import httpcore
-import httpx
 
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.race import Resolver, in_turns, race
@@ -30,22 +28,8 @@ _SLICE = 0.5
 _QUIET = 3.0
 """Seconds of waiting after which the user is told the reason."""
 
-_GATHERED = 1 << 17
-"""Bytes of a body that one read returns at most, if that many have arrived.
-
-Each connection uses about six times as much memory, with h11's copies.
-"""
-
-_NAP = 0.005
-"""Seconds to let more of a long body arrive, after a read that did not fill the buffer."""
-
 _HEADER_BYTES = 1 << 18
 """Bytes that may arrive before the end of an answer's headers."""
-
-_RECORD = 1 << 14
-"""Bytes that one read of the outer TLS returns at most, where TLS runs through TLS."""
-
-_T = TypeVar("_T")
 
 
 class ExchangeDeadline(threading.local):
@@ -63,8 +47,6 @@ class ExchangeDeadline(threading.local):
         self.deadline = math.inf
         self.at_proxy = False
         self.header_bytes: float = 0
-        self.coming = 0
-        self.buffer = memoryview(bytearray(_GATHERED))  # one for each thread
         self._limits = limits
         self._tell = tell
         self._began = 0.0
@@ -79,12 +61,10 @@ class ExchangeDeadline(threading.local):
         self.header_bytes = _HEADER_BYTES
         self._peer = peer
 
-    def headers_of(self, response: httpx.Response, deadline: float) -> None:
-        """Note that the headers are complete, and how long the body is, if they say so."""
-        length = response.headers.get("content-length", "")
+    def headers_complete(self, deadline: float) -> None:
+        """Note that the body begins."""
         self.deadline = deadline  # a body has more time than the headers
         self.header_bytes = math.inf  # see `in_body`
-        self.coming = int(length) if length.isdecimal() else 0
 
     @property
     def in_body(self) -> bool:
@@ -93,7 +73,6 @@ class ExchangeDeadline(threading.local):
 
     def received(self, size: int) -> None:
         """Count received bytes; raise if the headers are longer than allowed."""
-        self.coming -= size
         self.header_bytes -= size
         if self.header_bytes < 0:
             raise httpcore.RemoteProtocolError("the headers are too long")
@@ -128,14 +107,13 @@ class ExchangeDeadline(threading.local):
 class Backend(httpcore.NetworkBackend):
     """TCP connections for one pool, to the address that answers first.
 
-    ``proxy_layers`` counts the TLS handshakes of a connection until it reaches the host. It
-    is 0 without a proxy, 1 with a proxy, 2 with a proxy that itself speaks TLS.
+    ``to_proxy``: its connections lead to a proxy, until that has connected them to the host.
     """
 
-    def __init__(self, exchange: ExchangeDeadline, resolver: Resolver, proxy_layers: int) -> None:
+    def __init__(self, exchange: ExchangeDeadline, resolver: Resolver, *, to_proxy: bool) -> None:
         self._exchange = exchange
         self._resolver = resolver
-        self._proxy_layers = proxy_layers
+        self._to_proxy = to_proxy
         # All threads that download share these two. Each use is one dict or list operation,
         # which Python makes atomic, so there is no lock.
         self._won: dict[str, socket.AddressFamily] = {}
@@ -156,7 +134,7 @@ class Backend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none is configured
     ) -> httpcore.NetworkStream:
         """Look up a host and race its addresses; both together have one time limit."""
-        self._exchange.at_proxy = self._proxy_layers > 0
+        self._exchange.at_proxy = self._to_proxy
         ends = self._exchange.ends(timeout)
 
         def left(doing: str, failing: str) -> float:
@@ -184,7 +162,7 @@ class Backend(httpcore.NetworkBackend):
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
         self._won[host] = connection.family  # another thread may overwrite it: it is only a hint
-        stream = Stream(connection, self._exchange, self._proxy_layers)
+        stream = Stream(connection, self._exchange, to_proxy=self._to_proxy)
         self._streams.append(stream)
         return stream
 
@@ -198,65 +176,47 @@ class Stream(httpcore.NetworkStream):
     """
 
     def __init__(
-        self,
-        connection: socket.socket | _TlsInTls,
-        exchange: ExchangeDeadline,
-        proxy_layers: int,
+        self, connection: socket.socket, exchange: ExchangeDeadline, *, to_proxy: bool
     ) -> None:
         self._connection = connection
         self._exchange = exchange
-        self._proxy_layers = proxy_layers
+        self._to_proxy = to_proxy
         self._failure: OSError | None = None
-        self._nap = False  # the previous read of the body did not fill the buffer
 
-    def read(  # type: ignore[override]  # h11 takes any bytes-like object
-        self, max_bytes: int, timeout: float | None = None
-    ) -> bytes | memoryview:
-        """Read what has arrived; in a body more than ``max_bytes``.
-
-        The data is valid until this thread's next read: h11 copies what it gets.
-        """
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """Read what has arrived, at most ``max_bytes``; b"" at the end."""
         exchange = self._exchange
-        exchange.at_proxy = self._proxy_layers > 0
+        exchange.at_proxy = self._to_proxy
         if self._failure:
             raise httpcore.ReadError(str(self._failure)) from self._failure
-        # Headers are short, and `coming` is not known before their end.
-        if not exchange.in_body:
-            size = self._receive(exchange.buffer[:max_bytes], timeout)
-            exchange.received(size)
-            return bytes(exchange.buffer[:size])
-        # Each return from here costs many times more than one more read of TLS, which gives one
-        # record, 16 KiB at most. So wait a little and take as much as possible. Small files and
-        # the end of a body do not wait.
-        if self._nap and exchange.coming >= _GATHERED:
-            time.sleep(_NAP)
-        size = self._receive(exchange.buffer, timeout)
-        if size:
-            size = self._receive_more(exchange.buffer, size)
-        self._nap = size < _GATHERED
-        exchange.received(size)
-        return exchange.buffer[:size]
-
-    def _receive(self, buffer: memoryview, timeout: float | None) -> int:
-        """Wait for the next bytes; return how many came, 0 at the end."""
-        exchange = self._exchange
         ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time limit is over")
-        while True:
+        data = None
+        while data is None:
             left = exchange.left(ends, late, exchange.answering())
             self._connection.settimeout(min(left, _SLICE))
             try:
-                return self._connection.recv_into(buffer)
+                data = self._connection.recv(max_bytes)
             except TimeoutError:
                 continue  # only this slice is over; left() raises at the deadline
             except OSError as error:
                 raise httpcore.ReadError(str(error)) from error
+        if exchange.in_body:
+            data = self._all_arrived(data, max_bytes)
+        exchange.received(len(data))
+        return data
 
-    def _receive_more(self, buffer: memoryview, size: int) -> int:
-        """Add what else has arrived to the ``size`` bytes in the buffer; return the new size."""
-        self._connection.settimeout(0)  # never wait here; each read and write sets its own timeout
+    def _all_arrived(self, data: bytes, max_bytes: int) -> bytes:
+        """Add to ``data`` what else has arrived, without a wait.
+
+        TLS reads one record at a time, 16 KiB at most, and each return from ``read`` costs many
+        times more than a further record.
+        """
+        parts, size = [data], len(data)
+        self._connection.settimeout(0)  # each read and write sets its own timeout
         try:
-            while size < len(buffer) and (more := self._connection.recv_into(buffer[size:])):
-                size += more
+            while parts[-1] and size < max_bytes:
+                parts.append(self._connection.recv(max_bytes - size))
+                size += len(parts[-1])
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass  # no more has arrived
         except OSError as error:
@@ -264,12 +224,12 @@ class Stream(httpcore.NetworkStream):
             # after an alert, OpenSSL reports the end of the data, and a failed system call may
             # succeed the next time, in the middle of a record.
             self._failure = error
-        return size
+        return b"".join(parts)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Write the whole buffer."""
         exchange = self._exchange
-        exchange.at_proxy = self._proxy_layers > 0
+        exchange.at_proxy = self._to_proxy
         ends, late = exchange.ends(timeout), httpcore.WriteTimeout("the time limit is over")
         rest = memoryview(buffer)
         try:
@@ -294,21 +254,15 @@ class Stream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.NetworkStream:
-        """Do the TLS handshake with the host or with a proxy. Raises ``TlsError``."""
-        exchange, outer = self._exchange, self._connection
-        # One layer is done with this handshake; at the last one we talk to the host.
-        behind = max(0, self._proxy_layers - 1)
-        exchange.at_proxy = behind > 0
+        """Do the TLS handshake with the host. Raises ``TlsError``."""
+        exchange = self._exchange
+        exchange.at_proxy = False  # it has connected us to the host
         late = httpcore.ConnectTimeout("it does not answer the TLS handshake")
         with contextlib.ExitStack() as failed:
             failed.callback(self.close)
-            outer.settimeout(exchange.left(exchange.ends(timeout), late))
-            inner: socket.socket | _TlsInTls
+            self._connection.settimeout(exchange.left(exchange.ends(timeout), late))
             try:
-                if isinstance(outer, socket.socket) and not isinstance(outer, ssl.SSLSocket):
-                    inner = ssl_context.wrap_socket(outer, server_hostname=server_hostname)
-                else:
-                    inner = _TlsInTls(outer, ssl_context, server_hostname)
+                inner = ssl_context.wrap_socket(self._connection, server_hostname=server_hostname)
             except TimeoutError as error:
                 raise late from error
             except OSError as error:
@@ -316,7 +270,7 @@ class Stream(httpcore.NetworkStream):
                     raise certificate_error(error, server_hostname or "the server") from error
                 raise httpcore.ConnectError(str(error)) from error
             failed.pop_all()  # the new stream owns the socket now
-        return Stream(inner, exchange, behind)
+        return Stream(inner, exchange, to_proxy=False)
 
     def get_extra_info(self, info: str) -> Any:
         """Tell httpcore whether an idle connection can be read from, as it can at its end.
@@ -331,63 +285,3 @@ class Stream(httpcore.NetworkStream):
         with selectors.DefaultSelector() as selector:
             selector.register(descriptor, selectors.EVENT_READ)
             return bool(selector.select(0))
-
-
-class _TlsInTls:
-    """TLS to a host inside TLS to a proxy, with those methods of a socket that ``Stream`` uses.
-
-    ``ssl`` wraps a plain socket only. The timeout is that of the outer connection. As for a
-    socket, a read that failed with ``TimeoutError`` can be repeated.
-    """
-
-    def __init__(
-        self, outer: socket.socket | _TlsInTls, context: ssl.SSLContext, host: str | None
-    ) -> None:
-        self._outer = outer
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self.settimeout: Callable[[float | None], None] = outer.settimeout
-        self.gettimeout: Callable[[], float | None] = outer.gettimeout
-        self.fileno: Callable[[], int] = outer.fileno
-        self.close: Callable[[], None] = outer.close
-        self._unsent = b""
-        self._record = memoryview(bytearray(_RECORD))
-        self._drive(self._tls.do_handshake)
-        self._flush()
-
-    def recv_into(self, buffer: memoryview) -> int:
-        """Receive into a buffer; return the number of bytes, 0 at the end."""
-        data = self._drive(lambda: self._tls.read(len(buffer)))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Send some bytes; return how many."""
-        count = self._drive(lambda: self._tls.write(data))
-        self._flush()
-        return count
-
-    def _drive(self, action: Callable[[], _T]) -> _T:
-        """Repeat an action of the inner TLS until it has the bytes from outside that it needs."""
-        # An action may need many reads, and each of them can last for the whole timeout. A
-        # timeout of 0 needs no limit: a read then fails as soon as nothing is there.
-        timeout = self._outer.gettimeout()
-        ends = time.monotonic() + timeout if timeout else math.inf
-        while True:
-            try:
-                return action()
-            except ssl.SSLWantReadError:  # noqa: PERF203 - it is how ssl asks for bytes
-                if time.monotonic() >= ends:
-                    raise TimeoutError("the bytes come too slowly") from None
-                self._flush()  # the other side may wait for it
-                if size := self._outer.recv_into(self._record):
-                    self._incoming.write(self._record[:size])
-                else:
-                    self._incoming.write_eof()  # then the action raises SSLEOFError
-
-    def _flush(self) -> None:
-        """Send what the inner TLS has written."""
-        # Keep what could not be sent before the timeout: TLS cannot go on without it.
-        self._unsent += self._outgoing.read()
-        while self._unsent:
-            self._unsent = self._unsent[self._outer.send(self._unsent) :]

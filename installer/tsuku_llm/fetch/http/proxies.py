@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from tsuku_llm.ground.errors import ProxyError
 
-_SCHEMES = ("http", "https", "socks5", "socks5h")
+_SCHEMES = ("http", "socks5", "socks5h")
 
 
 def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
@@ -49,7 +49,7 @@ def _checked(name: str, value: str) -> str:
         raise ProxyError(
             f"{name.upper()} is not a proxy that can be used",
             facts=(f"allowed: {', '.join(f'{scheme}://host:port' for scheme in _SCHEMES)}",),
-            hint=f"correct or unset {name.upper()}",
+            hint=f"correct or unset {name.upper()}; the proxy for https: is usually an http: one",
         )
     return url
 

@@ -99,7 +99,7 @@ class _Transport(httpx.BaseTransport):
             stream=_Body(answer, failures),
             extensions=answer.extensions,
         )
-        self._exchange.headers_of(response, deadline)
+        self._exchange.headers_complete(deadline)
         return response
 
     def _pool(self, proxy: str | None) -> httpcore.ConnectionPool:
@@ -112,11 +112,11 @@ class _Transport(httpx.BaseTransport):
 
     def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
         url = httpx.URL(proxy or "")
-        layers = 0 if proxy is None else 2 if url.scheme == "https" else 1  # see Backend
-        self._backends.append(Backend(self._exchange, self._resolver, layers))
+        backend = Backend(self._exchange, self._resolver, to_proxy=proxy is not None)
+        self._backends.append(backend)
         options: dict[str, Any] = {
             "ssl_context": self._context,
-            "network_backend": self._backends[-1],
+            "network_backend": backend,
             "max_connections": None,  # Network counts them; a pool's limit would wait unseen
             "keepalive_expiry": 15.0,
         }
@@ -129,8 +129,6 @@ class _Transport(httpx.BaseTransport):
             options["proxy_auth"] = (url.username.encode(), url.password.encode())
         if url.scheme.startswith("socks5"):
             return _socks(options)
-        if url.scheme == "https":
-            options["proxy_ssl_context"] = client_context(self._environ)
         return httpcore.HTTPProxy(**options)
 
     def close(self) -> None:
