@@ -124,6 +124,7 @@ def expected(source: Path) -> set[str]:
     named = [Path("tsuku_llm/py.typed"), Path("tsuku_publish/py.typed")]
     named.append(Path("tsuku_publish/building/matrix.toml"))
     named.append(Path("tsuku_llm/locked.txt"))
+    named.append(Path("tsuku_llm/launch/failed/causes.toml"))
     return {path.as_posix() for path in [*modules, *repository, *collection, *named]}
 
 
