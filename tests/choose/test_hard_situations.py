@@ -117,7 +117,7 @@ def handed_over(folder: Path, backend: str, hardware: Hardware, *listed: str) ->
     build = stand_in(folder / "tree", backend=backend, devices=lines)
     check = Check(build, list_devices(build, ENVIRON).devices)
     plan = plan_server(build, (), cwd=folder, environ={})
-    placed = place_start(plan, check, hardware_facts(hardware), "auto", lambda: check)
+    placed = place_start(plan, check, hardware_facts(hardware), "auto", lambda: check, tools={})
     argv = placed.plan.argv
     return argv[argv.index("--device") + 1]
 

@@ -4,6 +4,7 @@ import errno
 import re
 import signal
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from support.last_words import ROWS, Row, one_of_each
 
 from tsuku_llm.launch.ask.child import LastWords
-from tsuku_llm.launch.failed.diagnosis import TABLE, diagnose, ending, unknown
+from tsuku_llm.launch.ask.last_words import complaints
+from tsuku_llm.launch.failed.causes import Fault, known_causes
+from tsuku_llm.launch.failed.diagnosis import diagnose, ending, unknown
 from tsuku_llm.launch.failed.failure import why_not_started
 from tsuku_llm.machine.packages import family_of, package_of
 
@@ -29,8 +32,32 @@ def test_X14_a_failed_start_has_a_cause(row: Row) -> None:
 
 def test_every_row_of_the_table_has_an_excerpt() -> None:
     tails = [row.tail for row in ROWS]
-    patterns = [re.compile(row.pattern, re.IGNORECASE) for row in TABLE]
+    patterns = [re.compile(row.pattern, re.IGNORECASE) for row in known_causes().said]
     assert [each.pattern for each in patterns if not any(map(each.search, tails))] == []
+
+
+def test_each_row_is_the_first_one_for_some_words_of_an_excerpt() -> None:
+    """A row that always stands below a wider one could never be the answer."""
+    table = known_causes().said
+    patterns = [re.compile(row.pattern, re.IGNORECASE) for row in table]
+    first = set()
+    for part in (part for row in ROWS for part in (row.tail, *row.tail.splitlines())):
+        said = "\n".join(complaints(part))
+        first.add(next((at for at, each in enumerate(patterns) if each.search(said)), None))
+    assert [row.pattern for at, row in enumerate(table) if at not in first] == []
+
+
+def test_the_texts_of_the_table_name_only_what_is_there() -> None:
+    """``diagnose`` leaves out a name that it does not know."""
+    causes = known_causes()
+    known = {"option", "line", "package"}
+    for row in causes.said:
+        groups = {name.split("_")[0] for name in re.compile(row.pattern).groupindex}
+        assert set(re.findall(r"{(\w+)}", row.cause + row.fix)) <= known | groups, row
+    for row in causes.ends.values():
+        assert set(re.findall(r"{(\w+)}", row.cause + row.fix)) <= {"end"}, row
+    kinds = (*causes.said, *causes.ends.values())
+    assert {row.fault for row in kinds} == set(get_args(Fault))
 
 
 def test_there_are_many_texts_each_with_its_source() -> None:

@@ -61,12 +61,56 @@ def header_of(folder: Path, shape: Shape, weights: int = F16) -> ModelHeader:
 def test_the_estimate_is_what_the_server_said(log: Log, tmp_path: Path) -> None:
     header = header_of(tmp_path, log.shape(layers=log.layers))
     need = estimate_need(header, memory_options(log.argv.split(), {}))
-    assert sum(need.cache) / MIB == pytest.approx(log.cache, rel=0.001)
+    if not told_windows(header):
+        # The most that it can be, and near enough beside the rest if there is no doubt.
+        assert sum(need.cache) / MIB >= log.cache
+    else:
+        assert not need.doubt
+        assert sum(need.cache) / MIB == pytest.approx(log.cache, rel=0.001)
     assert need.compute / MIB == pytest.approx(log.compute, rel=0.1)
     if log.weights:
         assert need.weights / MIB == pytest.approx(log.weights, rel=0.001)
         said = log.weights + log.cache + log.compute
-        assert need.on_processor / MIB == pytest.approx(said, rel=0.01)
+        near = 0.01 if told_windows(header) else 0.1
+        assert need.doubt or need.on_processor / MIB == pytest.approx(said, rel=near)
+
+
+def told_windows(header: ModelHeader) -> bool:
+    """Tell whether the header says which layers see a window, if it has one."""
+    names = {name.partition(".")[2] for name in (*header.values, *header.arrays)}
+    window = "attention.sliding_window"
+    return window not in names or f"{window}_pattern" in names
+
+
+def test_layers_whose_window_is_not_told_are_in_doubt(tmp_path: Path) -> None:
+    """Upstream has in its code that every second layer of gpt-oss has one, and most of Gemma 3."""
+    header = header_of(tmp_path, model_headers.gpt_oss(layers=24), Q4_0)
+    short = estimate_need(header, memory_options(["-c", "8192"], {}))
+    assert not short.doubt
+    long = estimate_need(header, memory_options(["-c", "131072"], {}))
+    assert long.doubt == "most"
+    assert sum(long.cache) == 24 * 131072 * 2 * 8 * 64 * 2
+    # 128 for each of four sequences and 512 of one step.
+    assert sum(long.cache) - sum(long.spare) == 24 * 1024 * 2 * 8 * 64 * 2
+    every = estimate_need(header, memory_options(["-c", "131072", "--swa-full"], {}))
+    assert not every.doubt
+    assert every.cache == long.cache
+
+
+def test_the_distance_of_layers_without_a_window_may_be_one_number(tmp_path: Path) -> None:
+    shape = model_headers.gpt_oss(layers=4)
+    told = {**shape.keys, "attention.sliding_window_pattern": 2}
+    header = header_of(tmp_path, shape._replace(keys=told))
+    need = estimate_need(header, MemoryOptions(context=131072))
+    assert not need.doubt
+    assert [size < max(need.cache) for size in need.cache] == [True, False, True, False]
+
+
+def test_layers_of_an_unknown_kind_are_in_doubt(tmp_path: Path) -> None:
+    shape = model_headers.llama(layers=2)
+    strange = {name.replace("attn_k", "memory"): size for name, size in shape.tensors.items()}
+    header = header_of(tmp_path, shape._replace(architecture="next", tensors=strange))
+    assert estimate_need(header, MemoryOptions()).doubt == "least"
 
 
 def test_a_cache_in_another_type_is_smaller(tmp_path: Path) -> None:
@@ -189,10 +233,12 @@ def test_the_weights_of_a_projector_are_added(tmp_path: Path) -> None:
     assert estimate_need(header, kept, projector=projector).companions == 0
 
 
-def test_a_model_that_only_embeds_has_no_cache(tmp_path: Path) -> None:
+def test_a_model_that_reads_the_text_at_once_may_have_no_cache(tmp_path: Path) -> None:
     shape = model_headers.llama(layers=2)
-    header = header_of(tmp_path, shape._replace(architecture="nomic-bert"))
-    assert sum(estimate_need(header, MemoryOptions()).cache) == 0
+    header = header_of(tmp_path, shape._replace(keys={**shape.keys, "attention.causal": False}))
+    need = estimate_need(header, MemoryOptions())
+    assert need.doubt == "most"
+    assert need.spare == need.cache
 
 
 def test_a_header_that_says_nothing_has_only_weights(tmp_path: Path) -> None:
@@ -201,6 +247,7 @@ def test_a_header_that_says_nothing_has_only_weights(tmp_path: Path) -> None:
     assert need.layers == (256,)
     assert need.other == 128
     assert need.cache == (0,)
+    assert need.doubt == "least"
 
 
 SHAPES: Sequence[Callable[..., Shape]] = model_headers.SHAPES

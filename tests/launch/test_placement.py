@@ -157,6 +157,17 @@ def test_a_model_that_fits_nowhere_gets_every_card_that_holds_a_layer() -> None:
     assert "CUDA1 (a card) has 400 MB of 12.0 GB free" in made.told
 
 
+def test_a_need_in_doubt_counts_only_if_one_card_has_room_for_the_most() -> None:
+    two = [Card(f"CUDA{at}", "NVIDIA H200", 140 * GB, 150 * GB) for at in range(2)]
+    small = place(two, need(20)._replace(doubt="most"))
+    assert small.devices == ("CUDA0",)
+    assert small.reason.startswith("needs at most 20")
+    for doubted in (need(200)._replace(doubt="most"), need(20)._replace(doubt="least")):
+        made = place(two, doubted)
+        assert made.devices == ("CUDA0", "CUDA1")
+        assert "it is not known how much memory the model needs" in made.reason
+
+
 @pytest.mark.parametrize("wanted", [None, need(3)])
 def test_without_known_memory_all_cards_are_used(wanted: MemoryNeed | None) -> None:
     cards = (card("MTL0", None), card("MTL1", None))

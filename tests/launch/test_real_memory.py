@@ -15,6 +15,7 @@ import pytest
 from support import model_headers
 from support.builds import REAL_SERVER, real_build
 from support.model_headers import Q4_0, Shape, write_shape
+from test_need import told_windows
 
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import memory_options
@@ -76,6 +77,10 @@ def test_the_estimate_is_what_the_server_allocates(
     header = read_header(str(path))
     need = estimate_need(header, memory_options(words.split(), {}))
     cache = sum(size for kind, size in said if kind in ("KV", "RS"))
+    if not told_windows(header):
+        # Only upstream's code has which of its layers have a window: this is the most.
+        assert sum(need.cache) / MIB >= cache
+        return
     assert sum(need.cache) / MIB == pytest.approx(cache, rel=0.01)
     # The weights are mapped from the file, and would hide all else.
     computed = sum(size for kind, size in said if kind in ("KV", "RS", "compute", "output"))

@@ -128,8 +128,7 @@ TOO_FULL = {"tsuku_llm": {"catalog": 14, "probe.worker": 16}}
 """The rooms that still have more; the number may only fall."""
 
 PURE = {
-    "launch.failed": {"causes", "causes_arguments", "causes_gpu", "causes_model", "causes_system"}
-    | {"diagnosis"},
+    "launch.failed": {"causes", "diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
     "launch.plan": {"addresses", "devices", "report", "secret_arguments", "wishes"},
@@ -240,7 +239,8 @@ HOMES: dict[str, frozenset[str]] = {
     "platformdirs": frozenset({"config"}),
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
-    "tomli": frozenset({"config", "steps.program", "steps.report"}),  # settings; uv's receipt
+    # Settings, the causes of failed starts, and the receipt of uv.
+    "tomli": frozenset({"config", "launch.failed", "steps.program", "steps.report"}),
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),
     "tuf": frozenset({"catalog", "trust"}),

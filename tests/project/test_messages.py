@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tsuku_llm.launch.failed.causes import known_causes
+
 ROOT = Path(__file__).parents[2]
 MANNERED = re.compile(
     r"\b(nobody|whoever|somebody|anew|thereby|be it|had from|all the same|not in order)\b",
@@ -18,14 +20,23 @@ NO_MESSAGES = {"speed.py"}
 
 
 def messages() -> dict[str, str]:
-    """Every message of the package by its place, as ``ci/grain --messages`` finds them."""
+    """Every message of the package by its place, as ``ci/grain --messages`` finds them.
+
+    The causes of failed starts and their fixes are data.
+    """
     loader = SourceFileLoader("grain", str(ROOT / "ci" / "grain"))
     spec = spec_from_loader("grain", loader)
     assert spec is not None
     grain = module_from_spec(spec)
     sys.modules["grain"] = grain  # its dataclass looks itself up there
     loader.exec_module(grain)
-    return {
+    causes = known_causes()
+    told = {
+        f"causes.toml: {row.slug}: {text}": text
+        for row in (*causes.said, *causes.ends.values())
+        for text in (row.cause, row.fix)
+    }
+    return told | {
         f"{path.name}:{line}": text
         for path in sorted((ROOT / "installer").rglob("*.py"))
         if path.name not in NO_MESSAGES

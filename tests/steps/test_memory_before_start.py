@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import model_headers
-from support.model_headers import write_shape
+from support.model_headers import Q4_0, write_shape
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.ground.errors import DoesNotFit
@@ -144,17 +144,17 @@ def test_the_devices_that_the_user_names_count(model: str, starter: Starter) -> 
 
 
 @pytest.mark.parametrize(
-    ("table", "weights"),
+    ("table", "cache"),
     [
         # Near our own estimate: nothing changes.
-        ("Host 572 64 21 ", 600_870_912),
-        # An architecture that we do not know: the tool does.
-        ("Host 2000 64 21 ", 2000 << 20),
-        ("", 600_870_912),
+        ("Host 572 70 21 ", 64),
+        # An architecture that keeps more than we know: the tool does.
+        ("Host 572 512 21 ", 512),
+        ("", 64),
     ],
 )
 def test_explain_asks_the_tool_of_the_build(
-    table: str, weights: int, model: str, starter: Starter
+    table: str, cache: int, model: str, starter: Starter
 ) -> None:
     script = f"#!/bin/sh\necho '{table}'\n".encode()
     install_stand_in(starter.data, backend="cpu", files={"llama-fit-params": script})
@@ -162,8 +162,8 @@ def test_explain_asks_the_tool_of_the_build(
     hardware = probe(ReplayHost.load(SNAPSHOTS / "debian-12-vm-no-gpu.json"))
     choice = choose(session, hardware=hardware)
     fit = explain_model(session, choice, model, ["-c", "8192"], simulated=False)
-    assert fit.need.weights == pytest.approx(weights, rel=1e-6)
-    assert sum(fit.need.cache) == 64 << 20
+    assert fit.need.weights == 600_870_912
+    assert sum(fit.need.cache) == cache << 20
 
 
 def test_explain_says_what_is_free_on_the_builds_devices(model: str, starter: Starter) -> None:
@@ -201,11 +201,48 @@ def test_explain_judges_a_model_where_a_start_would_place_it(model: str, starter
 def test_require_fit_asks_the_tool_of_the_build(model: str, starter: Starter) -> None:
     """An architecture that takes more than our estimate says."""
     script = b"#!/bin/sh\n: ${MESA_SHADER_CACHE_DIR:?}\n"
-    script += b"echo 'Vulkan0 9000 64 21 '; echo 'Host 0 0 9 '\n"
+    script += b"echo 'Vulkan0 572 9000 21 '; echo 'Host 0 0 9 '\n"
     # The tool gets the drivers' folders, as the server does.
     starter.cache = starter.data.parent / "cache"
     install_stand_in(starter.data, devices=CARD, files={"llama-fit-params": script})
     assert starter.start("-m", model, *FITS) == 0
     with pytest.raises(DoesNotFit) as refused:
         starter.start("-m", model, *FITS, require_fit=True)
-    assert "needs 9.6 GB" in refused.value.facts[0]
+    assert "cache 9.4 GB" in refused.value.facts[0]
+
+
+@pytest.fixture
+def windowed(tmp_path: Path) -> str:
+    """A model that has a window, and does not say in which of its 8 layers; 4 GB of weights."""
+    shape = model_headers.gpt_oss(layers=8)
+    return str(write_shape(tmp_path / "windowed.gguf", shape, weights=Q4_0, vocabulary=9))
+
+
+LONG = ("-c", "524288", "-ngl", "99")
+LARGE = ("out Available devices:", "out   Vulkan0: a card (12288 MiB, 12000 MiB free)")
+
+
+def test_a_need_that_the_file_does_not_tell_is_said_to_be_unknown(
+    windowed: str, starter: Starter
+) -> None:
+    install_stand_in(starter.data, devices=LARGE)
+    assert starter.start("-m", windowed, *LONG) == 0
+    (line,) = needs(starter)
+    assert line.startswith("needs at most ")
+    assert [note for note in starter.notes if "does not tell how much its layers keep" in note]
+    assert not [note for note in starter.notes if "to fit" in note or "layers go" in note]
+    with pytest.raises(DoesNotFit) as refused:
+        starter.start("-m", windowed, *LONG, require_fit=True)
+    assert "it is not known what the model needs" in str(refused.value)
+    # Even the most has room.
+    starter.start("-m", windowed, "-c", "65536", "-ngl", "99", require_fit=True)
+
+
+def test_the_tool_of_the_build_ends_the_doubt(windowed: str, starter: Starter) -> None:
+    half = (8 * 524288 * 2048 + 8 * 1024 * 2048) // 2 >> 20
+    script = f"#!/bin/sh\necho 'Vulkan0 4000 {half} 21 '; echo 'Host 0 0 9 '\n".encode()
+    install_stand_in(starter.data, devices=LARGE, files={"llama-fit-params": script})
+    starter.start("-m", windowed, *LONG, require_fit=True)
+    (line,) = needs(starter)
+    assert "cache 4.3 GB" in line
+    assert "at most" not in line

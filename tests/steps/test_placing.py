@@ -56,7 +56,7 @@ def placed(  # noqa: PLR0913
     """Place a start of a build that lists these devices."""
     check = Check(Build(TREE, "s", backend), devices, recalled=recalled)
     plan = plan_of(*arguments, backend=backend, **env)
-    return place_start(plan, check, hardware or {}, setting, ask_again, maker=maker)
+    return place_start(plan, check, hardware or {}, setting, ask_again, maker=maker, tools={})
 
 
 def given_by(made: Placed) -> str:
@@ -67,12 +67,12 @@ def given_by(made: Placed) -> str:
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    return str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * GB))
+    return str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * GB, attends=True))
 
 
 @pytest.fixture
 def large(tmp_path: Path) -> str:
-    return str(layered_model(tmp_path / "large.gguf", layers=80, size=200 * GB))
+    return str(layered_model(tmp_path / "large.gguf", layers=80, size=200 * GB, attends=True))
 
 
 def test_a_small_model_is_given_one_of_two_equal_cards(small: str) -> None:
@@ -90,7 +90,7 @@ def test_a_model_that_needs_both_cards_is_given_both(large: str) -> None:
 def test_the_faster_card_is_not_left_idle(small: str, tmp_path: Path) -> None:
     """An RTX 4090 beside an RTX 3090, which has a little more memory."""
     assert given_by(placed("-m", small, devices=UNLIKE, backend="cuda")) == "--device CUDA1"
-    both = str(layered_model(tmp_path / "x.gguf", layers=40, size=35 * GB))
+    both = str(layered_model(tmp_path / "x.gguf", layers=40, size=35 * GB, attends=True))
     words = given_by(placed("-m", both, devices=UNLIKE, backend="cuda")).split()
     assert (words[0], words[2]) == ("--device", "--tensor-split")
     layers = dict(zip(words[1].split(","), map(int, words[3].split(",")), strict=True))
@@ -113,7 +113,7 @@ TWO_MAKERS = (
 def test_a_combined_build_gets_each_card_once(
     tmp_path: Path, setting: str, variables: dict[str, str]
 ) -> None:
-    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB))
+    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB, attends=True))
     made = placed(
         "-m", model, devices=TWO_MAKERS, backend="cuda+vulkan", setting=setting, **variables
     )
@@ -222,7 +222,7 @@ def test_a_card_that_the_build_has_no_code_for_gets_no_model(tmp_path: Path) -> 
         Gpu("cuda", at, each.description, GpuKind.DISCRETE, each.memory, compute_capability=code)
         for at, (each, code) in enumerate(zip(devices, ("8.6", "6.1"), strict=True))
     )
-    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB))
+    model = str(layered_model(tmp_path / "x.gguf", layers=40, size=30 * GB, attends=True))
     variants = {each.name: each for each in release().platforms["linux-amd64"].variants}
     for driver, names in (("12.4", {"CUDA0"}), ("12.8", {"CUDA0", "CUDA1"})):
         hardware = hardware_facts(machine(cuda(version=driver, gpus=gpus)), variants["cuda-12.8"])

@@ -1,13 +1,15 @@
-"""The values of a diagnosis, and the causes that only an exit code or a signal tells.
+"""The causes of failed starts: the rows of ``causes.toml``, and the value that one of them gives.
 
-The causes that the output tells are tables of their own: ``causes_system``,
-``causes_arguments``, ``causes_model`` and ``causes_gpu``. To add one, see CONTRIBUTING.
+``causes.toml`` says what its keys mean. To add a cause, see CONTRIBUTING.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
@@ -20,19 +22,12 @@ backend has the same memory.
 
 CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
 
-DRIVER = "install or update the GPU's driver, then reboot"
-SMALLER = "use a smaller model or quantisation, a smaller context (-c), or fewer layers (-ngl)"
-OTHER = "install another variant: tsuku-llm explain shows which fit"
-_UPDATE_COMMAND = "tsuku-llm update"
-UPDATE_BUILD = f"update the build: {_UPDATE_COMMAND}"
-_REPORT = f"update the build ({_UPDATE_COMMAND}); if it stays so, report the line to llama.cpp"
-UPDATE = f"update the GPU's driver and the build ({_UPDATE_COMMAND})"
 _OF_ONES_OWN = "install --force --from"
 """What the command that installs an unsigned build again has: from its path, or its source."""
 _FOR_ONES_OWN = {
     FOR_THIS_MACHINE: "make a build for this machine, then",
     REINSTALL: "install it again from complete files:",
-    _UPDATE_COMMAND: "make a newer one, then",
+    "tsuku-llm update": "make a newer one, then",
 }
 
 
@@ -68,213 +63,60 @@ class Diagnosis:
         return f"{fix}; or run on the CPU: {self.override}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A row of a table: ``pattern`` is searched in the complaints, ignoring case.
-
-    ``cause`` and ``fix`` are formatted with the pattern's named groups. Groups ``library_*``
-    are ``library`` in the wording of other loaders. ``{package}`` is the advice on how to
-    get that library, ``{option}`` the argument that names the file.
-
-    ``rank`` 0 is a cause, 1 what another cause led to, 2 where it ended: a line counts only if
-    nothing of a lower rank was said. ``option``: the argument from which the file came that the
-    lines before are about.
-    """
+class Cause(NamedTuple):
+    """A row of ``causes.toml``; ``pattern`` is empty in a row about an end without words."""
 
     slug: str
     fault: Fault
-    pattern: str
     cause: str
     fix: str
-    override: str = ""
+    pattern: str = ""
+    on_cpu: bool = False
     rank: int = 0
     option: str = ""
 
+    def diagnosis(self, named: Mapping[str, str], fact: str) -> Diagnosis:
+        """Fill in the texts with what was ``named`` where the cause was recognised."""
+        cause, fix = self.cause.format_map(named), self.fix.format_map(named)
+        override = CPU_OVERRIDE if self.on_cpu else ""
+        return Diagnosis(self.slug, cause, fix, override, (fact,), fault=self.fault)
 
-# Any program's last words, without those of a driver or loader.
-GENERAL = (
-    # The file tells whose check it is.
-    Cause(
-        "assertion",
-        "backend",
-        r"ggml-(?:cuda|vulkan|metal|sycl|opencl|hip|musa|cann|webgpu)\S*:\d+: (?P<said>[^\n]+)",
-        "a check in the backend's code failed: {said}",
-        UPDATE,
-        CPU_OVERRIDE,
-        rank=2,
-    ),
-    Cause(
-        "assertion",
-        "model",
-        r"\S\.(?:c|cc|cpp|h|hpp):\d+: (?P<said>[^\n]+)",
-        "a check in the server's code failed: {said}",
-        _REPORT,
-        rank=2,
-    ),
-    Cause(
-        "assertion",
-        "unknown",
-        r"terminate called after throwing an instance of '(?P<said>[^']+)'"
-        r"|what\(\): +(?P<said_what>[^\n]+)|libc\+\+abi: terminating[^\n]*?: (?P<said_abi>[^\n]+)",
-        "the server ended on an error that it did not expect: {said}",
-        _REPORT,
-        rank=2,
-    ),
-    # The C library's words before it aborts.
-    Cause(
-        "crashed",
-        "unknown",
-        r"(?P<said>stack smashing detected|(?:malloc|free|realloc|munmap_chunk)\(\): [^\n]+"
-        r"|double free or corruption|corrupted (?:size|double-linked)[^\n]*)",
-        "the server damaged its own memory ({said})",
-        _REPORT,
-        rank=2,
-    ),
-    # Upstream's sentence around any reason, and around none.
-    Cause(
-        "model-unusable",
-        "model",
-        r"error loading model: (?!llama_model_loader: failed to load model from)(?P<said>[^\n]+)",
-        "the server cannot load the model: {said}",
-        "get a newer conversion of it, or update the build (tsuku-llm update)",
-        rank=1,
-    ),
-    Cause(
-        "context",
-        "model",
-        r"failed to initialize the context: (?P<said>[^\n]+)",
-        "the server cannot make a context for the model: {said}",
-        "try a smaller context (-c), and leave out arguments about cache and rope",
-        rank=1,
-    ),
-)
 
-# Used only where the output says nothing: see ``diagnosis.diagnose``.
-SIGNALS = {
-    "SIGILL": Diagnosis(
-        "illegal-instruction",
-        "the build uses an instruction that this processor does not have",
-        OTHER,
-        fault="system",
-    ),
-    "SIGKILL": Diagnosis(
-        "killed",
-        "the server was killed (SIGKILL), most often by the kernel when memory runs out",
-        SMALLER,
-        fault="system",
-    ),
-    "SIGSEGV": Diagnosis(
-        "crashed", "the server crashed (SIGSEGV)", UPDATE, CPU_OVERRIDE, fault="backend"
-    ),
-    "SIGBUS": Diagnosis(
-        "mapping-lost",
-        "a mapped file could not be read (SIGBUS): it was cut, or its disk or network failed",
-        "check the model's file and its disk, or read it whole: --no-mmap",
-        fault="system",
-    ),
-    "SIGSYS": Diagnosis(
-        "forbidden-call",
-        "a sandbox forbids a system call that the server makes (SIGSYS)",
-        "allow it in the seccomp filter of the container or service",
-        fault="system",
-    ),
-    "SIGXCPU": Diagnosis(
-        "time-limit",
-        "the server used up its processor time (SIGXCPU)",
-        "raise the limit (ulimit -t)",
-        fault="system",
-    ),
-    "SIGXFSZ": Diagnosis(
-        "file-limit",
-        "the server wrote a file larger than this process may write (SIGXFSZ)",
-        "raise the limit (ulimit -f), or turn off its log file",
-        fault="system",
-    ),
-    **{
-        name: Diagnosis(
-            "ended-from-outside",
-            f"another program ended the server ({name})",
-            "see who stops it: a service manager, a container's runtime, or a time limit",
-            fault="system",
-        )
-        for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
-    },
-    **{
-        name: Diagnosis(
-            "crashed",
-            f"the server crashed ({name})",
-            UPDATE_BUILD,
-            CPU_OVERRIDE,
-            fault="unknown",
-        )
-        for name in ("SIGABRT", "SIGFPE", "SIGTRAP")
-    },
-}
+class Causes(NamedTuple):
+    """The rows that the output tells, in order, and those that only the end tells, by its name."""
 
-OOM_KILLED = Diagnosis(
-    "oom-killed",
-    "the kernel killed the server, as memory ran out",
-    SMALLER,
-    facts=("oom_kill in /proc/vmstat rose while it ran",),
-    fault="system",
-)
+    said: tuple[Cause, ...]
+    ends: Mapping[str, Cause]
 
-# Windows has no signals: a process that crashes exits with the code of its exception.
-NT_STATUS = {
-    0xC0000135: Diagnosis(
-        "missing-library",
-        "a DLL that the server needs is missing (0xC0000135)",
-        "install the Visual C++ 2015-2022 runtime and the GPU's driver",
-        CPU_OVERRIDE,
-        fault="system",
-    ),
-    0xC0000139: Diagnosis(
-        "damaged-library",
-        "a DLL is from another release (0xC0000139)",
-        REINSTALL,
-        CPU_OVERRIDE,
-        fault="system",
-    ),
-    0xC000007B: Diagnosis(
-        "wrong-architecture",
-        "a DLL is for another processor architecture (0xC000007B)",
-        "install the Visual C++ 2015-2022 runtime for this machine",
-        CPU_OVERRIDE,
-        fault="system",
-    ),
-    0xC0000142: Diagnosis(
-        "damaged-library",
-        "a DLL does not initialise (0xC0000142)",
-        UPDATE,
-        CPU_OVERRIDE,
-        fault="system",
-    ),
-    0xC0000017: Diagnosis(
-        "out-of-memory", "there is not enough memory (0xC0000017)", SMALLER, fault="model"
-    ),
-    0xC000012D: Diagnosis(
-        "out-of-memory", "memory and page file are used up (0xC000012D)", SMALLER, fault="model"
-    ),
-    0xE06D7363: Diagnosis(
-        "crashed",
-        "the server ended with a C++ exception (0xE06D7363), as with a driver that is too old",
-        DRIVER,
-        CPU_OVERRIDE,
-        fault="backend",
-    ),
-    0xC0000409: Diagnosis(
-        "crashed",
-        "the server ended itself (0xC0000409), as on a failed assertion",
-        UPDATE_BUILD,
-        CPU_OVERRIDE,
-        fault="unknown",
-    ),
-    0xC000001D: SIGNALS["SIGILL"],
-    0xC0000005: Diagnosis(
-        "crashed",
-        "the server crashed (access violation, 0xC0000005)",
-        UPDATE,
-        CPU_OVERRIDE,
-        fault="backend",
-    ),
-}
+
+@cache
+def known_causes() -> Causes:
+    """Read the table, which only a failed start needs."""
+    import tomli  # noqa: PLC0415 - only then
+
+    table = tomli.loads(
+        (pkgutil.get_data("tsuku_llm.launch.failed", "causes.toml") or b"").decode()
+    )
+    texts = {
+        "REINSTALL_COMMAND": REINSTALL_COMMAND,
+        "REINSTALL": REINSTALL,
+        "FOR_THIS_MACHINE": FOR_THIS_MACHINE,
+    }
+
+    def whole(value: Any) -> Any:
+        if not isinstance(value, (str, list)):
+            return value
+        text = "".join(value)  # a long pattern is an array of its parts
+        for name, words in texts.items():
+            text = text.replace(f"{{{name}}}", words)
+        return text
+
+    for name, words in table["texts"].items():
+        texts[name] = whole(words)
+    said = [Cause(**{key: whole(value) for key, value in row.items()}) for row in table["cause"]]
+    ends = {}
+    for row in table["end"]:
+        names = row.pop("by")
+        cause = Cause(**{key: whole(value) for key, value in row.items()})
+        ends.update(dict.fromkeys(names, cause))
+    return Causes(tuple(said), ends)

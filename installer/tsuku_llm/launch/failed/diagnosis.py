@@ -9,14 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tsuku_llm.launch.ask.last_words import complaints, last_lines, quoted
-from tsuku_llm.launch.failed.causes import GENERAL, NT_STATUS, OOM_KILLED, SIGNALS, Cause, Diagnosis
-from tsuku_llm.launch.failed.causes_arguments import ARGUMENTS
-from tsuku_llm.launch.failed.causes_gpu import GPU
-from tsuku_llm.launch.failed.causes_model import MODEL
-from tsuku_llm.launch.failed.causes_system import SYSTEM
+from tsuku_llm.launch.failed.causes import Cause, Diagnosis, known_causes
 from tsuku_llm.machine.packages import package_of
-
-TABLE = (*SYSTEM, *ARGUMENTS, *MODEL, *GPU, *GENERAL)
 
 
 class _Hit(NamedTuple):
@@ -24,11 +18,8 @@ class _Hit(NamedTuple):
 
     line: int
     row: int
+    cause: Cause
     found: re.Match[str]
-
-    @property
-    def cause(self) -> Cause:
-        return TABLE[self.row]
 
 
 def diagnose(
@@ -93,8 +84,8 @@ def _by_text(text: str, distribution: str) -> Diagnosis | None:
     """
     said = "\n".join(complaints(text))
     hits = [
-        _Hit(said.count("\n", 0, found.end()), row, found)
-        for row, cause in enumerate(TABLE)
+        _Hit(said.count("\n", 0, found.end()), row, cause, found)
+        for row, cause in enumerate(known_causes().said)
         for found in re.finditer(cause.pattern, said, re.IGNORECASE)
     ]
     # One row for each line: rows are sorted, so the first one is the narrowest.
@@ -116,16 +107,16 @@ def _by_text(text: str, distribution: str) -> Diagnosis | None:
 
 
 def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
-    name = signal_name(code) or ""
+    name, fact = signal_name(code) or "", f"it {ending(code)}"
     # The counter is the whole machine's: only together with SIGKILL does it mean our server.
     if name == "SIGKILL" and oom_killed:
-        return OOM_KILLED
-    status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
-    if name in SIGNALS:
-        return replace(SIGNALS[name], facts=(f"it {ending(code)}",))
-    if status in NT_STATUS:
-        return replace(NT_STATUS[status], facts=(f"exit code {status:#X}",))
-    return None
+        name, fact = "oom_kill", "oom_kill in /proc/vmstat rose while it ran"
+    cause = known_causes().ends.get(name)
+    if cause is None:
+        status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
+        name, fact = f"0x{status:X}", f"exit code {status:#X}"
+        cause = known_causes().ends.get(name)
+    return cause.diagnosis({"end": name}, fact) if cause else None
 
 
 def _filled(hit: _Hit, distribution: str, option: str) -> Diagnosis:
@@ -141,11 +132,5 @@ def _filled(hit: _Hit, distribution: str, option: str) -> Diagnosis:
         {name.split("_")[0]: value.strip() for name, value in found.groupdict().items() if value}
     )
     named["package"] = package_of(named["library"], distribution)
-    return Diagnosis(
-        row.slug,
-        quoted(row.cause.format_map(named)),
-        quoted(row.fix.format_map(named)),
-        row.override,
-        (line,),
-        fault=row.fault,
-    )
+    filled = row.diagnosis(named, line)
+    return replace(filled, cause=quoted(filled.cause), fix=quoted(filled.fix))

@@ -67,9 +67,9 @@ class Fit(NamedTuple):
 
     ``on_devices`` is how many of the ``layers`` the devices get, the output is one of them; both
     are 0 for a start on the processor. ``fits`` tells whether everything is where it was asked
-    for, None if the memory is not known. ``shortened`` is the context that the server makes of one
-    that nobody asked for. ``missing`` is what main memory lacks, in bytes. ``remedies`` are
-    sentences, each of which makes it fit by itself.
+    for, None if the memory or the need is not known. ``shortened`` is the context that the server
+    makes of one that nobody asked for. ``missing`` is what main memory lacks, in bytes.
+    ``remedies`` are sentences, each of which makes it fit by itself.
     """
 
     need: MemoryNeed
@@ -103,10 +103,13 @@ class Fit(NamedTuple):
         rest = self.size - self.need.weights - cache
         parts = f"weights {told_size(self.need.weights)}, cache {told_size(cache)}"
         where = "; ".join(space.told for space in self.devices or (self.host,))
-        first = f"needs {told_size(self.size)} ({parts}, buffers {told_size(max(0, rest))})"
+        bound = f"at {self.need.doubt} " if self.need.doubt else ""
+        first = f"needs {bound}{told_size(self.size)} ({parts}, buffers {told_size(max(0, rest))})"
         # A file may not tell its context.
         context = f" for a context of {self.context}" if self.context else ""
         lines = [f"{first}{context}; {where}"]
+        if self.need.doubt:
+            lines.append("the model's file does not tell how much its layers keep of the context")
         if self.shortened:
             lines.append(f"the server shortens the context to about {self.shortened} to fit")
         if self.devices and self.on_devices < self.layers:
@@ -148,8 +151,11 @@ def judge(  # noqa: PLR0913
     plain = Fit(need, context, devices, host, None, wanted, count)
     if any(space.room is None for space in devices or (host,)):
         return plain
-    if case.holds(need):
+    if case.holds(need) and need.doubt != "least":
         return plain._replace(fits=True)
+    # What the header cannot tell is no reason to refuse a start, or to change it.
+    if need.doubt:
+        return plain
     # Upstream shortens a context only if nobody asked for one.
     free_to_choose = options.fits_itself and not options.context
     if free_to_choose and case.holds_with(options._replace(context=_SHORTEST)):

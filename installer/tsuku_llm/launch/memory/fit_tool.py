@@ -1,8 +1,10 @@
 """Upstream's own tool for the memory of a model, where a build brings it: llama-fit-params.
 
-The tool builds the model as its version would, without the weights, so it also knows architectures
-that we do not. It does not know how llama-server shares its cache and how few outputs it computes:
-these it gives for other programs. So its answer replaces ours only where they are far apart.
+The tool builds the model as its version would, without the weights, so it knows what the header
+does not tell of an architecture. It does not know how llama-server shares its cache and how few
+outputs it computes: these it gives for other programs. So its answer replaces a cache that is in
+doubt, or that is far from ours. The weights are those of the header's table in any case: the tool
+does not count those that the CPU's backend packs in another way.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _LIMIT = 30.0
 """Seconds for an answer: the tool loads the drivers, and the model's header and vocabulary."""
 
 _FAR = 0.1
-"""The part of our estimate by which both may differ."""
+"""The part of weights and cache by which both may differ."""
 
 _MIB = 1 << 20
 _HOST = "Host"
@@ -77,39 +79,40 @@ def parse_shares(text: str) -> tuple[MemoryShare, ...]:
     return tuple(shares) if any(share.name == _HOST for share in shares) else ()
 
 
-class NeedCorrection(NamedTuple):
-    """What the tool's answer changes in an estimate: two factors, and the bytes of each layer.
+class CacheCorrection(NamedTuple):
+    """What the tool's answer changes in the estimate of a cache.
 
-    ``each_cache`` is for an estimate that has no cache at all.
+    ``windowed`` is the part of the layers that keep only a window, if the header does not tell it.
+    ``each`` are the bytes of each layer of an estimate that has no cache at all.
     """
 
-    weights: float = 1.0
-    cache: float = 1.0
-    each_cache: int = 0
+    windowed: float = 0.0
+    factor: float = 1.0
+    each: int = 0
 
     def applied(self, need: MemoryNeed) -> MemoryNeed:
         """Return the corrected need, also of the same model with other options."""
+        spare = need.spare or (0,) * len(need.cache)
         return need._replace(
-            layers=tuple(int(size * self.weights) for size in need.layers),
-            output=int(need.output * self.weights),
-            other=int(need.other * self.weights),
-            shared=int(need.shared * self.weights),
-            cache=tuple(int(size * self.cache) + self.each_cache for size in need.cache),
+            cache=tuple(
+                int((most - self.windowed * less) * self.factor) + self.each
+                for most, less in zip(need.cache, spare, strict=True)
+            ),
+            spare=(),
+            doubt="",
         )
 
 
-def correction_of(need: MemoryNeed, shares: Sequence[MemoryShare]) -> NeedCorrection:
-    """Compare our estimate with the tool's answer; change nothing if they are near each other."""
-    weights, cache = sum(need.layers) + need.output + need.other, sum(need.cache)
-    if all(share.name == _HOST for share in shares):
-        # Without a device there is no copy of the embeddings.
-        weights -= need.shared
-    told_weights = sum(share.weights for share in shares)
-    told_cache = sum(share.cache for share in shares)
-    if not shares or abs(told_weights + told_cache - weights - cache) <= _FAR * (weights + cache):
-        return NeedCorrection()
-    return NeedCorrection(
-        told_weights / max(1, weights),
-        told_cache / max(1, cache),
-        0 if cache else told_cache // max(1, len(need.layers)),
-    )
+def correction_of(need: MemoryNeed, shares: Sequence[MemoryShare]) -> CacheCorrection | None:
+    """Compare our estimate with the tool's answer; None without an answer that helps."""
+    cache, told = sum(need.cache), sum(share.cache for share in shares)
+    if not shares:
+        return None
+    if not cache:
+        # It is in main memory (-nkvo), or nothing is known of it.
+        each = told // max(1, len(need.layers))
+        return CacheCorrection(each=each) if need.doubt == "least" else None
+    if spare := sum(need.spare):
+        return CacheCorrection(windowed=min(1.0, max(0.0, (cache - told) / spare)))
+    far = abs(told - cache) > _FAR * (need.weights + cache)
+    return CacheCorrection(factor=told / cache) if far else CacheCorrection()

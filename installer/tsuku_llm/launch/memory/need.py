@@ -1,8 +1,11 @@
 """The memory that a server needs for a model, estimated from its GGUF headers. Pure.
 
-Weights are counted in the file's table of tensors. The cache follows upstream's llama-kv-cache.cpp,
-llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp and llama-hparams.cpp. The buffers for computing
-are those of the largest step of a layer, as measured with upstream's server.
+Weights are counted in the file's table of tensors. What a layer keeps of the context follows from
+the names of its tensors and from keys that mean the same for every architecture; the sizes are
+those of upstream's llama-kv-cache.cpp, llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp and
+llama-hparams.cpp. Upstream knows more of some architectures than their files say. Such a need is in
+doubt, and upstream's own tool is asked (``fit_tool``). The buffers for computing are those of the
+largest step of a layer, as measured with upstream's server.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
 from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
@@ -33,17 +36,8 @@ _EXPERTS = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\b")
 # llama-arch.cpp has the layer of each tensor: these are computed with the output.
 _OUTPUT = re.compile(r"(?:output|cls|dense_|altup_|per_layer_(?:model_)?proj)")
 
-# Upstream's models without a cache: they read the whole text at once.
-_NO_CACHE = re.compile(r".*bert.*|dream|llada.*|rnd1|gemma-embedding|wavtokenizer-dec|clip")
-
-# The distance of layers that see everything, where a file with a window does not tell it.
-_PERIODS = {"gemma2": 2, "gpt-oss": 2, "gemma3n": 5, "gemma3": 6, "plamo3": 8}
-_PERIODS |= dict.fromkeys(("cohere2", "cohere2moe", "exaone-moe", "llama4", "olmo2"), 4)
-_PERIODS |= dict.fromkeys(("smallthinker", "afmoe", "laguna", "mellum", "muse-glimmer"), 4)
-_PERIODS |= {"exaone4": 4}
-_FULL_LAYER_FIRST = {"cohere2moe", "smallthinker", "laguna"}
-# Upstream has these windows in its code; they also count where the file names none.
-_OWN_WINDOWS = {"llama4": 8192, "gemma2": 4096, "exaone-moe": 128}
+_DOUBT = 0.1
+"""The part of a need by which the estimate may be too high and still counts as known."""
 
 
 class MemoryNeed(NamedTuple):
@@ -58,6 +52,9 @@ class MemoryNeed(NamedTuple):
     ``driver`` is what the driver takes of a device for itself.
     ``shared`` is the part of ``output`` that is a copy of the embeddings: without a GPU there is
     none.
+    ``spare`` is what each layer may keep less than ``cache``: filled if the header does not say
+    which layers see a window only, or whether there is a cache. ``doubt`` is "most" if the cache
+    may therefore be much smaller, and "least" if nothing is known of it.
     """
 
     layers: tuple[int, ...]
@@ -69,6 +66,8 @@ class MemoryNeed(NamedTuple):
     companions: int = 0
     shared: int = 0
     driver: int = 0
+    spare: tuple[int, ...] = ()
+    doubt: Literal["", "most", "least"] = ""
 
     @property
     def weights(self) -> int:
@@ -152,19 +151,30 @@ def estimate_need(
     # A model without output weights uses its embeddings, and the GPU gets a copy.
     shared = 0 if has_output else embedded
     cells = cache_cells(header, options)
-    cache = [_cache_of_layer(header, options, cells, layer, names[layer]) for layer in range(used)]
-    host_cache = sum(cache) if options.cache_in_host else 0
-    compute = _compute(header, options, cells)
-    return MemoryNeed(
+    kept = [_cache_of_layer(header, options, cells, layer, names[layer]) for layer in range(used)]
+    cache, spare = tuple(most for most, _ in kept), tuple(most - least for most, least in kept)
+    need = MemoryNeed(
         layers=tuple(weights),
-        cache=tuple(0 for _ in cache) if options.cache_in_host else tuple(cache),
+        cache=cache,
         output=output + shared,
-        other=other + host_cache,
-        compute=compute,
+        other=other,
+        compute=_compute(header, options, cells),
         host_compute=_inputs(header, options, cells),
         companions=_of_companions(options, draft, projector),
         shared=shared,
     )
+    if not any(cache) and _is_causal(header):
+        need = need._replace(doubt="least")
+    elif sum(spare) > _DOUBT * need.total:
+        need = need._replace(doubt="most", spare=spare)
+    if options.cache_in_host:
+        need = need._replace(cache=(0,) * used, other=other + sum(cache), spare=())
+    return need
+
+
+def _is_causal(header: ModelHeader) -> bool:
+    """Tell whether a model computes one token after the other; most others keep nothing."""
+    return bool(header.values.get(f"{header.architecture}.attention.causal", True))
 
 
 def _compiled(options: MemoryOptions) -> Iterator[tuple[re.Pattern[str], bool]]:
@@ -182,7 +192,7 @@ def cache_cells(header: ModelHeader, options: MemoryOptions) -> ContextCache:
         streams, each = 1, context
     else:
         streams, each = options.sequences, _padded(max(1, context // options.sequences))
-    window = _window(header)
+    window = header.number("attention.sliding_window")
     sharing = options.sequences if options.unified else 1
     batch = min(options.batch, options.micro_batch, context)
     windowed = _padded(min(each, window * sharing + batch)) if window else each
@@ -201,52 +211,38 @@ def _padded(tokens: int) -> int:
     return -(-tokens // _PAD) * _PAD
 
 
-def _window(header: ModelHeader) -> int:
-    """Return the tokens that a layer with a window sees; 0 if none has one."""
-    key = f"{header.architecture}.attention.sliding_window"
-    own = _OWN_WINDOWS.get(header.architecture, 0)
-    if key not in header.values:
-        return own
-    # Llama 4 says 0 for none, and upstream puts its own number in the place of any other.
-    told = header.number("attention.sliding_window")
-    return own if told and header.architecture == "llama4" else told
-
-
-def _has_window(header: ModelHeader, layer: int) -> bool:
-    if not _window(header):
+def _has_window(header: ModelHeader, layer: int) -> bool | None:
+    """Tell whether a layer sees a window only; None if the header has a window and does not say."""
+    if not header.number("attention.sliding_window"):
         return False
     pattern = header.arrays.get(f"{header.architecture}.attention.sliding_window_pattern")
     if pattern is not None:
         return layer < len(pattern) and bool(pattern[layer])
-    period = _PERIODS.get(header.architecture, 0)
-    # EXAONE 4 has a window only in its large size.
-    if header.architecture == "exaone4" and header.number("block_count") < 64:  # noqa: PLR2004
-        period = 0
-    period = header.number("attention.sliding_window_pattern", period)
-    if period == 0:
-        # Of an unknown architecture, the larger cache.
-        return False
-    place = layer % period
-    return place != 0 if header.architecture in _FULL_LAYER_FIRST else place < period - 1
+    # One number: the last of so many layers sees everything.
+    if period := header.number("attention.sliding_window_pattern"):
+        return layer % period < period - 1
+    return None
 
 
 def _cache_of_layer(
     header: ModelHeader, options: MemoryOptions, cells: ContextCache, layer: int, names: set[str]
-) -> int:
-    """Return the bytes of one layer's cache: keys and values, or a state, or both.
+) -> tuple[int, int]:
+    """Return the most and the least bytes of a layer's cache: keys and values, a state, or both.
 
-    The tensors of a layer tell what it computes, for architectures that are not known here, too.
+    The tensors of a layer tell what it computes.
     """
-    if _NO_CACHE.fullmatch(header.architecture):
-        return 0
-    kept = 0
+    state_size = row = 0
     begins = tuple(name.partition(".")[0] for name in names)
     state = any(name.startswith(("ssm_", "shortconv", "time_mix")) for name in begins)
     if state:
-        kept += _state(header) * _F32 * max(1, options.sequences)
+        state_size = _state(header) * _F32 * max(1, options.sequences)
+    windowed = _has_window(header, layer)
     if _attends(header, begins, state=state) and not _reuses(header, layer):
-        kept += _keys_and_values(header, options, cells, layer)
-    return kept
+        row = _keys_and_values(header, options, layer, windowed=bool(windowed))
+    most = state_size + row * (cells.window if windowed else cells.full)
+    # Of models that read the text at once, upstream gives a cache to some.
+    least = 0 if not _is_causal(header) else state_size + row * cells.window
+    return most, least if windowed is None or not _is_causal(header) else most
 
 
 def _attends(header: ModelHeader, names: Sequence[str], *, state: bool) -> bool:
@@ -260,19 +256,17 @@ def _attends(header: ModelHeader, names: Sequence[str], *, state: bool) -> bool:
 
 def _reuses(header: ModelHeader, layer: int) -> bool:
     """Tell whether a layer reads the cache of an earlier one."""
-    if header.architecture == "gemma3n":
-        return layer >= 20  # noqa: PLR2004 - upstream has this number in its code
     shared = header.number("attention.shared_kv_layers")
     return bool(shared) and layer >= header.number("block_count") - shared
 
 
 def _keys_and_values(
-    header: ModelHeader, options: MemoryOptions, cells: ContextCache, layer: int
+    header: ModelHeader, options: MemoryOptions, layer: int, *, windowed: bool
 ) -> int:
+    """Return the bytes that a layer keeps of each token."""
     heads = header.of_layer("attention.head_count", layer)
     shared = header.of_layer("attention.head_count_kv", layer, heads)
     width = header.number("embedding_length")
-    windowed = _has_window(header, layer)
     suffix = "_swa" if windowed else ""
     # Upstream takes the heads of the first layer for this.
     usual = width // max(1, header.of_layer("attention.head_count", 0))
@@ -284,8 +278,7 @@ def _keys_and_values(
     # A latent attention keeps one row for both.
     if not header.number("attention.key_length_mla"):
         row += _row(value * shared, options.value_type)
-    row += _row(header.number("attention.indexer.key_length"), options.key_type)
-    return row * (cells.window if windowed else cells.full)
+    return row + _row(header.number("attention.indexer.key_length"), options.key_type)
 
 
 def _row(numbers: int, kind: str) -> int:
@@ -324,7 +317,7 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     each = cells.full // (1 if options.unified else max(1, options.sequences))
     windowed = cells.window // (1 if options.unified else max(1, options.sequences))
     # A model that only keeps a state has no heads.
-    masks = (each + (windowed if _window(header) else 0)) if heads else 0
+    masks = (each + (windowed if header.number("attention.sliding_window") else 0)) if heads else 0
     steps = [3 * inner + 4 * width]
     if chosen:
         # Every token gets a result of each of its experts.

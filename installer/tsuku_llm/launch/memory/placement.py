@@ -117,7 +117,8 @@ def place(
 ) -> Placement:
     """Choose the devices for a model of which nothing was chosen by the user.
 
-    ``need`` is None if it is not known. ``setting`` is that of ``llm.placement``.
+    ``need`` is None if it is not known; the most of one in doubt counts if a single device has
+    room for it. ``setting`` is that of ``llm.placement``.
     ``asked_layers`` is how many of the last layers shall be on devices, None for all.
     """
     if setting == "off":
@@ -130,13 +131,15 @@ def place(
     if setting == "all":
         return _on_all(own, "llm.placement is all")
     # A card that holds next to nothing slows an integrated GPU of this size down.
-    if need is None:
+    if need is None or need.doubt == "least":
         return _unknown(integrated if _too_small(discrete, integrated) else own)
     wanted = _Wanted(need, asked_layers)
     best = _best(own, wanted)
     if best is None and _too_small(discrete, integrated):
         own = integrated
         best = _best(own, wanted)
+    if need.doubt and (best is None or len(best.cards) > 1):
+        return _unknown(own)
     return _partly(own, wanted) if best is None else _told(best, own, wanted)
 
 
@@ -152,6 +155,7 @@ class _Wanted:
             need = need._replace(
                 layers=(piece,) * _PIECES, output=need.output - piece * _PIECES, cache=()
             )
+        self.bound = f"at {need.doubt} " if need.doubt else ""
         self.count = len(need.layers) + 1
         # The server fills its devices from the last layer on.
         self.first = 0 if asked is None else max(0, self.count - asked)
@@ -323,7 +327,7 @@ def _checked(
 
 def _told(plan: _Plan, own: Sequence[Card], wanted: _Wanted) -> Placement:
     names = tuple(card.name for card in plan.cards)
-    need = f"needs {_gb(wanted.whole)}"
+    need = f"needs {wanted.bound}{_gb(wanted.whole)}"
     passed = _passed_over(plan.cards, own, wanted)
     main = plan.main.name
     if len(names) == 1:

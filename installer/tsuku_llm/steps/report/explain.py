@@ -24,7 +24,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory
-from tsuku_llm.launch.memory.fit_tool import NeedCorrection, ask_fit_tool, correction_of
+from tsuku_llm.launch.memory.fit_tool import CacheCorrection, ask_fit_tool, correction_of
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.main_memory import main_memory
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
@@ -35,6 +35,7 @@ from tsuku_llm.launch.memory.model_header import (
     parts_of,
     read_growing,
 )
+from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import Card, place
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
@@ -130,7 +131,8 @@ def explain_model(
     probed = _probed(choice)
     if simulated:
         return judged(probed, FreeMemory("main memory", None, choice.hardware.memory))
-    listed, correction = probed, NeedCorrection()
+    listed: tuple[FreeMemory, ...] = probed
+    correction: CacheCorrection | None = None
     # Without an intact build for these devices, the drivers' word is all there is.
     with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
         listed, correction = _of_installed(session, choice, models, options, wishes)
@@ -170,7 +172,7 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
         argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
         options, wishes = memory_options(argv, env), wishes_in(argv, env)
         models = read_models(options, read_header)
-        used = _placed_on(session, cards, models, options, wishes, backend)
+        used = _placed_on(session, cards, models.need(options), wishes, backend)
         devices = spaces_of(used) or probed
         return models.judged(options, wishes, devices, host, backend=backend)
 
@@ -215,41 +217,37 @@ def _cards_of(session: Session, asked: _AskedBuild) -> tuple[Card, ...]:
     return with_other_processes(listed_cards(listed, asked.receipt.hardware, maker), asked.environ)
 
 
-def _placed_on(  # noqa: PLR0913, PLR0917
-    session: Session,
-    cards: tuple[Card, ...],
-    models: ModelFiles,
-    options: MemoryOptions,
-    wishes: Wishes,
-    backend: str,
+def _placed_on(
+    session: Session, cards: tuple[Card, ...], need: MemoryNeed, wishes: Wishes, backend: str
 ) -> tuple[Card, ...]:
     """Return the devices on which a start would place the models; all where the server chooses."""
     chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
     if not cards or wishes.placed or chosen:
         return cards
-    need, setting = models.need(options), session.settings.placement
+    setting = session.settings.placement
     placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
     return tuple(card for card in cards if card.name in placed.devices) or cards
 
 
 def _of_installed(
     session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
-) -> tuple[tuple[FreeMemory, ...], NeedCorrection]:
+) -> tuple[tuple[FreeMemory, ...], CacheCorrection | None]:
     """Ask the installed build what is free where a start would place the model, and its own tool.
 
     Raises the errors of ``_checked_build``, and ``GateFailed``.
     """
     with _checked_build(session, choice) as asked:
         build, cards = asked.build, _cards_of(session, asked)
-        devices = spaces_of(_placed_on(session, cards, models, options, wishes, build.backend))
-        tools = tools_of(asked.receipt)
+        tools, need, correction = tools_of(asked.receipt), models.need(options), None
         # The tool reads one local model, and knows nothing of companions.
-        if TOOL not in tools or options.model is None or "://" in options.model:
-            return devices, NeedCorrection()
-        options = options._replace(model=str(working_folder() / options.model))
-        tool, names = build._replace(server=tools[TOOL]), [space.name for space in devices]
-        shares = ask_fit_tool(tool, options, names, asked.environ)
-        return devices, correction_of(models.need(options), shares)
+        if TOOL in tools and options.model is not None and "://" not in options.model:
+            options = options._replace(model=str(working_folder() / options.model))
+            tool = build._replace(server=tools[TOOL])
+            shares = ask_fit_tool(tool, options, wishes.devices, asked.environ)
+            correction = correction_of(need, shares)
+        need = correction.applied(need) if correction else need
+        placed = _placed_on(session, cards, need, wishes, build.backend)
+        return spaces_of(placed), correction
 
 
 def _header_of(network: fetch.Network, name: str) -> ModelHeader:

@@ -19,7 +19,7 @@ from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.memory.fit_tool import NeedCorrection
+    from tsuku_llm.launch.memory.fit_tool import CacheCorrection
     from tsuku_llm.launch.memory.placement import Card
 
 _SMALL_PART = 2
@@ -45,7 +45,7 @@ class ModelFiles(NamedTuple):
         host: FreeMemory,
         *,
         backend: str,
-        correction: NeedCorrection | None = None,
+        correction: CacheCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
         used = tuple(space for space in devices if _is_named(space, wishes)) or tuple(devices)
@@ -118,13 +118,22 @@ def fit_of_start(  # noqa: PLR0913
         found = judged(wishes, devices, host)
     if TOOL not in tools or (found.fits and not certain):
         return _or_elsewhere(found, judged, wishes, devices)
-    from tsuku_llm.launch.memory.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
-
-    tool = check.build._replace(server=tools[TOOL])
-    shares = ask_fit_tool(tool, options, wishes.devices, plan.env)
-    correction = correction_of(models.need(options), shares)
+    correction = corrected_by_tool(plan, check, models.need(options), tools)
     judged = partial(judged, correction=correction)
     return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
+
+
+def corrected_by_tool(
+    plan: LaunchPlan, check: Check, need: MemoryNeed, tools: Mapping[str, str]
+) -> CacheCorrection | None:
+    """Ask the build's own tool for the cache of a start; None if it has none, or no answer."""
+    if TOOL not in tools:
+        return None
+    from tsuku_llm.launch.memory.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
+
+    options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
+    tool = check.build._replace(server=tools[TOOL])
+    return correction_of(need, ask_fit_tool(tool, options, wishes.devices, plan.env))
 
 
 def _or_elsewhere(
@@ -158,7 +167,11 @@ def require_fit(fit: Fit | None) -> None:
         )
     if not fit.fits:
         raise DoesNotFit(
-            "the model does not fit" if fit.fits is False else "the free memory is not known",
+            "the model does not fit"
+            if fit.fits is False
+            else "it is not known what the model needs"
+            if fit.need.doubt
+            else "the free memory is not known",
             facts=fit.told,
             hint="change what it needs, or leave out --require-fit: this is an estimate",
         )

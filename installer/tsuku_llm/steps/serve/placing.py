@@ -40,12 +40,14 @@ def place_start(  # noqa: PLR0913
     ask_again: Callable[[], Check],
     *,
     maker: int | None = None,
+    tools: Mapping[str, str],
 ) -> Placed:
     """Choose the devices for a start, unless the user has; ``setting`` is ``llm.placement``.
 
     ``hardware`` and ``maker`` are those of ``listed_cards``. If free memory decides and the
     list of devices was recalled, ``ask_again`` asks the build, as other processes come and go. If
-    that gives no list, the recalled one counts.
+    that gives no list, the recalled one counts. ``tools`` are the programs of the build: upstream's
+    own is asked for a need that the model's file does not tell.
     """
     cards = listed_cards(check, hardware, maker)
     # The processor, or a build that lists no device: nothing to choose.
@@ -92,7 +94,7 @@ def place_start(  # noqa: PLR0913
                 check = now if now.devices else check
                 cards = listed_cards(check, hardware, maker)
             cards = with_other_processes(cards, plan.env)
-        models, need = _models_of(plan)
+        models, need = _models_of(plan, check, tools)
         # Without a layer any device will do for what is left.
         placement = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
         plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
@@ -101,18 +103,19 @@ def place_start(  # noqa: PLR0913
     return Placed(plan, check, cards, placement, told, models)
 
 
-def _models_of(plan: LaunchPlan) -> tuple[ModelFiles | None, MemoryNeed | None]:
+def _models_of(
+    plan: LaunchPlan, check: Check, tools: Mapping[str, str]
+) -> tuple[ModelFiles | None, MemoryNeed | None]:
     """Read the headers of a start's models, and estimate its need; None for what is unknown."""
     from tsuku_llm.launch.memory.gguf import read_header, read_layout  # noqa: PLC0415 - as above
     from tsuku_llm.launch.memory.memory_options import memory_options  # noqa: PLC0415
     from tsuku_llm.launch.memory.need import MemoryNeed  # noqa: PLC0415
-    from tsuku_llm.steps.serve.fitting import read_models  # noqa: PLC0415
+    from tsuku_llm.steps.serve.fitting import corrected_by_tool, read_models  # noqa: PLC0415
 
     options = memory_options(plan.argv, plan.env)
     try:
         # A URL is no path: such a model may not be here yet.
         models = read_models(options, read_header)
-        return models, models.need(options)
     except OSError:
         return None, None
     except ValueError:
@@ -122,6 +125,11 @@ def _models_of(plan: LaunchPlan) -> tuple[ModelFiles | None, MemoryNeed | None]:
         # Only the size is known: a fifth for the cache, and room for the buffers.
         size = layout.total + layout.total // 5
         return None, MemoryNeed(layers=(), cache=(), output=size, other=0, compute=_BUFFERS)
+    need = models.need(options)
+    if not need.doubt:
+        return models, need
+    correction = corrected_by_tool(plan, check, need, tools)
+    return models, correction.applied(need) if correction else need
 
 
 _BUFFERS = 512 << 20

@@ -187,8 +187,9 @@ class VersionStart(NamedTuple):
         receipt = self.installed.receipt
         settings = self.session.settings
         maker = wanted_maker(receipt, settings.backend)
+        tools = tools_of(receipt)
         placed = place_start(
-            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker
+            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker, tools=tools
         )
         self._require_devices(placed.check, placed.plan)
         if placed.told:
@@ -203,7 +204,7 @@ class VersionStart(NamedTuple):
                 placed.cards,
                 lambda: listed_cards(ask_again(), receipt.hardware, maker),
                 models=placed.models,
-                tools=tools_of(receipt),
+                tools=tools,
                 certain=self.how.require_fit,
             )
             if self.how.require_fit:
