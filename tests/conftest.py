@@ -111,10 +111,13 @@ def tsuku_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
-    """What gives the program another day, here and in children that are started afterwards."""
+def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime | None], None]:
+    """What gives the program another day, here and in children that are started afterwards.
 
-    def move(day: datetime) -> None:
+    None is the system's day, which ``python -I`` has in any case.
+    """
+
+    def move(day: datetime | None) -> None:
         for name, value in the_day.on(day).items():
             monkeypatch.setenv(name, value)
 

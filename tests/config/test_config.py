@@ -33,10 +33,10 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def strict(paths: Paths, environ: Mapping[str, str]) -> Settings:
-    """The settings for a command that uses all of them."""
-    settings = load(paths, environ).settings
-    settings.require()
-    return settings
+    """The settings for a command that stops for a wrong one."""
+    configuration = load(paths, environ)
+    configuration.require()
+    return configuration.settings
 
 
 def put(file: Path, name: str, text: str) -> Value:
@@ -131,7 +131,7 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
 
 
 def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
-    beside = {"chosen", "flags", "places", "problems"}
+    beside = {"chosen", "flags", "places"}
     assert {*Settings._fields} == {*(key.key for key in KEYS), *beside}
     chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
     assert chosen == {"backend"}

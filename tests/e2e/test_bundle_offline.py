@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import the_day
 from support.builds import NO_DEVICE_STEPS
 from support.bundles import PYTHON, ProgramShop, run_bundle
 from support.folder_shop import FolderShop
@@ -28,7 +29,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="network namespa
 def made(tmp_path_factory: pytest.TempPathFactory) -> BundleReport:
     """A bundle for the machine with two H200s; its publisher and its index are gone afterwards."""
     folder = tmp_path_factory.mktemp("bundles")
-    shop = FolderShop(folder / "shop")
+    # The program in a bundle is isolated, so it has the system's day: sign on that day.
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in the_day.on(None).items():
+            patch.setenv(name, value)
+        return bundle_of(FolderShop(folder / "shop"), folder)
+
+
+def bundle_of(shop: FolderShop, folder: Path) -> BundleReport:
     cpu, cuda = (
         shop.variant(shop.stand_in(f"b1-{name}", devices=steps), backend=name)
         for name, steps in (("cpu", NO_DEVICE_STEPS), ("cuda", CUDA_STEPS))

@@ -4,7 +4,8 @@ import json
 import os
 import shutil
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,13 @@ def a_day_passes(user: User) -> None:
     os.utime(mark, (before.timestamp(),) * 2)
 
 
+@pytest.fixture
+def on_the_systems_day(at: Callable[[datetime | None], None]) -> None:
+    """The day of the process that looks for an update: it is isolated, so no variable moves it."""
+    at(None)
+
+
+@pytest.mark.usefixtures("on_the_systems_day")
 def test_a_start_checks_for_an_update_and_the_next_day_tells(
     folder_shop: FolderShop, owner: User
 ) -> None:

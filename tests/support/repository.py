@@ -47,6 +47,7 @@ from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-expor
 )
 
 from tsuku_llm.catalog.repositories import Repository, add_repository
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import BodyError, HttpStatusError
 
 URL = "https://releases.example/llm/"
@@ -132,6 +133,8 @@ class RepositorySimulator:
     def __init__(self, url: str = URL, *, name: str = "simulator") -> None:
         self.url = url
         self.name = name
+        # A program that has the system's day may run before the day of all others.
+        self.issued = min(ISSUED, clock.now())
         self.files: dict[str, bytes] = {}
         self.requests: list[str] = []
         self.signers: dict[str, list[CryptoSigner]] = {
@@ -293,7 +296,7 @@ class RepositorySimulator:
         return data
 
     def _common(self, version: int) -> dict[str, Any]:
-        issued = {"issued": ISSUED.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        issued = {"issued": self.issued.strftime("%Y-%m-%dT%H:%M:%SZ")}
         return {"version": version, "expires": EXPIRES, "unrecognized_fields": issued}
 
     # --- being a repository ----------------------------------------------------------------
