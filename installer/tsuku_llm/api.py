@@ -321,7 +321,7 @@ def list_versions(
 ) -> tuple[InstalledBuild, ...]:
     """Return every installed build that can be read."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        return tuple(map(_build, versions.inventory(session).versions))
+        return tuple(_build(each.build) for each in versions.inventory(session).versions)
 
 
 def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
@@ -449,7 +449,7 @@ def _build(installed: Installed) -> InstalledBuild:
     return InstalledBuild(
         id=installed.id,
         release=receipt.release,
-        version=receipt.number,
+        version=receipt.version,
         variant=receipt.variant,
         backend=receipt.backend,
         channel=receipt.channel,

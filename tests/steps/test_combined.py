@@ -157,7 +157,7 @@ def test_two_archives_make_one_tree_with_the_makers_own_files(
     }
     (check,) = verify(session)
     assert not check.differences
-    assert (check.unsigned is None) is listed
+    assert (check.not_signed is None) is listed
     assert install(changed(session, combine=True)).outcome == "unchanged"
     assert not list((session.paths.data / "staging").iterdir())
 

@@ -40,10 +40,10 @@ def test_every_layout_of_the_addon_is_named_and_only_prune_removes_it(tmp_path: 
     }
     before = snapshot(home)
     store.sweep()
-    assert store.prune().legacy == ()
+    assert store.prune().legacy_removed == ()
     assert snapshot(home) == before
 
-    assert store.prune(legacy_home=home).legacy == found
+    assert store.prune(legacy_home=home).legacy_removed == found
     assert find_legacy(home) == ()
     assert all((home / name).is_file() for name in kept)
     store.check(installed, full=True)
@@ -71,7 +71,7 @@ def test_S16_only_the_addon_s_own_files_are_removed(tmp_path: Path) -> None:
     for path in mine:
         leave(path, "mine")
     store = Store(home / "llm")
-    assert store.prune(legacy_home=home).legacy
+    assert store.prune(legacy_home=home).legacy_removed
     assert find_legacy(home) == ()
     assert all(path.read_text() == "mine" for path in mine)
     assert (second / "src" / "tsuku-llm").exists()
@@ -86,5 +86,5 @@ def test_S01_a_linked_parent_of_the_addon_is_not_followed(tmp_path: Path) -> Non
     for name in ("addons", "tools"):
         (tmp_path / "home" / name).symlink_to(tmp_path / "mine")
     store = Store(tmp_path / "home" / "llm")
-    assert store.prune(legacy_home=tmp_path / "home").legacy == ()
+    assert store.prune(legacy_home=tmp_path / "home").legacy_removed == ()
     assert snapshot(tmp_path / "mine") == before

@@ -84,7 +84,7 @@ class Pruned:
 
     removed: tuple[str, ...]
     in_use: tuple[str, ...]
-    legacy: tuple[LegacyAddon, ...] = ()
+    legacy_removed: tuple[LegacyAddon, ...] = ()
 
 
 class Store(StoreReader):

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from tsuku_llm.cli.documents.builds import Standing
 from tsuku_llm.cli.documents.keys import (
     BaseUrl,
     Bytes,
@@ -20,6 +19,7 @@ from tsuku_llm.cli.documents.keys import (
 )
 from tsuku_llm.config.keys import Value
 from tsuku_llm.launch.plan.report import Placement, StartReport
+from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.report.bench import Skipped, VariantSpeed
 from tsuku_llm.steps.servers.background import StoppedServer
 
@@ -103,7 +103,7 @@ class StatusAnswer(TypedDict):
     """The answer of ``status``; ``releases`` has the standing of each server's release."""
 
     servers: list[ServerDocument]
-    releases: dict[str, Standing]
+    releases: Mapping[str, ReleaseStatus]
     damaged: list[DamagedServer]
 
 

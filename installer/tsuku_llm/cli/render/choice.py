@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
-from tsuku_llm.cli.render.installed import revocation_data, rolled_back_data
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
@@ -35,13 +34,12 @@ def head(choice: Choice) -> documents.DecisionDocument:
         "unattested": choice.release.unattested,
         "unmeasured": choice.release.unmeasured,
         "stale": choice.stale,
-        "revoked": choice.revocation is not None,
-        "revocation": choice.revocation and revocation_data(choice.revocation),
-        "avoided": [revocation_data(each) for each in choice.avoided],
+        "revocation": choice.revocation,
+        "avoided": choice.avoided,
         "channel": choice.channel,
         "kept_by": choice.kept_by,
         "young": list(choice.young),
-        "rolled_back": rolled_back_data(choice.rolled_back),
+        "rolled_back": choice.rolled_back,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
     }

@@ -9,9 +9,7 @@ from tsuku_llm._version import __version__
 from tsuku_llm.choose.chain.links import Chain, Link, Stage
 from tsuku_llm.cli.render.choice import head, machine_name, named_problem
 from tsuku_llm.cli.render.installed import (
-    rolled_back_data,
     rolled_back_lines,
-    told_data,
     told_lines,
 )
 from tsuku_llm.cli.terminal.answer import ReportedError
@@ -30,7 +28,7 @@ def data(examination: Examination) -> documents.DoctorAnswer:
     chain = examination.chain
     return {
         **head(examination.choice),
-        "rolled_back": rolled_back_data(examination.rolled_back),
+        "rolled_back": examination.rolled_back,
         "backend": chain.subject.backend,
         "variant": chain.subject.variant.name if chain.subject.variant else None,
         "links": [_link(link) for link in chain.links],
@@ -38,7 +36,7 @@ def data(examination: Examination) -> documents.DoctorAnswer:
         "fix": chain.fault.fix if chain.fault else None,
         "transient": chain.fault.transient if chain.fault else False,
         "problems": list(examination.choice.hardware.all_problems),
-        "installed": {name: told_data(told) for name, told in examination.told.items()},
+        "installed": examination.told,
         "caches": list(examination.caches),
         "program": {"version": __version__, "way": examination.updater.way},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.installed import told_data, told_lines
+from tsuku_llm.cli.render.installed import told_lines
 from tsuku_llm.cli.terminal.text import size, table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def data(found: Servers) -> documents.StatusAnswer:
     """Return every server for programs."""
     return {
         "servers": [record_data(record) for record in found.records],
-        "releases": {name: told_data(told) for name, told in found.told.items()},
+        "releases": found.told,
         "damaged": [
             {"name": name, "reason": error.message, "hint": error.hint}
             for name, error in found.damaged.items()

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from tsuku_llm.cli.documents import builds, repositories, running
+from collections.abc import Mapping
+from typing import Any
 
-ANSWERS: dict[str, tuple[type, ...]] = {
+from tsuku_llm.cli.documents import builds, repositories, running
+from tsuku_llm.steps.choosing.which import FoundProgram
+from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
+from tsuku_llm.steps.install.verify import VersionCheck
+from tsuku_llm.steps.install.versions import Inventory
+from tsuku_llm.steps.metadata.repository import (
+    AddedRepository,
+    OfferedReleases,
+    RepositoryState,
+)
+from tsuku_llm.steps.serve.fallback import NotedFailures
+from tsuku_llm.store.records.installed import Installed
+
+ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "": (running.VersionAnswer,),
     "help": (),
     "version": (running.VersionAnswer,),
@@ -27,22 +41,22 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "logs": (running.LogsAnswer,),
     "open": (running.OpenAnswer,),
     "stop": (running.StopAnswer,),
-    "fallback": (builds.FallbackAnswer,),
+    "fallback": (NotedFailures,),
     "run": (running.PlanAnswer,),
     "bench": (running.BenchAnswer,),
-    "list": (builds.ListAnswer, builds.AvailableAnswer),
-    "which": (builds.WhichAnswer,),
+    "list": (Inventory, OfferedReleases),
+    "which": (FoundProgram,),
     "update": (
         builds.InstallAnswer,
         builds.UpdateCheckAnswer,
         builds.UnattendedAnswer,
         running.UnitsAnswer,
     ),
-    "use": (builds.BuildDocument,),
-    "rollback": (builds.BuildDocument,),
-    "uninstall": (builds.UninstallAnswer,),
-    "prune": (builds.PruneAnswer,),
-    "verify": (builds.VerifyAnswer,),
+    "use": (Installed,),
+    "rollback": (Installed,),
+    "uninstall": (Uninstalled,),
+    "prune": (Cleaned,),
+    "verify": ({"versions": tuple[VersionCheck, ...]},),
     "fleet": (),
     "fleet status": (running.FleetAnswer,),
     "fleet plan": (running.FleetAnswer,),
@@ -59,10 +73,13 @@ ANSWERS: dict[str, tuple[type, ...]] = {
     "config path": (running.ConfigPathAnswer,),
     "config edit": (running.ConfigEditAnswer,),
     "repository": (),
-    "repository add": (repositories.RepositoryAddAnswer,),
-    "repository list": (repositories.RepositoryListAnswer,),
-    "repository refresh": (builds.AvailableAnswer,),
-    "repository remove": (repositories.RepositoryRemoveAnswer,),
+    "repository add": (AddedRepository,),
+    "repository list": ({"repositories": tuple[RepositoryState, ...]},),
+    "repository refresh": (OfferedReleases,),
+    "repository remove": ({"name": str},),
     "repository pack": (),
 }
-"""The documents that each command may have in ``data``, next to that of ``--help`` and none."""
+"""The documents that each command may have in ``data``, next to that of ``--help`` and none.
+
+A mapping has keys that the command itself gives to what its step returned.
+"""
