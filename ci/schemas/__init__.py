@@ -154,7 +154,8 @@ def as_written(kind: Any) -> Any:
 
 def _of_class(kind: Any) -> Any:
     if isinstance(kind, Mapping):
-        return _made("Answer", {name: _of_key(name, kind[name]) for name in kind})
+        title = "".join(name.title().replace("_", "") for name in kind)
+        return _made(title, {name: _of_key(name, kind[name]) for name in kind})
     if isinstance(kind, type) and issubclass(kind, TsukuError):
         kind = ReportedError
     named = getattr(kind, "DOCUMENT", None)

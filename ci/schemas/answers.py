@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tsuku_llm.cli.documents import builds, repositories, running
+from tsuku_llm.instances.record import Record
+from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.steps.choosing.which import FoundProgram
 from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
 from tsuku_llm.steps.install.verify import VersionCheck
@@ -15,42 +18,54 @@ from tsuku_llm.steps.metadata.repository import (
     OfferedReleases,
     RepositoryState,
 )
+from tsuku_llm.steps.program.self_update import SelfUpdate
+from tsuku_llm.steps.report.bench import Report
 from tsuku_llm.steps.serve.fallback import NotedFailures
+from tsuku_llm.steps.serve.tools import Planned
+from tsuku_llm.steps.servers.background import Servers, StoppedServer
 from tsuku_llm.store.records.installed import Installed
 
+_VERSION = {"version": str, "way": str}
+_UNITS = {
+    "unit": str,
+    "units": dict[str, str],
+    "credentials": Path | None,
+    "written": tuple[Path, ...],
+}
+
 ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
-    "": (running.VersionAnswer,),
+    "": (_VERSION,),
     "help": (),
-    "version": (running.VersionAnswer,),
-    "completion": (running.CompletionAnswer,),
-    "self-update": (running.SelfUpdateAnswer,),
+    "version": (_VERSION,),
+    "completion": ({"shell": str, "script": str},),
+    "self-update": (SelfUpdate,),
     "install": (builds.InstallAnswer, builds.OwnBuildAnswer),
     "explain": (builds.ExplainAnswer,),
     "backends": (builds.BackendsAnswer,),
     "probe": (builds.ProbeAnswer,),
     "doctor": (builds.DoctorAnswer,),
     "serve": (
-        running.ServeAnswer,
-        running.SupervisedAnswer,
-        running.ServerDocument,
-        running.PlanAnswer,
-        running.UnitsAnswer,
+        {"server_exit_code": int, "start": StartReport | None},
+        {"server_exit_code": int},
+        Record,
+        Planned,
+        _UNITS,
     ),
     "models": (running.ModelsAnswer,),
-    "status": (running.StatusAnswer, running.MetricsAnswer),
-    "logs": (running.LogsAnswer,),
-    "open": (running.OpenAnswer,),
-    "stop": (running.StopAnswer,),
+    "status": (Servers, {"metrics": str}),
+    "logs": ({"name": str, "lines": list[str]},),
+    "open": ({"name": str, "page_url": str},),
+    "stop": ({"stopped": tuple[StoppedServer, ...]},),
     "fallback": (NotedFailures,),
-    "run": (running.PlanAnswer,),
-    "bench": (running.BenchAnswer,),
+    "run": (Planned,),
+    "bench": (Report,),
     "list": (Inventory, OfferedReleases),
     "which": (FoundProgram,),
     "update": (
         builds.InstallAnswer,
         builds.UpdateCheckAnswer,
         builds.UnattendedAnswer,
-        running.UnitsAnswer,
+        _UNITS,
     ),
     "use": (Installed,),
     "rollback": (Installed,),
@@ -70,8 +85,8 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "config set": (running.SettingDocument,),
     "config unset": (running.SettingDocument,),
     "config list": (running.ConfigListAnswer,),
-    "config path": (running.ConfigPathAnswer,),
-    "config edit": (running.ConfigEditAnswer,),
+    "config path": ({"config_file": Path},),
+    "config edit": ({"config_file": Path, "changed": bool},),
     "repository": (),
     "repository add": (AddedRepository,),
     "repository list": ({"repositories": tuple[RepositoryState, ...]},),

@@ -380,7 +380,7 @@ def ensure_server(  # noqa: PLR0913
 def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Server, ...]:
     """Return every server in the background whose record can be read."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        return tuple(_server(record, options) for record in background.servers(session).records)
+        return tuple(_server(record, options) for record in background.servers(session).servers)
 
 
 def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:

@@ -485,8 +485,7 @@ def test_a_torn_record_is_named_with_what_removes_it(home: Home) -> None:
     torn = home.state / "servers" / "torn.json"
     torn.write_bytes(b'{"format": 1, "name": "to')
     hint = "remove its record: tsuku-llm stop --name torn"
-    (damaged,) = home.data("status")["damaged"]
-    assert (damaged["name"], damaged["hint"]) == ("torn", hint)
+    assert home.data("status")["damaged"]["torn"]["hint"] == hint
     assert hint in home.run("status").stdout
     logs = home.run("logs", "--follow", "--name", "torn")
     assert logs.code != 0, "it has no log"
@@ -494,7 +493,7 @@ def test_a_torn_record_is_named_with_what_removes_it(home: Home) -> None:
     assert torn.exists(), "its server may run"
     removed = home.data("stop", "--name", "torn")["stopped"]
     assert removed == [{"name": "torn", "outcome": "unreadable"}]
-    assert home.data("status")["damaged"] == []
+    assert home.data("status")["damaged"] == {}
     assert home.run("stop", "--name", "torn").code == 7
 
 

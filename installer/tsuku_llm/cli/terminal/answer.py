@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -101,6 +102,8 @@ def plain(value: object) -> Any:
     The keys of an object are the fields of the value, or what ``records.documented`` has named.
     ``ci.schemas`` makes the schemas of the same names.
     """
+    if isinstance(value, Enum):
+        return value.value
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, os.PathLike):
