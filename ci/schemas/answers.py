@@ -9,6 +9,7 @@ from typing import Any
 from tsuku_llm.cli.documents import builds, repositories, running
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.steps.choosing.which import FoundProgram
 from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
 from tsuku_llm.steps.install.verify import VersionCheck
@@ -20,6 +21,9 @@ from tsuku_llm.steps.metadata.repository import (
 )
 from tsuku_llm.steps.program.self_update import SelfUpdate
 from tsuku_llm.steps.report.bench import Report
+from tsuku_llm.steps.report.doctor import Examination
+from tsuku_llm.steps.report.explain import Explanation
+from tsuku_llm.steps.report.models import ModelList
 from tsuku_llm.steps.serve.fallback import NotedFailures
 from tsuku_llm.steps.serve.tools import Planned
 from tsuku_llm.steps.servers.background import Servers, StoppedServer
@@ -40,10 +44,10 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "completion": ({"shell": str, "script": str},),
     "self-update": (SelfUpdate,),
     "install": (builds.InstallAnswer, builds.OwnBuildAnswer),
-    "explain": (builds.ExplainAnswer,),
-    "backends": (builds.BackendsAnswer,),
-    "probe": (builds.ProbeAnswer,),
-    "doctor": (builds.DoctorAnswer,),
+    "explain": (Explanation,),
+    "backends": (Explanation,),
+    "probe": ({"platform": str, "hardware": Hardware, "recorded": Path | None},),
+    "doctor": (Examination,),
     "serve": (
         {"server_exit_code": int, "start": StartReport | None},
         {"server_exit_code": int},
@@ -51,7 +55,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
         Planned,
         _UNITS,
     ),
-    "models": (running.ModelsAnswer,),
+    "models": (ModelList,),
     "status": (Servers, {"metrics": str}),
     "logs": ({"name": str, "lines": list[str]},),
     "open": ({"name": str, "page_url": str},),

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from tsuku_llm.choose.selection import VariantFit
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.config.settings import ALL, CHOOSING, INSTALLING
 from tsuku_llm.ground import system_limits
@@ -140,22 +141,6 @@ class Options:
 
 
 _DEFAULTS = Options()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantFit:
-    """A variant of a release on this machine; ``reason`` is None if it fits.
-
-    ``rank`` is 1 for the best one that fits. ``device`` is the GPU that it uses, None for the
-    processor. ``download_size`` is in bytes.
-    """
-
-    variant: str
-    backend: str
-    reason: str | None
-    rank: int | None
-    device: str | None
-    download_size: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,41 +391,19 @@ def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = Non
 
 
 def _decision(choice: Choice) -> Decision:
-    selection, release = choice.selection, choice.release
-    fits = (
-        VariantFit(
-            variant=each.variant.name,
-            backend=each.variant.backend,
-            reason=None,
-            rank=each.rank,
-            device=each.gpu.name if each.gpu else None,
-            download_size=each.variant.download_size,
-        )
-        for each in selection.compatible
-    )
-    others = (
-        VariantFit(
-            variant=each.variant.name,
-            backend=each.variant.backend,
-            reason=each.reason.text,
-            rank=None,
-            device=None,
-            download_size=each.variant.download_size,
-        )
-        for each in selection.rejected
-    )
+    release = choice.release
     return Decision(
-        requested=selection.requested,
-        detected=selection.detected,
-        selected=next((each.variant.name for each in selection.compatible), None),
+        requested=choice.selection.requested,
+        detected=choice.selection.detected,
+        selected=choice.selected,
         release=release.release,
         version=release.version,
         channel=choice.channel,
         publisher=release.publisher,
-        repository=choice.catalog.repository.name,
-        platform=choice.hardware.platform,
-        variants=(*fits, *others),
-        hint=choice.helps,
+        repository=choice.repository,
+        platform=choice.platform,
+        variants=explaining.explained(choice).variants,
+        hint=choice.hint or "",
     )
 
 

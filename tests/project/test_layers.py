@@ -88,7 +88,7 @@ ROOMS = {
         "steps.choosing steps.drivers steps.install steps.serve store store.records"
     ),
     "api": (
-        "config instances machine steps steps.choosing steps.install steps.report "
+        "choose config instances machine steps steps.choosing steps.install steps.report "
         "steps.servers store.records"
     ),
     "cli.documents": (

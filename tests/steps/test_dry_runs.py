@@ -251,7 +251,7 @@ def test_N04_expired_metadata_is_told_wherever_releases_are(
     assert "expired on" in stale
     assert inventory(warned).versions[0].told.stale == stale
     examination = examine(warned)
-    assert examination.told[installed.id].stale == stale
+    assert examination.installed[installed.id].stale == stale
     # Once, for all releases of the repository.
     assert doctor.lines(examination).count(stale) == 1
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from tsuku_llm.catalog.revocations import Revocation
-from tsuku_llm.choose.chain.links import LinkState, Stage
 from tsuku_llm.cli.documents.keys import (
     Backend,
     Bytes,
@@ -25,10 +24,6 @@ from tsuku_llm.cli.documents.keys import (
     Unsigned,
     VariantName,
 )
-from tsuku_llm.launch.memory.fit import FreeMemory
-from tsuku_llm.machine.hardware import Hardware, Problem
-from tsuku_llm.steps.choosing.revocation import ReleaseStatus
-from tsuku_llm.steps.drivers.caches import CacheState
 from tsuku_llm.steps.install.update import FitChange
 from tsuku_llm.steps.servers.server_trials import ServerResult
 from tsuku_llm.steps.servers.unattended import UpdateOutcome
@@ -58,126 +53,6 @@ class DecisionDocument(TypedDict):
     rolled_back: Sequence[RolledBack]
     platform: str
     simulated: str | None
-
-
-class VariantVerdict(TypedDict):
-    """Whether a variant fits this machine; ``code`` and ``reason`` are null if it does."""
-
-    variant: VariantName
-    backend: Backend
-    compatible: bool
-    reason: str | None
-    code: str | None
-    rank: int | None
-    device: Device | None
-    note: str | None
-    download_size: Bytes | None
-
-
-class CombinedBuild(TypedDict):
-    """A combined build that would use the cards of two makers; it was not requested."""
-
-    variant: VariantName
-    own: Sequence[Device]
-    others: Sequence[Device]
-
-
-class VariantState(VariantVerdict):
-    """The same, and whether the variant is installed and active."""
-
-    installed: bool
-    active: bool
-
-
-class ModelFit(TypedDict):
-    """Whether a model fits into memory; ``fits`` is null if it cannot be judged."""
-
-    needs: Bytes
-    needs_on_devices: Bytes
-    weights: Bytes
-    cache: Bytes
-    context: int
-    devices: Sequence[FreeMemory]
-    main_memory: FreeMemory
-    fits: bool | None
-    layers: int
-    layers_on_devices: int
-    shortened_context: int | None
-    missing_main_memory: Bytes
-    remedies: Sequence[str]
-
-
-class Comparison(DecisionDocument):
-    """A decision, and what helps where no variant fits."""
-
-    idle: list[Device]
-    combined: CombinedBuild | None
-    problems: list[Problem]
-    hint: str | None
-
-
-class ExplainAnswer(Comparison):
-    """The answer of ``explain``; ``model`` is null if no model was named."""
-
-    variants: list[VariantVerdict]
-    model: ModelFit | None
-
-
-class ActiveBuild(TypedDict):
-    """The build that is active."""
-
-    id: Id
-    variant: VariantName
-    release: Tag
-
-
-class BackendsAnswer(Comparison):
-    """The answer of ``backends``."""
-
-    variants: list[VariantState]
-    active: ActiveBuild | None
-
-
-class ProbeAnswer(TypedDict):
-    """The answer of ``probe``; ``recorded`` is the file that was written."""
-
-    platform: str
-    hardware: Hardware
-    recorded: Path | None
-
-
-class ChainLink(TypedDict):
-    """One link between the GPU and the server."""
-
-    link: Stage
-    state: LinkState
-    evidence: list[str]
-    code: str | None
-    reason: str | None
-    fix: str | None
-    transient: bool
-
-
-class ProgramDocument(TypedDict):
-    """This program: its version, and the way in which this copy was installed."""
-
-    version: Number
-    way: str
-
-
-class DoctorAnswer(DecisionDocument):
-    """The answer of ``doctor``; ``installed`` has the standing of each build, by its id."""
-
-    backend: Backend
-    variant: VariantName | None
-    links: list[ChainLink]
-    broken: Stage | None
-    fix: str | None
-    transient: bool
-    problems: list[Problem]
-    installed: Mapping[str, ReleaseStatus]
-    caches: list[CacheState]
-    program: ProgramDocument
 
 
 # --- an install and an update --------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
 from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
 
@@ -46,6 +47,7 @@ _FULL_LAYER_FIRST = {"cohere2moe", "smallthinker", "laguna"}
 _OWN_WINDOWS = {"llama4": 8192, "gemma2": 4096, "exaone-moe": 128}
 
 
+@documented("weights", "cache_size")
 class MemoryNeed(NamedTuple):
     """The memory of one start, all in bytes.
 
@@ -69,6 +71,11 @@ class MemoryNeed(NamedTuple):
     companions: int = 0
     shared: int = 0
     driver: int = 0
+
+    @property
+    def cache_size(self) -> int:
+        """What all layers together keep of the context."""
+        return sum(self.cache)
 
     @property
     def weights(self) -> int:
