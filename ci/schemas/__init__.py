@@ -5,30 +5,38 @@ python -m ci.reference        write them again
 
 from __future__ import annotations
 
+import ast
 import enum
+import inspect
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ci.schemas import answers as client
 from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.requirements import Requirements
-from tsuku_llm.cli.documents import answers as client
-from tsuku_llm.cli.documents.keys import KEYS
+from tsuku_llm.cli.documents.keys import KEYS, Bytes, Moment, Sha256, Unsigned
 from tsuku_llm.cli.documents.running import HelpAnswer
 from tsuku_llm.cli.terminal.answer import FORMAT, ReportedError
+from tsuku_llm.ground.errors import TsukuError
 from tsuku_publish.cli import documents as publisher
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _REF = "#/$defs/{name}"
 CLIENT, PUBLISHER = "tsuku-llm", "tsuku-publish"
-ANSWERS = {CLIENT: client.ANSWERS, PUBLISHER: publisher.ANSWERS}
+ANSWERS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    CLIENT: client.ANSWERS,
+    PUBLISHER: publisher.ANSWERS,
+}
 """The documents of each program's commands; "" is the program without one."""
 
 
@@ -130,23 +138,51 @@ def as_written(kind: Any) -> Any:
     if kind is Path:
         return str
     if origin is Annotated:
-        return Annotated[as_written(inner[0]), msgspec.Meta(description=kind.__metadata__[0])]
+        base, *notes = inner
+        told = [each for each in notes if isinstance(each, str)]
+        return (
+            Annotated[as_written(base), msgspec.Meta(description=told[0])]
+            if told
+            else as_written(base)
+        )
     if origin in (Union, types.UnionType):
         return Union[tuple(map(as_written, inner))]  # noqa: UP007 - a computed one
     if inner and origin is not typing.Literal:
         return origin[tuple(each if each is ... else as_written(each) for each in inner)]
+    return _of_class(kind)
+
+
+def _of_class(kind: Any) -> Any:
+    if isinstance(kind, Mapping):
+        title = "".join(name.title().replace("_", "") for name in kind)
+        return _made(title, {name: _of_key(name, kind[name]) for name in kind})
+    if isinstance(kind, type) and issubclass(kind, TsukuError):
+        kind = ReportedError
+    named = getattr(kind, "DOCUMENT", None)
+    if isinstance(named, str):
+        return as_written(_attribute(kind, named))
     is_object = typing.is_typeddict(kind) or is_dataclass(kind) or hasattr(kind, "_fields")
-    if is_object and not issubclass(kind, enum.Enum):
-        return _object(kind)
-    return kind
+    return _object(kind) if (is_object or named) and not issubclass(kind, enum.Enum) else kind
 
 
-def _shared(name: str, hint: Any) -> Any:
-    """Return the common type of a key that is a plain text in a value of another module."""
-    common = KEYS.get(name)
-    if hint == str and common:  # noqa: E721 - a type, or an expression of types
-        return common
-    return common | None if hint == (str | None) and common else hint
+def _of_key(name: str, hint: Any) -> Any:
+    """Return the type of a key; plain texts and numbers of a known name have a common one."""
+    kind, common = as_written(hint), KEYS.get(name) or _UNITS.get(name)
+    if common is None:
+        return kind
+    base: Any = get_args(common)[0]
+    if kind == base:
+        return as_written(common)
+    return as_written(common | None) if kind == (base | None) else kind
+
+
+_UNITS = {
+    **dict.fromkeys(("at", "installed_at", "noted_at", "signed", "expires"), Moment),
+    **dict.fromkeys(("sha256", "fingerprint"), Sha256),
+    **dict.fromkeys(("size", "download_size"), Bytes),
+    "unsigned": Unsigned,
+}
+"""Further keys whose values are of one kind in every document."""
 
 
 _KNOWN: dict[type, Any] = {}
@@ -155,9 +191,51 @@ _KNOWN: dict[type, Any] = {}
 
 def _object(kind: type) -> Any:
     if kind not in _KNOWN:
-        hints = get_type_hints(kind, include_extras=True)
-        fields = {name: as_written(_shared(name, hint)) for name, hint in hints.items()}
-        made = TypedDict(kind.__name__, fields)  # type: ignore[misc]
-        made.__doc__ = kind.__doc__
-        _KNOWN[kind] = made
+        told = inspect.cleandoc(kind.__doc__ or "")
+        # The rest may be about fields that are not in the document.
+        told = told.partition("\n\n")[0] if hasattr(kind, "DOCUMENT") else told
+        _KNOWN[kind] = _made(kind.__name__, _keys(kind), told)
     return _KNOWN[kind]
+
+
+def _made(name: str, keys: dict[str, Any], told: str = "") -> Any:
+    made = TypedDict(name, keys)  # type: ignore[misc]
+    made.__doc__ = told
+    return made
+
+
+def _keys(kind: type) -> dict[str, Any]:
+    """Return the keys of a value's object, with the types of what ``plain`` makes of each."""
+    found: dict[str, Any] = {}
+    for name in getattr(kind, "DOCUMENT", ()) or _hints(kind):
+        hint = _attribute(kind, name.removeprefix("*"))
+        found |= _keys(hint) if name.startswith("*") else {name: _of_key(name, hint)}
+    return found
+
+
+def _attribute(kind: type, name: str) -> Any:
+    """Return the type of a field or a property."""
+    member = getattr(kind, name, None)
+    getter = member.fget if isinstance(member, property) else None
+    return _hints(getter)["return"] if getter else _hints(kind)[name]
+
+
+@cache
+def _hints(of: Any) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for module in {each.__module__ for each in getattr(of, "__mro__", (of,))} - {"builtins"}:
+        names |= _for_checkers(module)
+    return get_type_hints(of, localns=names, include_extras=True)
+
+
+@cache
+def _for_checkers(name: str) -> dict[str, Any]:
+    """Return what a module imports only for type checkers: starts do without."""
+    path = sys.modules[name].__file__
+    if path is None or "TYPE_CHECKING" not in (text := Path(path).read_text("utf-8")):
+        return {}
+    found: dict[str, Any] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            exec(compile(ast.Module(node.body, []), path, "exec"), found)  # noqa: S102
+    return found

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from tsuku_llm.choose.selection import VariantFit
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import SystemLimitReached
@@ -139,22 +140,6 @@ class Options:
 
 
 _DEFAULTS = Options()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantFit:
-    """A variant of a release on this machine; ``reason`` is None if it fits.
-
-    ``rank`` is 1 for the best one that fits. ``device`` is the GPU that it uses, None for the
-    processor. ``download_size`` is in bytes.
-    """
-
-    variant: str
-    backend: str
-    reason: str | None
-    rank: int | None
-    device: str | None
-    download_size: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +305,7 @@ def list_versions(
 ) -> tuple[InstalledBuild, ...]:
     """Return every installed build that can be read."""
     with _session(options, events, looking=True) as session:
-        return tuple(map(_build, versions.inventory(session).versions))
+        return tuple(_build(each.build) for each in versions.inventory(session).versions)
 
 
 def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
@@ -379,7 +364,7 @@ def ensure_server(  # noqa: PLR0913
 def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Server, ...]:
     """Return every server in the background whose record can be read."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        return tuple(_server(record, options) for record in background.servers(session).records)
+        return tuple(_server(record, options) for record in background.servers(session).servers)
 
 
 def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:
@@ -405,41 +390,19 @@ def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = Non
 
 
 def _decision(choice: Choice) -> Decision:
-    selection, release = choice.selection, choice.release
-    fits = (
-        VariantFit(
-            variant=each.variant.name,
-            backend=each.variant.backend,
-            reason=None,
-            rank=each.rank,
-            device=each.gpu.name if each.gpu else None,
-            download_size=each.variant.download_size,
-        )
-        for each in selection.compatible
-    )
-    others = (
-        VariantFit(
-            variant=each.variant.name,
-            backend=each.variant.backend,
-            reason=each.reason.text,
-            rank=None,
-            device=None,
-            download_size=each.variant.download_size,
-        )
-        for each in selection.rejected
-    )
+    release = choice.release
     return Decision(
-        requested=selection.requested,
-        detected=selection.detected,
-        selected=next((each.variant.name for each in selection.compatible), None),
+        requested=choice.selection.requested,
+        detected=choice.selection.detected,
+        selected=choice.selected,
         release=release.release,
         version=release.version,
         channel=choice.channel,
         publisher=release.publisher,
-        repository=choice.catalog.repository.name,
-        platform=choice.hardware.platform,
-        variants=(*fits, *others),
-        hint=choice.helps,
+        repository=choice.repository,
+        platform=choice.platform,
+        variants=explaining.explained(choice).variants,
+        hint=choice.hint or "",
     )
 
 
@@ -448,7 +411,7 @@ def _build(installed: Installed) -> InstalledBuild:
     return InstalledBuild(
         id=installed.id,
         release=receipt.release,
-        version=receipt.number,
+        version=receipt.version,
         variant=receipt.variant,
         backend=receipt.backend,
         channel=receipt.channel,

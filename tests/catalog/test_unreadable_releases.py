@@ -227,7 +227,7 @@ def test_S13_a_release_that_is_not_understood_can_still_be_revoked(
     shop.write()
     assert user.run("repository", "refresh", NAME).code == 0
     (listed,) = user.run("list", "--available", "--json").document["data"]["releases"]
-    assert (listed["revoked"], listed["readable"]) == (True, False)
+    assert (listed["revocation"]["release"], listed["readable"]) == ("b1", False)
     done = user.run("serve", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked"), done.stderr
 

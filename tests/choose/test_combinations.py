@@ -64,9 +64,9 @@ def test_a_name_of_a_release_file_is_never_that_of_a_combined_build() -> None:
 def test_nothing_is_combined_unasked_and_it_is_offered() -> None:
     found = chosen()
     assert not any("+" in name for name in names(found))
-    assert found.offer == CombinedOffer("cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y",))
-    assert chosen(backend="cpu").offer is None
-    assert chosen(backend="vulkan").offer is None
+    assert found.combined == CombinedOffer("cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y",))
+    assert chosen(backend="cpu").combined is None
+    assert chosen(backend="vulkan").combined is None
 
 
 def test_a_combined_candidate_tells_the_cards_of_both_makers() -> None:
@@ -80,7 +80,7 @@ def test_a_combined_candidate_tells_the_cards_of_both_makers() -> None:
 def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
     found = chosen(combine=True, prefer="native")
     assert names(found)[:3] == ["cuda-13.4+vulkan", "cuda-12.8+vulkan", "cuda-13.4"]
-    assert found.offer is None
+    assert found.combined is None
     assert names(chosen(combine=True, backend="cuda")) == ["cuda-13.4", "cuda-12.8"]
 
 
@@ -113,19 +113,19 @@ def test_with_the_setting_it_comes_first_and_the_parts_follow() -> None:
     ],
 )
 def test_where_it_adds_no_card_it_is_neither_chosen_nor_offered(hardware: Hardware) -> None:
-    assert chosen(hardware).offer is None
+    assert chosen(hardware).combined is None
     assert not any("+" in name for name in names(chosen(hardware, combine=True)))
 
 
 def test_a_card_that_two_drivers_list_is_gained_once_and_two_equal_cards_twice() -> None:
     of_mesa = replace(RADEON, name="AMD Radeon Y (RADV)", uuid="a")
     drivers = with_vulkan(NV, of_mesa, replace(RADEON, index=2, uuid="a"))
-    assert chosen(drivers).offer == CombinedOffer(
+    assert chosen(drivers).combined == CombinedOffer(
         "cuda-13.4+vulkan", ("NVIDIA X",), ("AMD Radeon Y (RADV)",)
     )
     for uuids in (("a", "b"), (None, None)):
         equal = [replace(RADEON, index=at, uuid=uuid) for at, uuid in enumerate(uuids, 1)]
-        offer = chosen(with_vulkan(NV, *equal)).offer
+        offer = chosen(with_vulkan(NV, *equal)).combined
         assert offer
         assert offer.others == ("AMD Radeon Y", "AMD Radeon Y")
 

@@ -53,7 +53,7 @@ def put(home: Path, script: str = LISTS, variant: str = "vulkan") -> Installed:
 
 
 def states(document: Any) -> dict[str, str]:
-    return {each["link"]: each["state"] for each in document["data"]["links"]}
+    return {each["stage"]: each["state"] for each in document["data"]["links"]}
 
 
 def test_a_whole_chain_ends_with_0(
@@ -64,12 +64,7 @@ def test_a_whole_chain_ends_with_0(
     told = as_json("doctor")
     assert (told["status"], told["exit_code"], told["error"]) == ("ok", 0, None)
     data = told["data"]
-    assert (data["backend"], data["variant"], data["broken"], data["fix"]) == (
-        "vulkan",
-        "vulkan",
-        None,
-        None,
-    )
+    assert (data["backend"], data["variant"], data["broken"]) == ("vulkan", "vulkan", None)
     assert {"broken"}.isdisjoint(states(told).values())
     assert states(told)["server-list"] == "ok"
     shown = program("doctor")
@@ -122,12 +117,13 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     on(machine)
     told = as_json("doctor", "--backend", backend)
     assert (told["status"], told["exit_code"]) == ("error", code)
-    assert told["data"]["broken"] == link
+    broken = told["data"]["broken"]
+    assert broken["stage"] == link
     assert told["data"]["simulated"] == told["simulated"] == f"{machine}.json"
     # Wherever it is printed: root is not told to use sudo.
     fix = fix.replace("sudo ", SUDO)
-    assert fix in told["data"]["fix"].replace("sudo ", SUDO)
-    assert told["error"]["hint"] == told["data"]["fix"].replace("sudo ", SUDO)
+    assert fix in broken["fault"]["fix"].replace("sudo ", SUDO)
+    assert told["error"]["hint"] == broken["fault"]["fix"].replace("sudo ", SUDO)
     assert states(told)[link] == "broken"
     shown = program("doctor", "--backend", backend)
     assert shown.code == code
@@ -140,7 +136,7 @@ def test_the_first_broken_link_and_one_fix_are_named(  # noqa: PLR0913, PLR0917
     assert [line for line in lines if line.startswith(f"first broken: {name}")]
     assert [line for line in lines if line.startswith("fix: ")] == [f"fix: {told['error']['hint']}"]
     assert "error[" not in shown.stderr, "people have read it"
-    reason = next(each["reason"] for each in told["data"]["links"] if each["link"] == link)
+    reason = broken["fault"]["text"]
     assert not [line for line in lines if line.startswith("also ") and reason in line]
 
 
@@ -158,7 +154,7 @@ def test_a_temporary_problem_is_marked_as_temporary(
 ) -> None:
     on("after-suspend-999")
     told = as_json("doctor", "--backend", "cuda")
-    assert told["data"]["transient"] is True
+    assert told["data"]["broken"]["fault"]["transient"] is True
     assert "(temporary)" in told["error"]["message"]
     assert "first broken: api init (temporary): " in program("doctor", "--backend", "cuda").stdout
     assert "also cuda-after-suspend (temporary): " in program("doctor").stdout
@@ -185,7 +181,7 @@ def test_a_pointer_that_cannot_be_read_is_exit_code_6(
     installed = put(tsuku_home)
     (installed.path.parents[1] / "active.json").write_text("{")
     told = as_json("doctor")
-    assert (told["exit_code"], told["data"]["broken"]) == (6, "installed-tree")
+    assert (told["exit_code"], told["data"]["broken"]["stage"]) == (6, "installed-tree")
 
 
 @pytest.mark.parametrize(
@@ -198,8 +194,8 @@ def test_a_server_without_its_gpu_is_exit_code_7(
     put(tsuku_home, script)
     told = as_json("doctor")
     assert (told["exit_code"], told["error"]["code"]) == (7, "gate-failed")
-    assert told["data"]["broken"] == "server-list"
-    assert told["data"]["fix"]
+    assert told["data"]["broken"]["stage"] == "server-list"
+    assert told["data"]["broken"]["fault"]["fix"]
 
 
 def test_the_active_build_is_examined_and_not_the_one_that_would_be_chosen(
@@ -220,7 +216,8 @@ def test_the_requested_build_is_examined(
     steps = "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4060 Laptop GPU'"
     cuda = put(tsuku_home, steps, "cuda-12.8")
     put(tsuku_home)
-    links = {each["link"]: each for each in as_json("doctor", "--backend", "cuda")["data"]["links"]}
+    found = as_json("doctor", "--backend", "cuda")["data"]["links"]
+    links = {each["stage"]: each for each in found}
     assert links["installed-tree"]["evidence"] == [cuda.id]
     assert links["server-list"]["state"] == "ok"
 
@@ -240,7 +237,7 @@ def test_a_machine_without_a_gpu_is_whole_with_the_builds_of_its_processor(
     on(machine)
     put(tsuku_home, STARTS, "cpu")
     told = as_json("doctor")
-    assert (told["exit_code"], told["data"]["backend"], told["data"]["fix"]) == (0, "cpu", None)
+    assert (told["exit_code"], told["data"]["backend"], told["data"]["broken"]) == (0, "cpu", None)
     shown = program("doctor").stdout
     assert "no link is broken; no GPU is visible" in shown
     assert "tsuku-llm doctor --backend gpu" in shown
@@ -265,7 +262,7 @@ def test_a_gpu_that_the_processors_build_does_not_use_is_examined(
     on(machine)
     put(tsuku_home, STARTS, "cpu")
     told = as_json("doctor")
-    assert (told["exit_code"], told["data"]["broken"]) == (3, link)
+    assert (told["exit_code"], told["data"]["broken"]["stage"]) == (3, link)
     assert told["data"]["backend"] != "cpu"
 
 
@@ -290,7 +287,7 @@ def test_a_build_in_use_that_does_not_start_comes_first(
     put(tsuku_home, "exit 3", "cpu")
     told = as_json("doctor")
     assert (told["exit_code"], told["error"]["code"]) == (7, "gate-failed")
-    assert told["data"]["broken"] == "server-list"
+    assert told["data"]["broken"]["stage"] == "server-list"
 
 
 def test_an_unknown_backend_is_refused(program: Program) -> None:

@@ -54,7 +54,7 @@ def test_doctor_takes_another_channel_or_repository(user: User) -> None:
     done, told = examined(user, "--channel", "nightly")
     assert (done.code, told["release"], told["channel"]) == (3, "b2", "nightly")
     assert told["repository"] == NAME
-    assert told["broken"] == "requirement"
+    assert told["broken"]["stage"] == "requirement"
     _, told = examined(user, "--repository", "official")
     assert (told["repository"], told["release"]) == ("official", "b11429")
     done = user.run("doctor", "--channel", "weekly", "--json")
@@ -76,7 +76,7 @@ def test_doctor_of_a_backend_that_is_not_installed_looks_where_the_active_build_
 ) -> None:
     done, told = examined(user, "--backend", "cuda")
     assert (done.code, told["repository"]) == (3, NAME)
-    assert told["links"][5]["reason"] == "there is no cuda build for linux-amd64"
+    assert told["links"][5]["fault"]["text"] == "there is no cuda build for linux-amd64"
 
 
 def test_a_backend_that_does_not_exist_is_told_without_a_note(user: User) -> None:

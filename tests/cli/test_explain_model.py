@@ -42,10 +42,10 @@ def test_a_model_is_compared_with_a_recorded_card(llama: Path, explained: Explai
     found = explained(llama, "-c", "8192")
     assert found["fits"] is True
     assert found["context"] == 8192
-    assert found["cache"] == 8192 * 32 * 2 * 8 * 128 * 2
-    assert found["layers"] == found["layers_on_devices"] == 33
+    assert found["cache_size"] == 8192 * 32 * 2 * 8 * 128 * 2
+    assert found["layers"] == found["on_devices"] == 33
     # The input embeddings stay in main memory.
-    assert 0 < found["needs_on_devices"] <= found["needs"] - 128_256 * 4096 * 2
+    assert 0 < found["device_size"] <= found["size"] - 128_256 * 4096 * 2
     (card,) = found["devices"]
     assert card["name"] == "NVIDIA GeForce RTX 4090"
     assert card["free"] is None
@@ -110,8 +110,8 @@ def test_companions_are_added(
     shape = model_headers.llama(layers=2, width=1024, inner=2048, heads=16)
     other = write_shape(tmp_path / "other.gguf", shape, weights=Q4_0, vocabulary=9)
 
-    alone = explained(llama, "-c", "4096")["needs"]
-    assert explained(llama, "-c", "4096", option, str(other))["needs"] - alone > 100_000_000
+    alone = explained(llama, "-c", "4096")["size"]
+    assert explained(llama, "-c", "4096", option, str(other))["size"] - alone > 100_000_000
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def test_the_active_version_is_marked_with_a_star(home: Path) -> None:
         ["*", "b101"],
     ]
     versions = run_program("list", "--json", env=environment(home)).document["data"]["versions"]
-    assert [(v["id"], v["active"], v["path"]) for v in versions] == [
+    assert [(v["id"], v["active"], v["tree"]) for v in versions] == [
         (old.id, False, str(old.tree)),
         (new.id, True, str(new.tree)),
     ]

@@ -28,6 +28,7 @@ from tsuku_llm.steps.choosing.choice import Choice
 from tsuku_llm.steps.install.install import InstallReport
 from tsuku_llm.steps.install.update import UpdateReport
 from tsuku_llm.steps.install.versions import Inventory
+from tsuku_llm.steps.report.explain import explained
 from tsuku_llm.steps.servers.background import Servers
 from tsuku_llm.store.records.installed import Installed
 
@@ -81,7 +82,7 @@ def test_a_release_is_shown_with_both_names() -> None:
 
 
 def test_explain_has_every_variant_with_its_reason() -> None:
-    data = as_document(choice_render.data(chosen(GPU)))
+    data = as_document(explained(chosen(GPU)))
     assert data["requested"] == "auto"
     assert set(data["detected"]) == {"vulkan", "cuda", "cpu"}
     assert data["selected"] == "vulkan"
@@ -106,14 +107,14 @@ def test_explain_says_the_same_as_text_and_as_json() -> None:
     )
     assert "selected=" not in "".join(lines)
     shown = "\n".join(lines)
-    for each in choice_render.data(choice)["variants"]:
+    for each in as_document(explained(choice))["variants"]:
         assert each["variant"] in shown
         assert (each["reason"] or "fits: ") in shown
 
 
 def test_explain_has_an_answer_when_nothing_fits() -> None:
     choice = chosen(NO_GPU, "vulkan")
-    assert choice_render.data(choice)["selected"] is None
+    assert as_document(choice)["selected"] is None
     lines = choice_render.lines(choice)
     assert lines[0] == "No build of b1 fits this machine and the request vulkan."
     assert lines[-2:] == (f"{PROBLEM.slug}: {PROBLEM.text}", f"  fix: {PROBLEM.fix}")
@@ -178,10 +179,7 @@ def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
 
 
 def test_a_machine_as_json_is_the_hardware_field_by_field() -> None:
-    data = as_document(choice_render.hardware_data(GPU, None))
-    assert data["platform"] == "linux-amd64"
-    assert data["recorded"] is None
-    apis = {api["name"]: api for api in data["hardware"]["apis"]}
+    apis = {api["name"]: api for api in as_document(GPU)["apis"]}
     assert apis["vulkan"]["state"] == "ok"
     assert apis["vulkan"]["gpus"][0]["kind"] == "discrete"
 
@@ -189,7 +187,7 @@ def test_a_machine_as_json_is_the_hardware_field_by_field() -> None:
 def test_a_simulated_machine_says_so() -> None:
     simulated = replace(GPU, simulated="h200.json")
     assert choice_render.hardware_lines(simulated, None)[0].split() == ["simulated", "h200.json"]
-    assert choice_render.data(chosen(simulated))["simulated"] == "h200.json"
+    assert as_document(chosen(simulated))["simulated"] == "h200.json"
 
 
 @pytest.mark.parametrize(
@@ -233,9 +231,9 @@ def test_an_update_without_a_fitting_variant_is_shown() -> None:
 
 
 def test_nothing_installed_says_what_to_do() -> None:
-    nothing = Inventory((), None, None, {}, None, (), ())
+    nothing = Inventory((), {}, None, (), ())
     assert installed_render.lines(nothing) == ("nothing is installed; run: tsuku-llm install",)
-    assert not any(installed_render.data(nothing).values())
+    assert not any(as_document(nothing).values())
 
 
 REPORT = StartReport(

@@ -176,10 +176,10 @@ def test_a_fingerprint_is_accepted_in_the_spelling_of_common_tools(
     added = program(*words, "--fingerprint", spell(fingerprint), "--json")
     data = json.loads(added.stdout)["data"]
     assert (added.code, data["fingerprint"]) == (0, fingerprint)
-    assert data["root"]["number"] == 1
-    assert data["root"]["roles"]["root"]["threshold"] == 2
+    assert data["number"] == 1
+    assert data["roles"]["root"]["threshold"] == 2
     keys = {signer.public_key.keyid for signer in simulator.signers["root"]}
-    assert {*data["root"]["roles"]["root"]["keys"]} == keys
+    assert {*data["roles"]["root"]["keys"]} == keys
     assert f"root sha256 {fingerprint}" in program("repository", "list").stdout
 
 

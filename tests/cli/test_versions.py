@@ -170,11 +170,9 @@ def test_uninstall_removes_the_named_version_and_updates_the_pointer(
 ) -> None:
     oldest, old, new = put(store, "b100"), put(store, "b200"), put(store, "b300")
     told = as_json("uninstall", "b200", oldest.id, "b100")
-    assert told["data"] == {
-        "removed": [old.id, oldest.id],
-        "active": new.id,
-        "foreign": [],
-    }
+    data = told["data"]
+    assert (data["removed"], data["foreign"]) == ([old.id, oldest.id], [])
+    assert data["active"]["id"] == new.id
     assert store.installed() == (new,)
     assert store.previous() is None
     assert as_json("uninstall", "b300")["data"]["removed"] == [new.id]
@@ -392,8 +390,7 @@ def test_a_version_without_a_receipt_is_named_by_list_and_verify(
     damaged, _ = put(store, "b100"), put(store, "b200")
     spoil(damaged.path / "receipt.json")
     assert f"damaged: {damaged.id}: " in program("list").stdout
-    (told,) = as_json("list")["data"]["damaged"]
-    assert told["id"] == damaged.id
+    assert [*as_json("list")["data"]["damaged"]] == [damaged.id]
     result = program("verify")
     assert result.code == 5
     assert f"to repair it: tsuku-llm uninstall {damaged.id}" in result.stdout

@@ -201,19 +201,19 @@ def test_any_words_give_an_address_and_true_urls_or_one_refusal(
     assert 0 <= address.port <= 65535
     urls = urls_of(address, page=page)
     if address.is_unix:
-        assert (urls.page, urls.base) == (None, None)
+        assert (urls.page_url, urls.base_url) == (None, None)
         assert urls.curl
         return
     assert urls.curl is None
     if not address.port:
         assert urls == ServerUrls()
         return
-    assert urls.base
-    parts = urlsplit(urls.base)
+    assert urls.base_url
+    parts = urlsplit(urls.base_url)
     assert parts.port == address.port
     assert parts.scheme == ("https" if address.tls else "http")
     assert parts.path.endswith("/v1")
-    assert (urls.page is not None) is page
+    assert (urls.page_url is not None) is page
     assert parts.hostname
     assert not is_everywhere(parts.hostname)
 

@@ -395,7 +395,7 @@ def test_a_missing_folder_is_noted_only_if_the_user_named_it(tmp_path: Path) -> 
     assert find_models([ModelPlace("ollama", missing)]).notes == ()
     found = find_models([ModelPlace("folder", missing, named=True)])
     assert "is no folder" in found.notes[0]
-    assert found.places == ((ModelPlace("folder", missing, named=True), False),)
+    assert found.places == (ModelPlace("folder", missing, named=True),)
 
 
 def test_many_notes_are_cut_short(tmp_path: Path) -> None:

@@ -81,12 +81,12 @@ ROOMS = {
         "steps.choosing steps.drivers steps.install steps.serve store store.records"
     ),
     "api": (
-        "config instances machine steps steps.choosing steps.install steps.report "
+        "choose config instances machine steps steps.choosing steps.install steps.report "
         "steps.servers store.records"
     ),
     "cli.documents": (
-        "choose.chain config launch.memory launch.plan machine steps.drivers steps.install "
-        "steps.report steps.servers store"
+        "catalog choose.chain config launch.memory launch.plan machine steps.choosing "
+        "steps.drivers steps.install steps.report steps.servers store store.records"
     ),
     "cli.render": (
         "catalog choose choose.chain cli.documents cli.terminal cli.words config launch.memory "

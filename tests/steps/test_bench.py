@@ -1,5 +1,6 @@
 """What is made of measured speeds: medians, the order, the hints, and what would be saved."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_variant_is_named_only_if_its_backend_is_not_enough(
 def test_no_setting_selects_a_build_of_ones_own() -> None:
     found = report(measured("own-cpu", 50), measured("cpu", 10))
     assert found.backend is None
-    told = lines(found, None)
+    told = lines(found)
     assert told[-1] == "the fastest is own-cpu; to use it: tsuku-llm use b1-own-cpu"
     origins = [line for line in told if line.startswith(("own-cpu: ", "b1: "))]
     assert origins[0] == "own-cpu: unsigned, from /a/build"
@@ -70,7 +71,7 @@ def test_without_the_cpu_nothing_is_compared() -> None:
 def test_a_bar_is_never_empty_and_names_are_escaped() -> None:
     found = report(measured("<&>", 1000), measured("cpu", 0.001))
     assert "&lt;&amp;&gt;" in svg(found)
-    assert [line.split()[1:] for line in lines(found, None) if line.startswith("  cpu")] == [
+    assert [line.split()[1:] for line in lines(found) if line.startswith("  cpu")] == [
         ["#", "0.0"],
         ["#" * 40, "100"],
     ]
@@ -78,7 +79,7 @@ def test_a_bar_is_never_empty_and_names_are_escaped() -> None:
 
 def test_variants_that_were_not_measured_are_listed_with_their_size() -> None:
     skipped = (Skipped("cuda-13.4", "not installed", 593_000_000), Skipped("rocm", "no", None))
-    told = lines(report(measured("cpu", 1), skipped=skipped), "cpu")
+    told = lines(replace(report(measured("cpu", 1), skipped=skipped), saved="cpu"))
     assert told[-3:] == (
         "not measured: cuda-13.4 (593 MB): not installed",
         "not measured: rocm: no",

@@ -221,7 +221,7 @@ def test_a_cache_without_a_limit_of_its_own_is_emptied_beyond_ours(user: User) -
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 def test_a_dry_run_shows_the_variables_and_makes_no_folder(user: User) -> None:
     install_stand_in(user.folder / "llm")
-    shown = planned(user.session, ("-m", "x.gguf"), Serving()).env
+    shown = planned(user.session, ("-m", "x.gguf"), Serving()).environment
     assert shown["MESA_SHADER_CACHE_DIR"] == str(user.root / "mesa")
     assert not user.root.exists()
     assert dict(would_give(user.session, "cpu")) == dict(user.environ)

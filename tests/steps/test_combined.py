@@ -157,7 +157,7 @@ def test_two_archives_make_one_tree_with_the_makers_own_files(
     }
     (check,) = verify(session)
     assert not check.differences
-    assert (check.unsigned is None) is listed
+    assert (check.not_signed is None) is listed
     assert install(changed(session, combine=True)).outcome == "unchanged"
     assert not list((session.paths.data / "staging").iterdir())
 
@@ -297,7 +297,7 @@ def test_signed_lists_that_cannot_be_combined_are_a_reason_before_any_download(
     (why,) = [each.reason for each in explain(asked).selection.rejected if each.variant.parts]
     assert why.slug == CannotCombine.slug
     # What an install would refuse is not offered.
-    assert explain(session).selection.offer is None
+    assert explain(session).selection.combined is None
     version = installed(changed(session, combine=True))
     assert version.receipt.variant == "vulkan"
     assert "libssl.so.3" in version.receipt.reasons["cuda+vulkan"]
@@ -379,9 +379,9 @@ def test_explain_offers_it_and_a_mirror_has_both_archives(
     publish(shop, "b2", ("cpu", build(shop, "b2", "cpu")))
     refresh(session)
     choice = explain(session, release="b1")
-    assert choice.selection.offer
-    assert choice.selection.offer.variant == "cuda+vulkan"
-    assert choice.selection.offer.others == ("AMD Radeon RX 6700 XT (RADV NAVI22)",)
+    assert choice.selection.combined
+    assert choice.selection.combined.variant == "cuda+vulkan"
+    assert choice.selection.combined.others == ("AMD Radeon RX 6700 XT (RADV NAVI22)",)
     found = contents_of(session, choice.catalog, Narrowing(backends=("cuda+vulkan",)))
     assert len(found.artifacts) == 2
 

@@ -244,14 +244,14 @@ def test_N04_expired_metadata_is_told_wherever_releases_are(
     assert explain(session).stale is None
     installed = install(session).installed
     assert installed is not None
-    assert inventory(session).told[installed.id].stale is None
+    assert inventory(session).versions[0].told.stale is None
     warned = late(session)
     stale = explain(warned).stale
     assert stale is not None
     assert "expired on" in stale
-    assert inventory(warned).told[installed.id].stale == stale
+    assert inventory(warned).versions[0].told.stale == stale
     examination = examine(warned)
-    assert examination.told[installed.id].stale == stale
+    assert examination.installed[installed.id].stale == stale
     # Once, for all releases of the repository.
     assert doctor.lines(examination).count(stale) == 1
 

@@ -84,11 +84,11 @@ def test_a_folder_is_copied_checked_and_marked(session: Session, folder: Path) -
     assert [each.path for each in receipt.links] == ["libllama.so"]
     assert which(session).unsigned == str(folder)
     found = inventory(session)
-    assert found.told[receipt.id].lines == (f"unsigned: installed from {folder}",)
+    assert found.versions[0].told.lines == (f"unsigned: installed from {folder}",)
     assert not found.foreign
     # The copy is the build now.
     shutil.rmtree(folder)
-    assert not session.reader.verify(next(iter(found.versions)))
+    assert not session.reader.verify(found.versions[0].build)
     assert receipt.line.endswith("unsigned")
 
 
@@ -274,7 +274,7 @@ def test_verify_compares_with_what_was_installed(session: Session, folder: Path)
     receipt = installed(session, folder)
     (check,) = verify(session)
     assert not check.differences
-    assert check.unsigned == f"it is an unsigned build, installed from {folder}"
+    assert check.not_signed == f"it is an unsigned build, installed from {folder}"
     tree = session.paths.data / "versions" / receipt.id / "tree"
     (tree / "libllama.so.0").write_text("another")
     (check,) = verify(session)

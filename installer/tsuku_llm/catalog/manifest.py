@@ -21,6 +21,7 @@ import msgspec
 
 from tsuku_llm.catalog.requirements import Bytes, Dotted, Requirements, read_requirements
 from tsuku_llm.ground.errors import ManifestError
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import URL_USER
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 from tsuku_llm.machine.backends import NAMES, POLICIES
@@ -84,6 +85,7 @@ class Measured:
         return cls(size, whole.hexdigest(), Pieces(size=piece_size, sha256=tuple(pieces)))
 
 
+@documented("url", "sha256", "size", "format")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """One archive to download.
@@ -126,6 +128,7 @@ class Artifact:
         return plain
 
 
+@documented(by="name")
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One build of a release for one platform.
@@ -174,6 +177,7 @@ class Platform:
         return next((variant for variant in self.variants if variant.name == name), None)
 
 
+@documented("release", "version", "publisher", "unattested", "unmeasured")
 @dataclass(frozen=True, slots=True)
 class Release:
     """One release of one publisher. ``release`` is upstream's tag ("b11429").

@@ -35,6 +35,7 @@ _LIMIT = 8 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 
 
+@records.documented("release", "repository", "reason", "date")
 class Revocation(NamedTuple):
     """One release that a repository's publisher revoked.
 

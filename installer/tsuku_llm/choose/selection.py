@@ -24,6 +24,7 @@ from tsuku_llm.choose.fitting import (
     why_not,
 )
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import (
     COMBINED,
     JOIN,
@@ -76,6 +77,45 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantFit:
+    """A variant of a release on this machine; ``reason`` and its ``code`` are None if it fits.
+
+    ``rank`` is 1 for the best one that fits. ``device`` is the GPU that it uses, None for the
+    processor. ``download_size`` is in bytes. ``state`` is ``installed`` or ``active`` for exactly
+    this build, None if it is neither, or was not asked for.
+    """
+
+    variant: str
+    backend: str
+    compatible: bool
+    reason: str | None
+    code: str | None
+    rank: int | None
+    device: str | None
+    note: str | None
+    download_size: int | None
+    state: str | None = None
+
+    @classmethod
+    def of(cls, judged: Candidate | Rejection, state: str | None = None) -> VariantFit:
+        """Return the verdict about one variant."""
+        found = judged if isinstance(judged, Candidate) else None
+        why = judged.reason if isinstance(judged, Rejection) else None
+        return cls(
+            judged.variant.name,
+            judged.variant.backend,
+            compatible=why is None,
+            reason=why.text if why else None,
+            code=why.slug if why else None,
+            rank=found.rank if found else None,
+            device=found.gpu.name if found and found.gpu else None,
+            note=found.note if found else None,
+            download_size=judged.variant.download_size,
+            state=state,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """The user's request: a variant's name, or a word that ``meaning`` turns into a request.
 
@@ -101,13 +141,14 @@ class CombinedOffer:
     others: tuple[str, ...]
 
 
+@documented("requested", "detected", "idle", "combined")
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Every variant of a platform: ``compatible`` best first, and ``rejected``.
 
     ``idle`` are the names of GPUs that are better than the device of the best candidate, and that
-    no variant that fits can use. ``offer`` is a combined variant that was not requested, and would
-    use the cards of two makers, those of one through its own interface.
+    no variant that fits can use. ``combined`` is a combined variant that was not requested, and
+    would use the cards of two makers, those of one through its own interface.
     """
 
     requested: str
@@ -115,7 +156,7 @@ class Selection:
     compatible: tuple[Candidate, ...]
     rejected: tuple[Rejection, ...] = field(default=())
     idle: tuple[str, ...] = ()
-    offer: CombinedOffer | None = None
+    combined: CombinedOffer | None = None
 
     @property
     def selected(self) -> Candidate:
@@ -242,7 +283,7 @@ def select(
         ),
         rejected=tuple(rejected),
         idle=_idle(fitting[0][1], hardware) if any_gpu else (),
-        offer=_offer(release, hardware, request, conflict) if helpful and not added else None,
+        combined=_offer(release, hardware, request, conflict) if helpful and not added else None,
     )
 
 

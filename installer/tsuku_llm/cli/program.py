@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tsuku_llm._version import REPORTS
+from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.command import Group, early_flag, show
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
@@ -68,7 +68,7 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
     lines = render.version_lines(name, updater)
     # A script expects one line. ``main`` answers most scripts without this function.
     shown = lines if streams.is_terminal(sys.stdout) else lines[:1]
-    show(CommandResult(render.version_data(updater), shown))
+    show(CommandResult({"version": __version__, "way": updater.way}, shown))
 
 
 VERSION = early_flag(

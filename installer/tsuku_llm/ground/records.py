@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from tsuku_llm.ground.foreign import parse_json
 
 _T = TypeVar("_T")
+_Class = TypeVar("_Class", bound=type)
 _LARGEST = 1 << 53
 
 Reader = Callable[[Any, str], _T]
@@ -43,6 +44,21 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def documented(*names: str, by: str = "") -> Callable[[_Class], _Class]:
+    """Name what a value's JSON document has, if that is not just its fields.
+
+    ``names`` are its keys: fields and properties of the class. A name after ``*`` stands for the
+    keys of the value there. ``by`` is the one attribute that stands for the whole value. The
+    state files are not concerned: they have every field.
+    """
+
+    def remember(kind: _Class) -> _Class:
+        kind.DOCUMENT = by or names  # type: ignore[attr-defined]
+        return kind
+
+    return remember
 
 
 # --- readers ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from enum import Enum
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import CorruptStore, UsageError
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.launch.plan.addresses import is_everywhere
+from tsuku_llm.launch.plan.addresses import ServerUrls, is_everywhere
 from tsuku_llm.launch.plan.report import READ_REPORT, StartReport
 
 FORMAT = 1
@@ -39,6 +39,10 @@ class ServerState(str, Enum):
         return self in (ServerState.STARTING, ServerState.RUNNING, ServerState.UNWATCHED)
 
 
+@records.documented(
+    *("name", "state", "host", "port", "*urls", "supervisor", "pid", "idle_timeout", "arguments"),
+    *("exit_code", "reason", "report"),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """The record of one server: ``supervisor`` watches ``server``, None until that runs.
@@ -75,6 +79,19 @@ class Record:
                 ServerState.RUNNING if self.report and self.report.ready else ServerState.STARTING
             )
         return ServerState.UNWATCHED if self.server and self.server.is_alive else ServerState.LOST
+
+    @property
+    def urls(self) -> ServerUrls:
+        """The URLs of a server that can be reached now; none of any other one."""
+        report = self.report if self.state.is_up else None
+        if report is None or not report.ready:
+            return ServerUrls()
+        return ServerUrls(report.page_url, report.base_url, report.curl)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the server's process; None without one."""
+        return self.server.pid if self.server else None
 
     @property
     def address(self) -> str:

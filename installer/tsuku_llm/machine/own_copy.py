@@ -64,6 +64,9 @@ class Updater:
     reason: str = ""
     hint: str = ""
 
+    # ``--version`` does without the module that has ``documented``.
+    DOCUMENT = ("way", "commands", "clone", "reason")
+
     @property
     def commands(self) -> tuple[tuple[str, ...], ...]:
         """What is run before the installation."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import parse_object, read_foreign
+from tsuku_llm.ground.records import documented
 from tsuku_llm.model_caches.files import (
     ModelFile,
     Note,
@@ -30,15 +31,13 @@ _LARGEST = 1 << 20
 _MOST_NOTES = 20
 
 
+@documented("places", "notes")
 class FoundModels(NamedTuple):
-    """The models of this machine, ``notes`` on what was left out, and the places.
-
-    ``places`` have their folder and whether it exists.
-    """
+    """The models of this machine, ``notes`` on what was left out, and the places."""
 
     models: tuple[LocalModel, ...]
     notes: tuple[str, ...]
-    places: tuple[tuple[ModelPlace, bool], ...]
+    places: tuple[ModelPlace, ...]
 
 
 def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
@@ -58,23 +57,23 @@ def find_models(places: Sequence[ModelPlace]) -> FoundModels:
     """Find the models in these places; nothing there is changed. A file counts once."""
     models: list[LocalModel] = []
     notes: list[str] = []
-    looked: list[tuple[ModelPlace, bool]] = []
+    looked: list[ModelPlace] = []
     known: set[tuple[int, int]] = set()
     for place in places:
         try:
             found = list(_models_in(place, notes.append))
-            looked.append((place, True))
+            looked.append(place._replace(exists=True))
         except (FileNotFoundError, NotADirectoryError):
-            looked.append((place, False))
+            looked.append(place)
             if place.named:
                 notes.append(f"{place.folder} is no folder (for models of {place.source})")
             continue
         except OSError as error:
-            looked.append((place, True))
+            looked.append(place._replace(exists=True))
             notes.append(f"{place.folder} cannot be read: {error.strerror or error}")
             continue
         except ValueError:  # what names the folder has a letter that no path has
-            looked.append((place, False))
+            looked.append(place)
             notes.append(f"a folder of {place.source} has a name that cannot be used")
             continue
         for model, key in found:

@@ -57,7 +57,7 @@ def _model(parts: Sequence[ModelFile], projector: ModelFile | None) -> LocalMode
         path=first.path,
         files=tuple(part.path for part in parts),
         size=sum(part.size for part in parts),
-        repository=first.repository,
+        model_repository=first.repository,
         below=first.below,
         quantisation=quantisation_of(first.below, first.values.get("general.file_type")),
         context=context if isinstance(context, int) and 0 < context < 1 << 32 else None,

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tsuku_llm.ground.records import documented
+
 SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
 """A part of a model, as upstream's ``gguf-split`` names it."""
 
@@ -32,12 +34,16 @@ _GUESSED = 1024
 """Added to a file's type that a reader only guessed."""
 
 
+@documented(
+    *("name", "source", "path", "files", "projector", "model_repository", "size", "quantisation"),
+    *("architecture", "context"),
+)
 class LocalModel(NamedTuple):
     """A model of this machine; all parts of a split one together.
 
     ``name`` is unique among those that were found with it. ``path`` is that of the first of its
     ``files``. ``size`` is in bytes, of all files. ``projector`` is the file with which the model
-    sees or hears, None if there is none. ``repository`` is the one on Hugging Face that it is
+    sees or hears, None if there is none. ``model_repository`` is the one on Hugging Face that it is
     from, None if that is not known, and ``below`` the first file's path in it, or in the folder.
     ``context`` is in tokens.
     """
@@ -47,7 +53,7 @@ class LocalModel(NamedTuple):
     path: str
     files: tuple[str, ...]
     size: int
-    repository: str | None
+    model_repository: str | None
     below: str
     quantisation: str | None = None
     context: int | None = None
@@ -93,10 +99,10 @@ def _names(model: LocalModel) -> tuple[str, str, str, str]:
     """Return the names of a model, each longer and less likely another one's than the last."""
     if model.name:
         short = full = model.name
-    elif model.repository:
+    elif model.model_repository:
         # As for llama-server's -hf.
         tag = f":{model.quantisation}" if model.quantisation else ""
-        short, full = model.repository + tag, f"{model.repository}/{model.stem}"
+        short, full = model.model_repository + tag, f"{model.model_repository}/{model.stem}"
     else:
         short, full = model.stem.rpartition("/")[2], model.stem
     return short, full, f"{model.source}/{short}", model.path
@@ -125,11 +131,11 @@ def matching(text: str, models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
 def _aliases(model: LocalModel) -> Iterable[str]:
     """Yield what people call a model, in llama.cpp, LM Studio, Ollama and on a disk."""
     yield from (model.name, f"{model.source}/{model.name}")
-    if model.repository:
-        yield f"{model.repository}/{model.stem}"
+    if model.model_repository:
+        yield f"{model.model_repository}/{model.stem}"
         tag = f":{model.quantisation}" if model.quantisation else ""
-        own = model.repository.rpartition("/")[2]
-        for name in (model.repository, own):
+        own = model.model_repository.rpartition("/")[2]
+        for name in (model.model_repository, own):
             shorter = re.sub(r"-gguf$", "", name, flags=re.IGNORECASE)
             yield from (name, name + tag, shorter, shorter + tag)
     if model.source == "ollama":

@@ -7,20 +7,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.records import documented
 
 HUGGING_FACE, LLAMA_CPP, LM_STUDIO = "huggingface", "llama.cpp", "lm-studio"
 OLLAMA, FOLDER = "ollama", "folder"
 
 
+@documented("source", "folder", "exists")
 class ModelPlace(NamedTuple):
     """A folder to look into; ``source`` is the program that keeps it, or ``folder``.
 
     The user ``named`` it with a variable or a setting, so it is told if it does not exist.
+    ``exists`` is known after the search.
     """
 
     source: str
     folder: str
     named: bool = False
+    exists: bool = False
 
 
 def places_of(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.selection import Selection, best_gpu
 from tsuku_llm.ground.errors import SelectionError, TsukuError
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import NAMES, VENDORS, backends_of, facts_of, meaning
 from tsuku_llm.machine.hardware import Api, Evidence, Gpu, Hardware, Problem
 
@@ -35,6 +36,7 @@ class LinkState(str, enum.Enum):
     UNKNOWN = "unknown"
 
 
+@documented("stage", "state", "evidence", "fault")
 @dataclass(frozen=True, slots=True)
 class Link:
     """One link. ``evidence`` are facts as texts; ``fault`` is set only if it is broken.
@@ -51,6 +53,7 @@ class Link:
     of_system: bool = False
 
 
+@documented("backend", "variant")
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The subject of the chain: a backend, and the variant of it that is examined.
@@ -78,6 +81,7 @@ class Listed:
     chosen: str | None
 
 
+@documented("*subject", "links", "broken")
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The links of a subject, in order."""

@@ -6,6 +6,7 @@ from functools import partial
 
 import click
 
+from tsuku_llm._version import __version__
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
@@ -46,7 +47,9 @@ def version_command() -> CommandResult:
     from tsuku_llm.steps.program.copy_facts import own_updater
 
     updater = own_updater()
-    return CommandResult(render.version_data(updater), render.version_lines(PROGRAM, updater))
+    return CommandResult(
+        {"version": __version__, "way": updater.way}, render.version_lines(PROGRAM, updater)
+    )
 
 
 @click.command(
@@ -105,4 +108,4 @@ def self_update_command(console: Console, *, dry_run: bool, yes: bool) -> Comman
             signed_by=partial(signed_program, session),
             note=console.note,
         )
-    return CommandResult(render.data(done), render.lines(done))
+    return CommandResult(done, render.lines(done))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -77,5 +78,5 @@ def bench_command(  # noqa: PLR0913
         report = bench(session, path, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))
-        saved = save_fastest(session, report, ask=not save)
-    return CommandResult(render.data(report, saved), render.lines(report, saved))
+        report = replace(report, saved=save_fastest(session, report, ask=not save))
+    return CommandResult(report, render.lines(report))

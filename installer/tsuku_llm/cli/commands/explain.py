@@ -70,18 +70,20 @@ def explain_command(  # noqa: PLR0913
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.steps.report.explain import explain, explain_model
+        from tsuku_llm.steps.report.explain import explain, explain_model, explained
 
         choice = explain(session, release=release, hardware_file=hardware)
         if model is None:
-            return CommandResult(render.data(choice), render.lines(choice))
+            return CommandResult(explained(choice), render.lines(choice))
         if "://" not in model:
             from tsuku_llm.steps.report.models import model_arguments
 
             _, model, *rest = model_arguments(session, model, arguments)
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
-    return CommandResult(render.data(choice, fit), (*render.lines(choice), *render.fit_lines(fit)))
+    return CommandResult(
+        explained(choice, model=fit), (*render.lines(choice), *render.fit_lines(fit))
+    )
 
 
 @click.command("backends", cls=Command)
@@ -110,7 +112,7 @@ def backends_command(
         from tsuku_llm.steps.report.explain import backends
 
         matrix = backends(session, release=release, hardware_file=hardware)
-    return CommandResult(render.matrix_data(matrix), render.matrix_lines(matrix))
+    return CommandResult(matrix, render.matrix_lines(matrix))
 
 
 @click.command(
@@ -145,7 +147,8 @@ def probe_command(console: Console, *, record: Path | None, layout: str) -> Comm
 
         hardware = probe_machine(session, record=record)
     return CommandResult(
-        render.hardware_data(hardware, record), render.hardware_lines(hardware, record)
+        {"platform": hardware.platform, "hardware": hardware, "recorded": record},
+        render.hardware_lines(hardware, record),
     )
 
 
@@ -194,7 +197,7 @@ def doctor_command(
 
         examination = examine(session)
     return CommandResult(
-        render.data(examination),
+        examination,
         render.lines(examination),
         exit_code=examination.chain.exit_code,
         # For people the text says what is broken; only a program needs an error.

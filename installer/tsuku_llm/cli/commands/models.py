@@ -31,4 +31,4 @@ def models_command(console: Console) -> CommandResult:
         from tsuku_llm.steps.report.models import list_models
 
         listed = list_models(session)
-    return CommandResult(render.data(listed), render.lines(listed))
+    return CommandResult(listed, render.lines(listed))

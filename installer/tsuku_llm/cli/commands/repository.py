@@ -49,14 +49,8 @@ def add(
     """
     url, *others = urls
     with open_session(console) as session:
-        repository = operations.add(
-            session, name, url, root, fingerprint=fingerprint, others=others
-        )
-    described = operations.root_of(repository)
-    return CommandResult(
-        render.added_data(repository, described),
-        render.added_lines(repository, described, compared=fingerprint is not None),
-    )
+        added = operations.add(session, name, url, root, fingerprint=fingerprint, others=others)
+    return CommandResult(added, render.added_lines(added, compared=fingerprint is not None))
 
 
 @repository_command.command("refresh")
@@ -68,10 +62,9 @@ def refresh(console: Console, *, name: str) -> CommandResult:
     Without NAME, that of the official repository.
     """
     with open_session(console) as session:
-        catalog = operations.fetch_metadata(session, name)
+        found = operations.offered_releases(operations.fetch_metadata(session, name))
     return CommandResult(
-        installed.available_data(catalog),
-        (f"Refreshed the repository {name}.", *installed.available_lines(catalog)),
+        found, (f"Refreshed the repository {name}.", *installed.available_lines(found))
     )
 
 
@@ -81,7 +74,7 @@ def list_(console: Console) -> CommandResult:
     """List the repositories."""
     with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
-    return CommandResult(render.list_data(repositories), render.lines(repositories))
+    return CommandResult({"repositories": repositories}, render.lines(repositories))
 
 
 @repository_command.command("remove")

@@ -222,7 +222,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
             from tsuku_llm.steps.serve.tools import planned
 
             plan = planned(session, arguments, how)
-            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
+            return CommandResult(plan, render.planned_lines(plan))
         if detach:
             from tsuku_llm.cli.services import background
             from tsuku_llm.steps.serve.fallback import wanted_version
@@ -409,7 +409,7 @@ def run_command(  # noqa: PLR0913
             from tsuku_llm.steps.serve.tools import planned_tool
 
             plan = planned_tool(session, tool, arguments)
-            return CommandResult(render.planned_data(plan), render.planned_lines(plan))
+            return CommandResult(plan, render.planned_lines(plan))
         from tsuku_llm.steps.serve.tools import run_tool
 
         return CommandResult(exit_code=run_tool(session, tool, arguments))

@@ -42,10 +42,10 @@ def status_command(
     with open_session(console, looking=True, tolerant=True) as session:
         found = servers(session, options.server_named(server, name))
     if not prometheus:
-        return CommandResult(render.data(found), render.lines(found))
+        return CommandResult(found, render.lines(found))
     from tsuku_llm.cli.render.services import metrics
 
-    text = metrics.text(found.records)
+    text = metrics.text(found.servers)
     if output:
         write_output(output, text)
     lines = () if output else tuple(text.removesuffix("\n").split("\n"))
@@ -119,4 +119,4 @@ def stop_command(
     with open_session(console, looking=True, tolerant=True) as session:
         one = options.DEFAULT_NAME if chosen is None else chosen
         stopped = stop_all(session) if everything else (stop(session, one),)
-    return CommandResult(render.stopped_data(stopped), render.stopped_lines(stopped))
+    return CommandResult({"stopped": stopped}, render.stopped_lines(stopped))

@@ -25,13 +25,14 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
         if available:
             from tsuku_llm.steps.choosing.choice import load_catalog
             from tsuku_llm.steps.choosing.names import without_unknown
+            from tsuku_llm.steps.metadata.repository import offered_releases
 
-            catalog = load_catalog(without_unknown(session))
-            return CommandResult(render.available_data(catalog), render.available_lines(catalog))
+            offered = offered_releases(load_catalog(without_unknown(session)))
+            return CommandResult(offered, render.available_lines(offered))
         from tsuku_llm.steps.install.versions import inventory
 
         found = inventory(session)
-    return CommandResult(render.data(found), render.lines(found))
+    return CommandResult(found, render.lines(found))
 
 
 @click.command("which", cls=Command)
@@ -46,7 +47,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
         from tsuku_llm.steps.choosing.which import which
 
         found = which(session, tool)
-    return CommandResult(found._asdict(), (str(found.path),), exact=True)
+    return CommandResult(found, (str(found.path),), exact=True)
 
 
 @click.command(
@@ -64,7 +65,7 @@ def use_command(console: Console, *, version: str, allow_revoked: bool) -> Comma
 
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = use(session, version)
-    return CommandResult(render.active_data(installed), render.active_lines(installed))
+    return CommandResult(installed, render.active_lines(installed))
 
 
 @click.command("rollback", cls=Command)
@@ -77,7 +78,7 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     with open_session(console, allow_revoked=allow_revoked) as session:
         installed = rollback(session)
     return CommandResult(
-        render.active_data(installed),
+        installed,
         render.gone_back_lines(installed),
         next_step="to return to the version before: tsuku-llm rollback",
     )
@@ -97,10 +98,7 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
 
     with open_session(console, looking=not forget) as session:
         noted = forget_failures(session) if forget else noted_failures(session)
-    return CommandResult(
-        render.fallback_data(noted, forgotten=forget),
-        render.fallback_lines(noted, forgotten=forget),
-    )
+    return CommandResult(noted, render.fallback_lines(noted))
 
 
 @click.command("uninstall", cls=Command)
@@ -119,7 +117,7 @@ def uninstall_command(
 
     with open_session(console) as session:
         report = uninstall(session, versions, everything=everything)
-    return CommandResult(render.uninstalled_data(report), render.uninstalled_lines(report))
+    return CommandResult(report, render.uninstalled_lines(report))
 
 
 @click.command("prune", cls=Command)
@@ -143,7 +141,7 @@ def prune_command(console: Console, *, keep: int, caches: bool) -> CommandResult
 
     with open_session(console) as session:
         report = prune(session, keep=keep, caches=caches)
-    return CommandResult(render.pruned_data(report), render.pruned_lines(report))
+    return CommandResult(report, render.pruned_lines(report))
 
 
 @click.command("verify", cls=Command)
@@ -160,7 +158,7 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandRes
     with open_session(console, looking=True) as session:
         verdicts = verify(session, versions)
     return CommandResult(
-        render.verified_data(verdicts),
+        {"versions": verdicts},
         render.verified_lines(verdicts),
         exit_code=render.verified_exit_code(verdicts),
         failure=render.verified_failure(verdicts),

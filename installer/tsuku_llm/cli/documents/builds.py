@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
-from tsuku_llm.choose.chain.links import LinkState, Stage
+from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.cli.documents.keys import (
     Backend,
     Bytes,
     Channel,
     Device,
     Id,
-    Moment,
     Number,
     Publisher,
     RepositoryName,
@@ -25,46 +24,10 @@ from tsuku_llm.cli.documents.keys import (
     Unsigned,
     VariantName,
 )
-from tsuku_llm.launch.memory.fit import FreeMemory
-from tsuku_llm.machine.hardware import Hardware, Problem
-from tsuku_llm.steps.drivers.caches import CacheState, DroppedCaches
-from tsuku_llm.steps.drivers.state_notes import FailureNote
 from tsuku_llm.steps.install.update import FitChange
 from tsuku_llm.steps.servers.server_trials import ServerResult
 from tsuku_llm.steps.servers.unattended import UpdateOutcome
-
-
-class RevocationDocument(TypedDict):
-    """A release that its publisher revoked; reason and date are empty if none is given."""
-
-    release: Tag
-    repository: RepositoryName
-    reason: str
-    date: str
-
-
-class Standing(TypedDict):
-    """What is known of a release; ``gone`` says that it is not offered any more, else null.
-
-    ``stale`` says that the metadata of its repository has expired, else null.
-    """
-
-    revoked: bool
-    revocation: RevocationDocument | None
-    gone: str | None
-    unsigned: Unsigned | None
-    stale: str | None
-
-
-class RolledBackRelease(TypedDict):
-    """A release that failed on this machine; an update passes it over."""
-
-    release: Tag
-    repository: RepositoryName
-    id: Id
-    reason: str
-    at: Moment
-
+from tsuku_llm.store.records.updates import RolledBack
 
 # --- a choice ------------------------------------------------------------------------------
 
@@ -82,135 +45,14 @@ class DecisionDocument(TypedDict):
     unattested: Unattested | None
     unmeasured: Unmeasured | None
     stale: str | None
-    revoked: bool
-    revocation: RevocationDocument | None
-    avoided: list[RevocationDocument]
+    revocation: Revocation | None
+    avoided: Sequence[Revocation]
     channel: Channel
     kept_by: str | None
     young: list[Tag]
-    rolled_back: list[RolledBackRelease]
+    rolled_back: Sequence[RolledBack]
     platform: str
     simulated: str | None
-
-
-class VariantVerdict(TypedDict):
-    """Whether a variant fits this machine; ``code`` and ``reason`` are null if it does."""
-
-    variant: VariantName
-    backend: Backend
-    compatible: bool
-    reason: str | None
-    code: str | None
-    rank: int | None
-    device: Device | None
-    note: str | None
-    download_size: Bytes | None
-
-
-class CombinedBuild(TypedDict):
-    """A combined build that would use the cards of two makers; it was not requested."""
-
-    variant: VariantName
-    own: Sequence[Device]
-    others: Sequence[Device]
-
-
-class VariantState(VariantVerdict):
-    """The same, and whether the variant is installed and active."""
-
-    installed: bool
-    active: bool
-
-
-class ModelFit(TypedDict):
-    """Whether a model fits into memory; ``fits`` is null if it cannot be judged."""
-
-    needs: Bytes
-    needs_on_devices: Bytes
-    weights: Bytes
-    cache: Bytes
-    context: int
-    devices: Sequence[FreeMemory]
-    main_memory: FreeMemory
-    fits: bool | None
-    layers: int
-    layers_on_devices: int
-    shortened_context: int | None
-    missing_main_memory: Bytes
-    remedies: Sequence[str]
-
-
-class Comparison(DecisionDocument):
-    """A decision, and what helps where no variant fits."""
-
-    idle: list[Device]
-    combined: CombinedBuild | None
-    problems: list[Problem]
-    hint: str | None
-
-
-class ExplainAnswer(Comparison):
-    """The answer of ``explain``; ``model`` is null if no model was named."""
-
-    variants: list[VariantVerdict]
-    model: ModelFit | None
-
-
-class ActiveBuild(TypedDict):
-    """The build that is active."""
-
-    id: Id
-    variant: VariantName
-    release: Tag
-
-
-class BackendsAnswer(Comparison):
-    """The answer of ``backends``."""
-
-    variants: list[VariantState]
-    active: ActiveBuild | None
-
-
-class ProbeAnswer(TypedDict):
-    """The answer of ``probe``; ``recorded`` is the file that was written."""
-
-    platform: str
-    hardware: Hardware
-    recorded: Path | None
-
-
-class ChainLink(TypedDict):
-    """One link between the GPU and the server."""
-
-    link: Stage
-    state: LinkState
-    evidence: list[str]
-    code: str | None
-    reason: str | None
-    fix: str | None
-    transient: bool
-
-
-class ProgramDocument(TypedDict):
-    """This program: its version, and the way in which this copy was installed."""
-
-    version: Number
-    way: str
-
-
-class DoctorAnswer(DecisionDocument):
-    """The answer of ``doctor``; ``installed`` has the standing of each build, by its id."""
-
-    backend: Backend
-    variant: VariantName | None
-    links: list[ChainLink]
-    broken: Stage | None
-    fix: str | None
-    transient: bool
-    problems: list[Problem]
-    installed: dict[str, Standing]
-    caches: list[CacheState]
-    program: ProgramDocument
 
 
 # --- an install and an update --------------------------------------------------------------
@@ -282,8 +124,7 @@ class InstalledRelease(TypedDict):
     publisher: Publisher
     repository: RepositoryName
     unattested: Unattested | None
-    revoked: bool
-    revocation: RevocationDocument | None
+    revocation: Revocation | None
 
 
 class NewestRelease(TypedDict):
@@ -306,7 +147,7 @@ class UpdateCheckAnswer(TypedDict):
     newest: NewestRelease
     kept_by: str | None
     young: list[Tag]
-    rolled_back: list[RolledBackRelease]
+    rolled_back: Sequence[RolledBack]
     available: bool
     variant: VariantName | None
     download_size: Bytes | None
@@ -342,143 +183,4 @@ class UnattendedAnswer(TypedDict):
     failure: RefusedBuild | None
     marked: bool
     stuck: str | None
-    rolled_back: list[RolledBackRelease]
-
-
-# --- what is installed ---------------------------------------------------------------------
-
-
-class BuildDocument(TypedDict):
-    """An installed build; the answer of ``use`` and ``rollback``."""
-
-    id: Id
-    release: Tag
-    version: Number | None
-    publisher: Publisher
-    channel: Channel
-    repository: RepositoryName
-    unattested: Unattested | None
-    variant: VariantName
-    backend: Backend
-    installed_at: Moment
-    path: Path
-    unsigned: Unsigned | None
-    parts: list[VariantName]
-
-
-class ListedBuild(BuildDocument):
-    """An installed build in ``list``."""
-
-    revoked: bool
-    revocation: RevocationDocument | None
-    gone: str | None
-    stale: str | None
-    active: bool
-    previous: bool
-    withheld: list[str]
-
-
-class DamagedBuild(TypedDict):
-    """A build that cannot be used, and why."""
-
-    id: Id
-    reason: str
-    hint: str
-
-
-class ListAnswer(TypedDict):
-    """The answer of ``list``; ``foreign`` are files that tsuku-llm did not make."""
-
-    versions: list[ListedBuild]
-    damaged: list[DamagedBuild]
-    unusable: str | None
-    foreign: list[Path]
-    rolled_back: list[RolledBackRelease]
-
-
-class ReleaseDoubts(TypedDict):
-    """What its publisher did not do for a release."""
-
-    unattested: Unattested | None
-    unmeasured: Unmeasured | None
-
-
-class OfferedRelease(ReleaseDoubts):
-    """A release on offer."""
-
-    release: Tag
-    version: Number | None
-    channels: list[Channel]
-    published: str
-    publisher: Publisher
-    revoked: bool
-    revocation: RevocationDocument | None
-    readable: bool
-
-
-class SkippedRelease(TypedDict):
-    """A release whose signed entry this version cannot read: its tag or path, and why."""
-
-    release: str
-    reason: str
-
-
-class AvailableAnswer(TypedDict):
-    """The answer of ``list --available`` and ``repository refresh``, newest release first."""
-
-    repository: RepositoryName
-    releases: list[OfferedRelease]
-    skipped: list[SkippedRelease]
-
-
-class WhichAnswer(TypedDict):
-    """The answer of ``which``."""
-
-    path: Path
-    unsigned: Unsigned | None
-
-
-class UninstallAnswer(TypedDict):
-    """The answer of ``uninstall``; ``active`` is what is active now."""
-
-    removed: list[Id]
-    active: Id | None
-    foreign: list[Path]
-
-
-class PruneAnswer(TypedDict):
-    """The answer of ``prune``; ``logs`` are names of servers."""
-
-    removed: list[Id]
-    in_use: list[Id]
-    logs: list[str]
-    foreign: list[Path]
-    caches: DroppedCaches | None
-
-
-class FallbackAnswer(TypedDict):
-    """The answer of ``fallback``; ``current`` tells whether the failures count now."""
-
-    failures: list[FailureNote]
-    current: bool
-    forgotten: bool
-
-
-class CheckedBuild(TypedDict):
-    """A build whose files were hashed, and what they were compared with."""
-
-    id: Id
-    intact: bool
-    differences: list[str]
-    repair: str | None
-    compared_with: str
-    unsigned: str | None
-    repository: RepositoryName | None
-    publisher: Publisher | None
-    unattested: Unattested | None
-
-
-class VerifyAnswer(TypedDict):
-    """The answer of ``verify``."""
-
-    versions: list[CheckedBuild]
+    rolled_back: Sequence[RolledBack]

@@ -16,55 +16,6 @@ from tsuku_llm.cli.documents.keys import (
 )
 
 
-class RootRole(TypedDict):
-    """How many of which keys must sign for a role."""
-
-    threshold: int
-    keys: list[str]
-
-
-class RootDocument(TypedDict):
-    """A root of trust; ``number`` counts its owner's changes of it."""
-
-    number: int
-    roles: dict[str, RootRole]
-
-
-class RepositoryAddAnswer(TypedDict):
-    """The answer of ``repository add``; ``others`` are further places with the same files."""
-
-    name: RepositoryName
-    url: str
-    others: list[str]
-    fingerprint: Sha256
-    root: RootDocument
-
-
-class RepositoryDocument(TypedDict):
-    """A repository; ``source`` is ``embedded`` or ``updated``, null without valid metadata."""
-
-    name: RepositoryName
-    url: str
-    others: list[str]
-    fingerprint: Sha256
-    source: str | None
-    signed: str | None
-    expires: str | None
-    state: str
-
-
-class RepositoryListAnswer(TypedDict):
-    """The answer of ``repository list``."""
-
-    repositories: list[RepositoryDocument]
-
-
-class RepositoryRemoveAnswer(TypedDict):
-    """The answer of ``repository remove``."""
-
-    name: RepositoryName
-
-
 class MirroredArchive(TypedDict):
     """An archive of a mirror; ``size`` is null if none was signed."""
 

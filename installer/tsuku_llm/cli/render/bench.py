@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 from tsuku_llm.cli.terminal.text import origin, size, table, unattested
 from tsuku_llm.steps.report.bench import Report, Skipped, VariantSpeed
-
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import running as documents
 
 _WIDTH = 40
 """Characters of the longest bar."""
 _KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, tokens per second"))
 
 
-def data(report: Report, saved: str | None) -> documents.BenchAnswer:
-    """Return the report for programs; ``saved`` is what was written into the config file."""
-    return {
-        "model": report.model,
-        "rounds": report.rounds,
-        "results": list(report.results),
-        "failed": list(report.failed),
-        "skipped": list(report.skipped),
-        "fastest": report.fastest.variant,
-        "hints": report.hints,
-        "saved": saved,
-    }
-
-
-def lines(report: Report, saved: str | None) -> tuple[str, ...]:
+def lines(report: Report) -> tuple[str, ...]:
     """Return the report for people."""
     fastest, backend = report.fastest, report.backend
     way = f"config set llm.backend {backend}" if backend else f"use {fastest.id}"
@@ -43,8 +25,8 @@ def lines(report: Report, saved: str | None) -> tuple[str, ...]:
         *(f"failed: {each.variant}: {each.reason}" for each in report.failed),
         *(f"not measured: {each.variant}{_cost(each)}: {each.reason}" for each in report.skipped),
         *report.hints,
-        f"saved: llm.backend = {saved}"
-        if saved
+        f"saved: llm.backend = {report.saved}"
+        if report.saved
         else f"the fastest is {fastest.variant}; to use it: tsuku-llm {way}",
     )
 

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
-from tsuku_llm.cli.render.installed import revocation_data, rolled_back_data
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
-    from tsuku_llm.choose.selection import Candidate, CombinedOffer, Rejection
+    from tsuku_llm.choose.selection import Candidate, CombinedOffer
     from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.launch.memory.fit import Fit
     from tsuku_llm.steps.choosing.choice import Choice
-    from tsuku_llm.steps.report.explain import Matrix
-    from tsuku_llm.store.records.installed import Installed
+    from tsuku_llm.steps.report.explain import Explanation
 
 
 def head(choice: Choice) -> documents.DecisionDocument:
@@ -35,71 +33,14 @@ def head(choice: Choice) -> documents.DecisionDocument:
         "unattested": choice.release.unattested,
         "unmeasured": choice.release.unmeasured,
         "stale": choice.stale,
-        "revoked": choice.revocation is not None,
-        "revocation": choice.revocation and revocation_data(choice.revocation),
-        "avoided": [revocation_data(each) for each in choice.avoided],
+        "revocation": choice.revocation,
+        "avoided": choice.avoided,
         "channel": choice.channel,
         "kept_by": choice.kept_by,
         "young": list(choice.young),
-        "rolled_back": rolled_back_data(choice.rolled_back),
+        "rolled_back": choice.rolled_back,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
-    }
-
-
-def data(choice: Choice, fit: Fit | None = None) -> documents.ExplainAnswer:
-    """Return the decision and every variant for programs, and whether a model fits."""
-    return {**_comparison(choice), "variants": _verdicts(choice), "model": fit and fit_data(fit)}
-
-
-def _comparison(choice: Choice) -> documents.Comparison:
-    return {
-        **head(choice),
-        "idle": list(choice.selection.idle),
-        "combined": _combined_data(choice.selection.offer),
-        "problems": list(choice.hardware.all_problems),
-        "hint": choice.helps or None,
-    }
-
-
-def _combined_data(offer: CombinedOffer | None) -> documents.CombinedBuild | None:
-    if offer is None:
-        return None
-    return {"variant": offer.variant, "own": offer.own, "others": offer.others}
-
-
-def _verdicts(choice: Choice) -> list[documents.VariantVerdict]:
-    """Return every variant, in the order of ``Selection.variants``."""
-    selection = choice.selection
-    return [*map(_compatible, selection.compatible), *map(_rejected, selection.rejected)]
-
-
-def _compatible(candidate: Candidate) -> documents.VariantVerdict:
-    variant = candidate.variant
-    return {
-        "variant": variant.name,
-        "backend": variant.backend,
-        "compatible": True,
-        "reason": None,
-        "code": None,
-        "rank": candidate.rank,
-        "device": candidate.gpu.name if candidate.gpu else None,
-        "note": candidate.note,
-        "download_size": variant.download_size,
-    }
-
-
-def _rejected(rejection: Rejection) -> documents.VariantVerdict:
-    return {
-        "variant": rejection.variant.name,
-        "backend": rejection.variant.backend,
-        "compatible": False,
-        "reason": rejection.reason.text,
-        "code": rejection.reason.slug,
-        "rank": None,
-        "device": None,
-        "note": None,
-        "download_size": rejection.variant.download_size,
     }
 
 
@@ -128,7 +69,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
         *avoided,
         *table(rows),
         *(idle if names else ()),
-        *_combined(selection.offer),
+        *_combined(selection.combined),
         *problems(choice.hardware),
         *_helps(choice),
     )
@@ -147,26 +88,7 @@ def _combined(offer: CombinedOffer | None) -> tuple[str, ...]:
 
 
 def _helps(choice: Choice) -> tuple[str, ...]:
-    return (f"no variant fits; hint: {choice.helps}",) if choice.helps else ()
-
-
-def fit_data(fit: Fit) -> documents.ModelFit:
-    """Return whether a model fits for programs; all sizes are in bytes."""
-    return {
-        "needs": fit.size,
-        "needs_on_devices": fit.device_size,
-        "weights": fit.need.weights,
-        "cache": sum(fit.need.cache),
-        "context": fit.context,
-        "devices": fit.devices,
-        "main_memory": fit.host,
-        "fits": fit.fits,
-        "layers": fit.layers,
-        "layers_on_devices": fit.on_devices,
-        "shortened_context": fit.shortened,
-        "missing_main_memory": fit.missing,
-        "remedies": fit.remedies,
-    }
+    return (f"no variant fits; hint: {choice.hint}",) if choice.hint else ()
 
 
 def fit_lines(fit: Fit) -> tuple[str, ...]:
@@ -217,24 +139,7 @@ def verdict(candidate: Candidate) -> str:
 # --- every variant, and which of them are installed ---------------------------------------
 
 
-def matrix_data(matrix: Matrix) -> documents.BackendsAnswer:
-    """Return the matrix for programs: as ``explain``, and two more facts of each variant."""
-    states = map(matrix.state, matrix.choice.selection.variants)
-    rows: list[documents.VariantState] = [
-        {**row, "installed": state is not None, "active": state == "active"}
-        for row, state in zip(_verdicts(matrix.choice), states, strict=True)
-    ]
-    return {**_comparison(matrix.choice), "variants": rows, "active": _active(matrix.active)}
-
-
-def _active(active: Installed | None) -> documents.ActiveBuild | None:
-    if active is None:
-        return None
-    receipt = active.receipt
-    return {"id": active.id, "variant": receipt.variant, "release": receipt.release}
-
-
-def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
+def matrix_lines(matrix: Explanation) -> tuple[str, ...]:
     """Return the matrix for people."""
     selection = matrix.choice.selection
     verdicts = [
@@ -242,38 +147,33 @@ def matrix_lines(matrix: Matrix) -> tuple[str, ...]:
         *(each.reason.text for each in selection.rejected),
     ]
     rows = [
-        (v.name, v.backend, size(v.download_size), matrix.state(v) or "", verdict)
-        for v, verdict in zip(selection.variants, verdicts, strict=True)
+        (each.variant, each.backend, size(each.download_size), each.state or "", verdict)
+        for each, verdict in zip(matrix.variants, verdicts, strict=True)
     ]
     head = ("variant", "backend", "download", "state", "")
-    best = matrix.choice.selection.compatible[:1]
-    state = f"; it is {matrix.state(best[0].variant) or 'not installed'}" if best else ""
+    best = selection.compatible[:1]
+    state = f"; it is {matrix.variants[0].state or 'not installed'}" if best else ""
     return (
         sentence(f"{_best(matrix.choice)}{state}"),
         *title(matrix.choice),
         *_stale(matrix.choice),
         *table([head, *rows]),
-        *_combined(selection.offer),
+        *_combined(selection.combined),
         *_helps(matrix.choice),
         *_other_active(matrix),
     )
 
 
-def _other_active(matrix: Matrix) -> tuple[str, ...]:
+def _other_active(matrix: Explanation) -> tuple[str, ...]:
     """Return a line for the active version, if it is not one of the rows."""
     active = matrix.active
-    if active is None or "active" in map(matrix.state, matrix.choice.selection.variants):
+    if active is None or any(each.state == "active" for each in matrix.variants):
         return ()
     receipt = active.receipt
     return (f"active: {receipt.variant} of {named(receipt.release, receipt.version)}",)
 
 
 # --- the hardware -------------------------------------------------------------------------
-
-
-def hardware_data(hardware: Hardware, record: Path | None) -> documents.ProbeAnswer:
-    """Return the machine for programs, field by field."""
-    return {"platform": hardware.platform, "hardware": hardware, "recorded": record}
 
 
 def hardware_lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from tsuku_llm._version import __version__
 from tsuku_llm.choose.chain.links import Chain, Link, Stage
-from tsuku_llm.cli.render.choice import head, machine_name, named_problem
+from tsuku_llm.cli.render.choice import machine_name, named_problem
 from tsuku_llm.cli.render.installed import (
-    rolled_back_data,
     rolled_back_lines,
-    told_data,
     told_lines,
 )
 from tsuku_llm.cli.terminal.answer import ReportedError
@@ -20,41 +17,6 @@ from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.machine.hardware import Problem
 from tsuku_llm.steps.drivers.caches import CacheState
 from tsuku_llm.steps.report.doctor import Examination
-
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import builds as documents
-
-
-def data(examination: Examination) -> documents.DoctorAnswer:
-    """Return the chain for programs."""
-    chain = examination.chain
-    return {
-        **head(examination.choice),
-        "rolled_back": rolled_back_data(examination.rolled_back),
-        "backend": chain.subject.backend,
-        "variant": chain.subject.variant.name if chain.subject.variant else None,
-        "links": [_link(link) for link in chain.links],
-        "broken": chain.broken.stage if chain.broken else None,
-        "fix": chain.fault.fix if chain.fault else None,
-        "transient": chain.fault.transient if chain.fault else False,
-        "problems": list(examination.choice.hardware.all_problems),
-        "installed": {name: told_data(told) for name, told in examination.told.items()},
-        "caches": list(examination.caches),
-        "program": {"version": __version__, "way": examination.updater.way},
-    }
-
-
-def _link(link: Link) -> documents.ChainLink:
-    fault = link.fault
-    return {
-        "link": link.stage,
-        "state": link.state,
-        "evidence": list(link.evidence),
-        "code": fault.slug if fault else None,
-        "reason": fault.text if fault else None,
-        "fix": fault.fix if fault else None,
-        "transient": fault.transient if fault else False,
-    }
 
 
 def failure(chain: Chain) -> ReportedError | None:
@@ -69,7 +31,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
     """Return the chain for people."""
     chain = examination.chain
     rows = [row for link in chain.links for row in _rows(link)]
-    told = told_lines(examination.told)
+    told = told_lines(examination.installed)
     stale = examination.choice.stale
     return (
         _sentence(examination),

@@ -8,8 +8,6 @@ from tsuku_llm.cli.render.choice import head, machine_name
 from tsuku_llm.cli.render.installed import (
     OF_YOUR_OWN,
     build_lines,
-    revocation_data,
-    rolled_back_data,
     title,
 )
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
@@ -169,12 +167,11 @@ def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
         **head(found.report.choice),
         # After ``head``, which is about what would be best: these are about what is active.
         "release": receipt.release,
-        "version": receipt.number,
+        "version": receipt.version,
         "publisher": receipt.publisher,
         "repository": receipt.repository,
         "unattested": receipt.unattested,
         "channel": receipt.channel,
-        "revoked": False,
         "revocation": None,
         "outcome": "unchanged",
         "selected": receipt.variant,
@@ -245,13 +242,12 @@ def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
         "simulated": report.choice.hardware.simulated,
         "installed": {
             "release": receipt.release,
-            "version": receipt.number,
+            "version": receipt.version,
             "variant": receipt.variant,
             "publisher": receipt.publisher,
             "repository": receipt.repository,
             "unattested": receipt.unattested,
-            "revoked": report.revocation is not None,
-            "revocation": report.revocation and revocation_data(report.revocation),
+            "revocation": report.revocation,
         },
         "newest": {
             "release": release.release,
@@ -263,7 +259,7 @@ def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
         },
         "kept_by": report.choice.kept_by,
         "young": list(report.choice.young),
-        "rolled_back": rolled_back_data(report.choice.rolled_back),
+        "rolled_back": report.choice.rolled_back,
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,

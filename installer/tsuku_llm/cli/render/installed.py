@@ -11,74 +11,30 @@ from tsuku_llm.cli.terminal.text import listed, named, origin, sentence, size, t
 from tsuku_llm.ground.errors import TamperedInstall
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
-    from tsuku_llm.catalog.loading import Catalog
-    from tsuku_llm.catalog.manifest import ReleaseEntry
-    from tsuku_llm.catalog.revocations import Revocation
-    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.steps.choosing.revocation import ReleaseStatus
     from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
     from tsuku_llm.steps.install.verify import VersionCheck
-    from tsuku_llm.steps.install.versions import Inventory
+    from tsuku_llm.steps.install.versions import Inventory, ListedBuild
+    from tsuku_llm.steps.metadata.repository import OfferedReleases
     from tsuku_llm.steps.serve.fallback import NotedFailures
     from tsuku_llm.store.records.installed import Installed
     from tsuku_llm.store.records.updates import RolledBack
 
 
-def data(found: Inventory) -> documents.ListAnswer:
-    """Return the content of the store for programs."""
-    return {
-        "versions": [
-            {
-                **_version(version),
-                **told_data(found.told.get(version.id)),
-                "active": version == found.active,
-                "previous": version == found.previous,
-                "withheld": list(found.withheld.get(version.id, ())),
-            }
-            for version in found.versions
-        ],
-        "damaged": [
-            {"id": name, "reason": error.message, "hint": error.hint}
-            for name, error in found.damaged.items()
-        ],
-        "unusable": found.unusable.message if found.unusable else None,
-        "foreign": list(found.foreign),
-        "rolled_back": rolled_back_data(found.rolled_back),
-    }
-
-
-def _version(version: Installed) -> documents.BuildDocument:
-    receipt = version.receipt
-    return {
-        "id": receipt.id,
-        "release": receipt.release,
-        "version": receipt.number,
-        "publisher": receipt.publisher,
-        "channel": receipt.channel,
-        "repository": receipt.repository,
-        "unattested": receipt.unattested,
-        "variant": receipt.variant,
-        "backend": receipt.backend,
-        "installed_at": receipt.installed_at,
-        "path": version.tree,
-        "unsigned": receipt.unsigned,
-        "parts": [part.variant for part in receipt.parts],
-    }
-
-
 def lines(found: Inventory) -> tuple[str, ...]:
     """Return the content of the store for people; the active version has a star."""
-    rows = [_row(version, found) for version in found.versions]
+    rows = [_row(version) for version in found.versions]
     nothing = () if rows else ("nothing is installed; run: tsuku-llm install",)
     # The pointer is broken: say so, as the table then has no star.
     unusable = (found.unusable.message, found.unusable.hint) if found.unusable else ()
     return (
         *nothing,
         *table(rows, indent=0),
-        *told_lines(found.told),
+        *told_lines({each.build.id: each.told for each in found.versions}),
         *(
-            f"{name}: chosen while a GPU could not be used: {'; '.join(states)}"
-            for name, states in found.withheld.items()
+            f"{each.build.id}: chosen while a GPU could not be used: {'; '.join(each.withheld)}"
+            for each in found.versions
+            if each.withheld
         ),
         *rolled_back_lines(found.rolled_back),
         *unusable,
@@ -87,10 +43,10 @@ def lines(found: Inventory) -> tuple[str, ...]:
     )
 
 
-def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
-    receipt = version.receipt
+def _row(version: ListedBuild) -> tuple[str, ...]:
+    receipt = version.build.receipt
     return (
-        "*" if version == found.active else " ",
+        "*" if version.active else " ",
         named(receipt.release, receipt.version),
         receipt.variant,
         receipt.channel,
@@ -98,18 +54,13 @@ def _row(version: Installed, found: Inventory) -> tuple[str, ...]:
         receipt.installed_at,
         receipt.id,
         "unattested" if receipt.unattested else "unsigned" if receipt.unsigned else "",
-        "previous" if version == found.previous else "",
+        "previous" if version.previous else "",
     )
 
 
 def foreign_lines(foreign: Sequence[Path]) -> tuple[str, ...]:
     """Return what this program did not make, one name per line."""
     return tuple(f"not of tsuku-llm, left alone: {path}" for path in foreign)
-
-
-def active_data(installed: Installed) -> documents.BuildDocument:
-    """Return the version that is active now, for programs."""
-    return _version(installed)
 
 
 def active_lines(installed: Installed) -> tuple[str, ...]:
@@ -152,28 +103,6 @@ def build_lines(installed: Installed) -> tuple[str, ...]:
 # --- revocations --------------------------------------------------------------------------
 
 
-def revocation_data(why: Revocation) -> documents.RevocationDocument:
-    """Return a revocation for programs; reason and date are empty if the publisher gives none."""
-    return {
-        "release": why.release,
-        "repository": why.repository,
-        "reason": why.reason,
-        "date": why.date,
-    }
-
-
-def told_data(told: ReleaseStatus | None) -> documents.Standing:
-    """Return what is known of an installed release, for programs."""
-    why = told.revocation if told else None
-    return {
-        "revoked": why is not None,
-        "revocation": why and revocation_data(why),
-        "gone": told.gone if told else None,
-        "unsigned": told.unsigned if told else None,
-        "stale": told.stale if told else None,
-    }
-
-
 def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
@@ -182,20 +111,6 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     if any(each.revocation for each in told.values()):
         return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
     return lines
-
-
-def rolled_back_data(marks: Sequence[RolledBack]) -> list[documents.RolledBackRelease]:
-    """Return the releases that failed on this machine, for programs."""
-    return [
-        {
-            "release": each.release,
-            "repository": each.repository,
-            "id": each.id,
-            "reason": each.reason,
-            "at": each.at,
-        }
-        for each in marks
-    ]
 
 
 def rolled_back_lines(marks: Sequence[RolledBack]) -> tuple[str, ...]:
@@ -209,67 +124,26 @@ def rolled_back_lines(marks: Sequence[RolledBack]) -> tuple[str, ...]:
 # --- releases on offer --------------------------------------------------------------------
 
 
-def available_data(catalog: Catalog) -> documents.AvailableAnswer:
-    """Return every release and its channels for programs, newest first."""
-    return {
-        "repository": catalog.repository.name,
-        "releases": [
-            {
-                "release": entry.release,
-                "version": entry.version,
-                "channels": list(entry.channels),
-                "published": entry.published,
-                "publisher": entry.publisher,
-                **_doubts(catalog, entry),
-                "revoked": why is not None,
-                "revocation": why and revocation_data(why),
-                "readable": catalog.is_readable(entry),
-            }
-            for entry, why in _judged(catalog)
-        ],
-        "skipped": [
-            {"release": name, "reason": reason} for name, reason in catalog.skipped.items()
-        ],
-    }
-
-
-def _judged(catalog: Catalog) -> list[tuple[ReleaseEntry, Revocation | None]]:
-    # The newest first, as the catalog sorts them.
-    return [(entry, catalog.revocation(entry)) for entry in catalog.entries]
-
-
-def _doubts(catalog: Catalog, entry: ReleaseEntry) -> documents.ReleaseDoubts:
-    unattested, unmeasured = catalog.doubts(entry)
-    return {"unattested": unattested, "unmeasured": unmeasured}
-
-
-def available_lines(catalog: Catalog) -> tuple[str, ...]:
+def available_lines(found: OfferedReleases) -> tuple[str, ...]:
     """Return every release and its channels for people."""
     rows = [
         (
-            ", ".join(entry.channels),
-            entry.release,
-            entry.version or "",
-            entry.published,
-            origin(entry.publisher, catalog.repository.name),
-            ", ".join(word for word, why in _doubts(catalog, entry).items() if why),
-            why.summary if why else "",
-            "" if catalog.is_readable(entry) else "cannot be read",
+            ", ".join(each.entry.channels),
+            each.entry.release,
+            each.entry.version or "",
+            each.entry.published,
+            origin(each.entry.publisher, found.repository),
+            ", ".join(word for word in ("unattested", "unmeasured") if getattr(each, word)),
+            each.revocation.summary if each.revocation else "",
+            "" if each.readable else "cannot be read",
         )
-        for entry, why in _judged(catalog)
+        for each in found.releases
     ]
-    skipped = (f"{name} cannot be read: {why}" for name, why in catalog.skipped.items())
+    skipped = (f"{name} cannot be read: {why}" for name, why in found.skipped.items())
     return (*table(rows, indent=0), *skipped)
 
 
 # --- what was removed ---------------------------------------------------------------------
-
-
-def uninstalled_data(report: Uninstalled) -> documents.UninstallAnswer:
-    """Return an uninstall for programs."""
-    active = report.active.id if report.active else None
-    foreign = list(report.foreign)
-    return {"removed": list(report.removed), "active": active, "foreign": foreign}
 
 
 def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
@@ -288,18 +162,6 @@ def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
 
 def _removed(items: Sequence[str]) -> tuple[str, ...]:
     return listed("Removed", items) if items else ("There was nothing to remove.",)
-
-
-def pruned_data(report: Cleaned) -> documents.PruneAnswer:
-    """Return a prune for programs."""
-    pruned = report.pruned
-    return {
-        "removed": list(pruned.removed),
-        "in_use": list(pruned.in_use),
-        "logs": list(report.logs),
-        "foreign": list(report.foreign),
-        "caches": report.caches,
-    }
 
 
 def pruned_lines(report: Cleaned) -> tuple[str, ...]:
@@ -322,20 +184,15 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
 # --- what failed --------------------------------------------------------------------------
 
 
-def fallback_data(noted: NotedFailures, *, forgotten: bool) -> documents.FallbackAnswer:
-    """Return the failures that are noted, or were until now, for programs."""
-    return {"failures": list(noted.notes), "current": noted.current, "forgotten": forgotten}
-
-
-def fallback_lines(noted: NotedFailures, *, forgotten: bool) -> tuple[str, ...]:
+def fallback_lines(noted: NotedFailures) -> tuple[str, ...]:
     """Return the failures that are noted, or were until now, for people."""
-    if not noted.notes:
+    if not noted.failures:
         return ("no failure is noted: serve starts the active version",)
-    if forgotten:
-        return tuple(f"forgotten: the failure of {each.id}" for each in noted.notes)
+    if noted.forgotten:
+        return tuple(f"forgotten: the failure of {each.id}" for each in noted.failures)
     found = [
         line
-        for each in noted.notes
+        for each in noted.failures
         for line in (
             f"{each.id} failed at {each.noted_at}: {each.reason}",
             f"  {each.instead} served instead",
@@ -347,26 +204,6 @@ def fallback_lines(noted: NotedFailures, *, forgotten: bool) -> tuple[str, ...]:
 
 
 # --- what was verified --------------------------------------------------------------------
-
-
-def verified_data(verdicts: Sequence[VersionCheck]) -> documents.VerifyAnswer:
-    """Return every version for programs."""
-    return {
-        "versions": [
-            {
-                "id": verdict.id,
-                "intact": not verdict.differences,
-                "differences": list(verdict.differences),
-                "repair": verdict.repair or None,
-                "compared_with": "receipt" if _is_unsigned(verdict) else "manifest",
-                "unsigned": verdict.unsigned,
-                "repository": verdict.receipt.repository if verdict.receipt else None,
-                "publisher": verdict.receipt.publisher if verdict.receipt else None,
-                "unattested": verdict.receipt.unattested if verdict.receipt else None,
-            }
-            for verdict in verdicts
-        ]
-    }
 
 
 def verified_lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
@@ -393,20 +230,15 @@ def _verdict_lines(verdict: VersionCheck) -> Iterator[str]:
         return
     yield f"{verdict.id}: not as it was installed"
     yield from (f"  {difference}" for difference in verdict.differences)
-    if verdict.unsigned:
+    if verdict.not_signed:
         yield f"  {_compared(verdict)}"
     yield f"  to repair it: {verdict.repair}"
 
 
-def _is_unsigned(verdict: VersionCheck) -> bool:
-    # Without a receipt there is nothing to compare with what was signed.
-    return verdict.receipt is None or verdict.unsigned is not None
-
-
 def _compared(verdict: VersionCheck) -> str:
     """Return what the files were compared with."""
-    if verdict.receipt is None or verdict.unsigned is not None:
-        return f"compared with its receipt only, which is not signed: {verdict.unsigned}"
+    if verdict.receipt is None or verdict.not_signed is not None:
+        return f"compared with its receipt only, which is not signed: {verdict.not_signed}"
     return f"as repository {verdict.receipt.repository} signed it"
 
 

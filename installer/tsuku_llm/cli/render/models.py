@@ -8,7 +8,6 @@ from tsuku_llm.cli.terminal.style import columns
 from tsuku_llm.cli.terminal.text import size, table
 
 if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import running as documents
     from tsuku_llm.steps.report.models import ModelList, ModelRow
 
 _NAMES = 30
@@ -18,58 +17,24 @@ _SOURCES = {"huggingface": "Hugging Face", "lm-studio": "LM Studio", "ollama": "
 _HEAD = ("name", "size", "quant", "context", "from", "fits")
 
 
-def data(listed: ModelList) -> documents.ModelsAnswer:
-    """Return the models for programs; all sizes are in bytes."""
-    return {
-        "models": [_model(row) for row in listed.rows],
-        "places": [
-            {"source": place.source, "folder": place.folder, "exists": exists}
-            for place, exists in listed.found.places
-        ],
-        "notes": [*listed.found.notes, *([_unknown(listed)] if listed.problem else [])],
-    }
-
-
-def _model(row: ModelRow) -> documents.ModelDocument:
-    model, fit = row.model, row.fit
-    return {
-        "name": model.name,
-        "source": model.source,
-        "path": model.path,
-        "files": model.files,
-        "projector": model.projector,
-        "model_repository": model.repository,
-        "size": model.size,
-        "quantisation": model.quantisation,
-        "architecture": model.architecture,
-        "context": model.context,
-        "fits": fit.fits if fit else None,
-        "shortened_context": fit.shortened if fit else None,
-        "needs": fit.size if fit else None,
-        "layers": fit.layers if fit else None,
-        "layers_on_devices": fit.on_devices if fit else None,
-        "problem": row.problem or None,
-    }
-
-
 def lines(listed: ModelList) -> tuple[str, ...]:
     """Return the models as a table of at most 80 columns, and what was left out."""
-    if not listed.rows:
-        looked = (f"  {place.folder}" for place, _ in listed.found.places)
+    if not listed.models:
+        looked = (f"  {place.folder}" for place in listed.found.places)
         left_out = (f"note: {note}" for note in listed.found.notes)
         return ("no model was found in:", *looked, *left_out, *listed.ways)
-    rows = [_HEAD, *(_row(row) for row in listed.rows)]
+    rows = [_HEAD, *(_row(row) for row in listed.models)]
     short = [row if columns(row[0]) <= _NAMES else ("", *row[1:]) for row in rows]
     shown: list[str] = []
-    for row, line in zip(listed.rows, table(short, indent=0)[1:], strict=True):
+    for row, line in zip(listed.models, table(short, indent=0)[1:], strict=True):
         if columns(row.model.name) > _NAMES:
             shown.append(row.model.name)
         shown.append(line)
         if row.model.projector:
             shown.append(f"  with the projector {_base(row.model.projector)}")
-    shortened = any(row.fit and row.fit.shortened for row in listed.rows)
+    shortened = any(row.fit and row.fit.shortened for row in listed.models)
     notes = [*listed.found.notes]
-    notes += [f"{row.model.name}: {row.problem}" for row in listed.rows if row.problem]
+    notes += [f"{row.model.name}: {row.problem}" for row in listed.models if row.problem]
     return (
         table(short, indent=0)[0],
         *shown,

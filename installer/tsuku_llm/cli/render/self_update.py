@@ -3,40 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
 
 from tsuku_llm._version import __version__
 from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.machine.own_copy import Updater
 from tsuku_llm.steps.program.self_update import SelfUpdate
 
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import running as documents
-
-
-def version_data(updater: Updater) -> documents.VersionAnswer:
-    """Return the version of this program and the way of its installation, for programs."""
-    return {"version": __version__, "way": updater.way}
-
 
 def version_lines(name: str, updater: Updater) -> tuple[str, ...]:
     """Return the same for people, of the program called ``name``."""
     return (f"{name} {__version__}", updater.text)
-
-
-def data(done: SelfUpdate) -> dict[str, Any]:
-    """Return what was found and done, for programs."""
-    updater = done.updater
-    return {
-        "version": done.version,
-        "way": updater.way,
-        "commands": updater.commands,
-        "folder": updater.clone,
-        "reason": updater.reason or None,
-        "ran": done.ran,
-        "new_version": done.new_version,
-        "signed": done.signed,
-    }
 
 
 def lines(done: SelfUpdate) -> tuple[str, ...]:

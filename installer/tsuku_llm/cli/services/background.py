@@ -58,7 +58,7 @@ def detach(
             stopped = background.stop(session, name)
             return render.stopped_lines((stopped,))[0]
 
-        return CommandResult(render.record_data(record), render.started_lines(record), undo=undo)
+        return CommandResult(record, render.started_lines(record), undo=undo)
     failure = _failure(said, code, name)
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -47,12 +48,13 @@ class ReportedError(NamedTuple):
 class CommandResult(NamedTuple):
     """The answer of a command: ``data`` for programs, ``lines`` for people, and the exit code.
 
+    ``data`` is the value that the step returned, or a mapping: ``plain`` writes it.
     ``exact`` lines are for scripts (a path): they are printed unchanged. ``undo`` is called if the
     answer cannot be written, as the command then ends with an error; it returns what it did.
     ``next_step`` ends the text, unless the user wants results only.
     """
 
-    data: Mapping[str, Any] = MappingProxyType({})
+    data: object = MappingProxyType({})
     lines: tuple[str, ...] = ()
     exit_code: int = 0
     failure: ReportedError | None = None
@@ -95,14 +97,22 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
 
 
 def plain(value: object) -> Any:
-    """Return a value in types that JSON has: values become objects, paths become strings."""
+    """Return a value in types that JSON has: values become objects, paths become strings.
+
+    The keys of an object are the fields of the value, or what ``records.documented`` has named.
+    ``ci.schemas`` makes the schemas of the same names.
+    """
+    if isinstance(value, Enum):
+        return value.value
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, TsukuError):
+        value = ReportedError.of(value)
     # Before the lists: a named tuple is a tuple as well.
-    if names := _fields_of(value):
-        return {name: plain(getattr(value, name)) for name in names}
+    if names := getattr(value, "DOCUMENT", ()) or _fields_of(value):
+        return plain(getattr(value, names)) if isinstance(names, str) else _object(value, names)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -110,7 +120,17 @@ def plain(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def details(data: Mapping[str, Any]) -> tuple[str, ...]:
+def _object(value: object, names: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        if name.startswith("*"):
+            found.update(plain(getattr(value, name[1:])))
+        else:
+            found[name] = plain(getattr(value, name))
+    return found
+
+
+def details(data: object) -> tuple[str, ...]:
     """Return the data of an answer for people: a line for each key, indented as it is nested."""
     lines = tuple(_nested(plain(data), "  "))
     return ("", *lines) if lines else ()

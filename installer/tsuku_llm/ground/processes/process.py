@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.ground.foreign import read_kernel
+from tsuku_llm.ground.records import documented
 
 _PAUSE = 0.02
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -34,6 +35,7 @@ def processor_seconds(pid: int) -> float | None:
     return float(times.user + times.system)
 
 
+@documented(by="pid")
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process; ``started`` is only for comparison, on this machine."""

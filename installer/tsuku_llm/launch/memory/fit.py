@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
 from tsuku_llm.launch.memory.need import ROOM, MemoryNeed
 from tsuku_llm.launch.plan.report import GpuHolder, told_size
@@ -62,6 +63,10 @@ class FreeMemory(NamedTuple):
         return f"{self.name} has {told_size(self.free)}{whole} free{in_use}"
 
 
+@documented(
+    *("size", "device_size", "*need", "context", "devices", "host", "fits", "layers"),
+    *("on_devices", "shortened", "missing", "remedies"),
+)
 class Fit(NamedTuple):
     """The comparison of a need with the memory that is there.
 
@@ -99,7 +104,7 @@ class Fit(NamedTuple):
     @property
     def told(self) -> tuple[str, ...]:
         """The comparison in words, a line for each fact."""
-        cache = sum(self.need.cache)
+        cache = self.need.cache_size
         rest = self.size - self.need.weights - cache
         parts = f"weights {told_size(self.need.weights)}, cache {told_size(cache)}"
         where = "; ".join(space.told for space in self.devices or (self.host,))

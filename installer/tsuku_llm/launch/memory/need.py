@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Literal, NamedTuple
 
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
 from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
 
@@ -40,6 +41,7 @@ _DOUBT = 0.1
 """The part of a need by which the estimate may be too high and still counts as known."""
 
 
+@documented("weights", "cache_size")
 class MemoryNeed(NamedTuple):
     """The memory of one start, all in bytes.
 
@@ -68,6 +70,11 @@ class MemoryNeed(NamedTuple):
     driver: int = 0
     spare: tuple[int, ...] = ()
     doubt: Literal["", "most", "least"] = ""
+
+    @property
+    def cache_size(self) -> int:
+        """What all layers together keep of the context."""
+        return sum(self.cache)
 
     @property
     def weights(self) -> int:

@@ -77,12 +77,12 @@ class ServerAddress(NamedTuple):
 class ServerUrls(NamedTuple):
     """The URLs of a server, each None where there is none.
 
-    ``page`` is its web page, ``base`` the base URL of its OpenAI API. A server at a Unix socket
-    has neither: ``curl`` is the command that asks it for its models.
+    ``page_url`` is its web page, ``base_url`` the base URL of its OpenAI API. A server at a Unix
+    socket has neither: ``curl`` is the command that asks it for its models.
     """
 
-    page: str | None = None
-    base: str | None = None
+    page_url: str | None = None
+    base_url: str | None = None
     curl: str | None = None
 
 
@@ -210,12 +210,12 @@ def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:
     # The zone of a link-local address is separated by "%25" in a URL (RFC 6874).
     host = f"[{host.replace('%', '%25')}]" if ":" in host else host
     root = f"{scheme}://{host}:{address.port}{address.prefix}"
-    return ServerUrls(page=f"{root}/" if page else None, base=f"{root}/v1")
+    return ServerUrls(page_url=f"{root}/" if page else None, base_url=f"{root}/v1")
 
 
 def told_addresses(urls: ServerUrls, host: str) -> tuple[tuple[str, str], ...]:
     """Return what each address of a server is for, and the address, for people."""
-    facts = {"web page": urls.page, "OpenAI API": urls.base or urls.curl}
+    facts = {"web page": urls.page_url, "OpenAI API": urls.base_url or urls.curl}
     if is_everywhere(host):
         facts["open to"] = f"other machines, too: the server listens on every interface ({host})"
     return tuple((what, text) for what, text in facts.items() if text)

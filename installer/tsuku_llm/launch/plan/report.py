@@ -178,6 +178,13 @@ class StartReport(NamedTuple):
     curl: str | None = None
 
     @property
+    def line(self) -> str:
+        """The line of the decision, as the start printed it when the server was ready."""
+        share = f" gpu=[{self.told_share}]" if self.told_share else ""
+        detected = ",".join(self.detected)
+        return f"requested={self.requested} detected=[{detected}] selected={self.selected}{share}"
+
+    @property
     def addresses(self) -> tuple[tuple[str, str], ...]:
         """What each address of a ready server is for, and the address, for people."""
         return told_addresses(ServerUrls(self.page_url, self.base_url, self.curl), self.host)

@@ -287,8 +287,8 @@ def _reachable(report: StartReport, address: ServerAddress, plan: LaunchPlan) ->
     return report._replace(
         host=address.host,
         port=None if address.is_unix else address.port,
-        page_url=urls.page,
-        base_url=urls.base,
+        page_url=urls.page_url,
+        base_url=urls.base_url,
         curl=urls.curl,
         ready=True,
     )

@@ -26,6 +26,7 @@ from tsuku_llm.ground.errors import (
     TrustError,
     UnknownRequest,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
 from tsuku_llm.probe import probe
@@ -45,6 +46,10 @@ from tsuku_llm.store.records.receipt import version_id
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
+@documented(
+    *("*selection", "selected", "*release", "repository", "stale", "revocation", "avoided"),
+    *("channel", "kept_by", "young", "rolled_back", "platform", "simulated", "problems", "hint"),
+)
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A release, this machine, and how the release's variants compare here.
@@ -53,7 +58,7 @@ class Choice:
     this release was revoked. ``avoided`` are the revoked releases of the channel that were not
     taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
     ``llm.min_age`` left out, newest first. ``rolled_back`` are those that were not taken because
-    they failed on this machine. ``helps`` is ``what_helps``, where it was asked for. ``stale`` says
+    they failed on this machine. ``hint`` is ``what_helps``, if no variant fits. ``stale`` says
     that the metadata has expired, or that this machine's clock must be wrong.
     """
 
@@ -68,8 +73,34 @@ class Choice:
     kept_by: str | None = None
     young: tuple[str, ...] = ()
     rolled_back: tuple[RolledBack, ...] = ()
-    helps: str = ""
+    hint: str | None = None
     stale: str | None = None
+
+    @property
+    def selected(self) -> str | None:
+        """The variant that fits best; None if none fits."""
+        best = self.selection.compatible[:1]
+        return best[0].variant.name if best else None
+
+    @property
+    def repository(self) -> str:
+        """The repository of the release."""
+        return self.catalog.repository.name
+
+    @property
+    def platform(self) -> str:
+        """The system and processor for which it was made."""
+        return self.hardware.platform
+
+    @property
+    def simulated(self) -> str | None:
+        """The recorded machine that replaces this one, if one does."""
+        return self.hardware.simulated
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The known problems of the machine."""
+        return self.hardware.all_problems
 
     def line(self, candidate: Candidate | None) -> str:
         """Return the line of the decision, which every start prints and the receipt keeps."""

@@ -218,7 +218,7 @@ class VersionBuilder:
             id=self.id,
             release=release.release,
             sequence=choice.sequence,
-            version=release.version or release.release,
+            version=release.version,
             channel=choice.channel,
             repository=choice.catalog.repository.name,
             publisher=release.publisher,

@@ -333,7 +333,7 @@ def _bound(choice: Choice, receipt: Receipt, before: Receipt) -> Receipt:
         repository=name,
         channel=choice.channel,
         sequence=choice.sequence,
-        version=release.version or release.release,
+        version=release.version,
         publisher=release.publisher,
         former=tuple(former),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.ground.errors import InUse, UsageError
+from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.steps.choosing.revocation import require_usable
 from tsuku_llm.steps.choosing.which import meets
@@ -19,13 +20,14 @@ from tsuku_llm.store.store import Pruned
 
 @dataclass(frozen=True, slots=True)
 class Uninstalled:
-    """The ids that were removed, the version that is active now, and foreign files left alone."""
+    """The ids that were removed, the build that is active now, and foreign files left alone."""
 
     removed: tuple[str, ...]
     active: Installed | None
     foreign: tuple[Path, ...]
 
 
+@documented("*pruned", "logs", "foreign", "caches")
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """The result of a prune: what was removed and what was left.

@@ -306,7 +306,7 @@ def _receipt(
         id=version_id(OWN, build.backend, [_digest(entries)]),
         release=OWN,
         sequence=0,
-        version=OWN,
+        version=None,
         channel="",
         repository="",
         publisher="",

@@ -18,25 +18,32 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import load_catalog, version_of
 from tsuku_llm.steps.install.versions import all_ids, found, resolve
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.receipt import Receipt
 
 
+@documented("id", "intact", "differences", "repair", "receipt", "not_signed")
 @dataclass(frozen=True, slots=True)
 class VersionCheck:
-    """One version: every difference in words, empty if it is intact, and the command to repair it.
+    """One version: every difference in words, and the command to repair it, None if it is intact.
 
-    ``receipt`` is None if it cannot be read. ``unsigned`` says why the files were compared only
+    ``receipt`` is None if it cannot be read. ``not_signed`` says why the files were compared only
     with the receipt, which is not signed; None if the signed list was used as well.
     """
 
     id: str
     differences: tuple[str, ...]
-    repair: str = ""
+    repair: str | None
     receipt: Receipt | None = None
-    unsigned: str | None = None
+    not_signed: str | None = None
+
+    @property
+    def intact(self) -> bool:
+        """True if the build is as it was installed."""
+        return not self.differences
 
 
 def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
@@ -72,17 +79,17 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             signed = f"it is an unsigned build, installed from {receipt.unsigned}"
         differences = reader.verify(installed)
         if isinstance(signed, str):
-            unsigned = signed
+            not_signed = signed
         else:
             entry, variants = signed
-            unsigned = None
+            not_signed = None
             # Platforms may share a build: it is enough that one of them matches.
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
-        repair = receipt.reinstall if differences else ""
+        repair = receipt.reinstall if differences else None
         if repair and _is_lost(receipt):
             repair = f"tsuku-llm uninstall {version}"
-        return VersionCheck(version, differences, repair, receipt, unsigned)
+        return VersionCheck(version, differences, repair, receipt, not_signed)
 
     return tuple(check(version) for version in ids)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.ground.errors import CorruptStore, NotInstalled, StoreError, UsageError, did_you_mean
+from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.choosing.temporary import withheld
@@ -17,26 +18,35 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
+@documented("*build", "*told", "active", "previous", "withheld")
 @dataclass(frozen=True, slots=True)
-class Inventory:
-    """The content of the store.
+class ListedBuild:
+    """An installed build in ``list``, and what is known of its release.
 
-    ``previous`` is the version that ``rollback`` goes back to. ``told`` holds what is known of each
-    version, by id: that it was revoked, or that no channel offers it any more. ``damaged`` maps the
-    names of unusable versions to the reason. ``unusable`` says why nothing is active although
-    something should be. ``foreign`` are files that this program did not make: it never removes
-    them. ``withheld`` are the states that kept a GPU from a version's choice then, by its id.
-    ``rolled_back`` are the releases that failed here.
+    ``rollback`` goes back to the ``previous`` one. ``withheld`` are the states that kept a GPU from
+    the choice when it was installed.
     """
 
-    versions: tuple[Installed, ...]
-    active: Installed | None
-    previous: Installed | None
+    build: Installed
+    told: ReleaseStatus
+    active: bool
+    previous: bool
+    withheld: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The content of the store; the answer of ``list``.
+
+    ``damaged`` has the reason for each unusable version, by its id. ``unusable`` says why nothing
+    is active although something should be. ``foreign`` are files that this program did not make:
+    it never removes them. ``rolled_back`` are the releases that failed here.
+    """
+
+    versions: tuple[ListedBuild, ...]
     damaged: Mapping[str, CorruptStore]
     unusable: CorruptStore | None
     foreign: tuple[Path, ...]
-    told: Mapping[str, ReleaseStatus] = field(default_factory=dict)
-    withheld: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rolled_back: tuple[RolledBack, ...] = ()
 
 
@@ -53,19 +63,21 @@ def inventory(session: Session) -> Inventory:
         active = reader.active()
     except CorruptStore as error:
         active, unusable = None, error
+    previous = readable(reader.previous)
     return Inventory(
-        versions=versions,
-        active=active,
-        previous=readable(reader.previous),
+        versions=tuple(
+            ListedBuild(
+                each,
+                known.of(each.receipt) if known else ReleaseStatus(),
+                active=each == active,
+                previous=each == previous,
+                withheld=tuple(state.text for state in withheld(each.receipt, "auto")),
+            )
+            for each in versions
+        ),
         damaged=reader.damaged(),
         unusable=unusable,
-        told={each.id: known.of(each.receipt) for each in versions} if known else {},
         foreign=reader.foreign(),
-        withheld={
-            each.id: tuple(state.text for state in states)
-            for each in versions
-            if (states := withheld(each.receipt, "auto"))
-        },
         rolled_back=_marks(session),
     )
 
@@ -117,7 +129,8 @@ def found(reader: StoreReader, version: str) -> Installed:
 
 def _names(version: Installed) -> set[str]:
     receipt = version.receipt
-    return {version.id, receipt.release, receipt.version, f"v{receipt.version}", receipt.variant}
+    names = {version.id, receipt.release, receipt.variant}
+    return names | {receipt.version, f"v{receipt.version}"} if receipt.version else names
 
 
 def _resolved(name: str, named: Mapping[str, set[str]]) -> str:

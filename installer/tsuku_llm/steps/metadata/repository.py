@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.metadata_status import Freshness
+from tsuku_llm.catalog.manifest import ReleaseEntry
 from tsuku_llm.catalog.repositories import (
     Repository,
     add_repository,
     remove_repository,
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
+from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.ground.errors import (
     DigestMismatch,
     DownloadError,
@@ -26,6 +28,8 @@ from tsuku_llm.ground.errors import (
     UsageError,
 )
 from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.ground.records import documented
+from tsuku_llm.ground.safe_text import redacted
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session
 
@@ -37,36 +41,81 @@ _ROOT_LIMIT = 512_000
 class RepositoryState:
     """A repository, and the metadata of it that counts on this machine.
 
-    ``source`` is ``embedded`` or ``updated``, None without valid metadata. ``state`` describes it
-    in words, with its age. ``fingerprint`` is that of its root of trust.
+    ``url`` and ``others`` are without secrets. ``source`` is ``embedded`` or ``updated``, None
+    without valid metadata, and so are the times. ``state`` describes it in words, with its age.
+    ``fingerprint`` is that of its root of trust.
     """
 
-    repository: Repository
-    source: str | None
-    freshness: Freshness | None
-    state: str
+    name: str
+    url: str
+    others: tuple[str, ...]
     fingerprint: str
+    state: str
+    source: str | None = None
+    signed: str | None = None
+    expires: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RootOfTrust:
-    """The content of a root of trust; ``fingerprint`` is the SHA-256 of its file.
+class RootRole:
+    """How many of which keys must sign for a role; the keys by their ids."""
 
-    ``roles`` maps each role to the number of signatures that it needs, and the ids of its keys.
+    threshold: int
+    keys: tuple[str, ...]
+
+
+@documented("*added", "number", "roles")
+@dataclass(frozen=True, slots=True)
+class AddedRepository:
+    """A repository that was added, with its root of trust.
+
+    ``number`` counts the changes of the root by its owner; ``roles`` are the roles that it names.
     """
 
-    fingerprint: str
-    version: int
-    roles: Mapping[str, tuple[int, tuple[str, ...]]]
+    added: RepositoryState
+    number: int
+    roles: Mapping[str, RootRole]
 
 
-def root_of(repository: Repository) -> RootOfTrust:
-    """Describe the root that a repository is verified with. Raises ``MetadataError``."""
-    root = trust.check_root(repository.root)
-    roles = {
-        name: (root.roles[name].threshold, tuple(root.roles[name].keyids)) for name in trust.ROLES
-    }
-    return RootOfTrust(fingerprint_of(repository.root), root.version, roles)
+@documented("*entry", "unattested", "unmeasured", "revocation", "readable")
+@dataclass(frozen=True, slots=True)
+class OfferedRelease:
+    """A release on offer. One whose release file cannot be read is not ``readable``.
+
+    ``unattested`` and ``unmeasured`` are None if the file cannot be read, too.
+    """
+
+    entry: ReleaseEntry
+    revocation: Revocation | None
+    unattested: str | None
+    unmeasured: str | None
+    readable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedReleases:
+    """The releases of a repository, newest first.
+
+    ``skipped`` are those whose signed entry cannot be read: each tag or path, and why.
+    """
+
+    repository: str
+    releases: tuple[OfferedRelease, ...]
+    skipped: Mapping[str, str]
+
+
+def offered_releases(catalog: Catalog) -> OfferedReleases:
+    """Return every release of a repository, newest first."""
+    releases = tuple(
+        OfferedRelease(
+            entry,
+            catalog.revocation(entry),
+            *catalog.doubts(entry),
+            readable=catalog.is_readable(entry),
+        )
+        for entry in catalog.entries
+    )
+    return OfferedReleases(catalog.repository.name, releases, catalog.skipped)
 
 
 def fingerprint_of(root: bytes) -> str:
@@ -82,7 +131,7 @@ def add(  # noqa: PLR0913 - all of it describes one repository
     *,
     fingerprint: str | None = None,
     others: Sequence[str] = (),
-) -> Repository:
+) -> AddedRepository:
     """Keep a repository with the root of trust in the file ``root``, and fetch its metadata.
 
     ``others`` are further places with the same files. ``fingerprint`` is the SHA-256 that the file
@@ -108,7 +157,8 @@ def add(  # noqa: PLR0913 - all of it describes one repository
     session.store.adopt()
     repository = add_repository(session.paths.data, name, url, data, others)
     # Say so if one stolen key is enough to name an archive. The owner may want it so.
-    roles = trust.check_root(data).roles
+    root_of_trust = trust.check_root(data)
+    roles = root_of_trust.roles
     alone = [role for role in ("root", "targets") if roles[role].threshold == 1]
     if alone:
         session.user.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
@@ -130,7 +180,10 @@ def add(  # noqa: PLR0913 - all of it describes one repository
         else:
             error.facts += ("nothing was added",)
         raise
-    return repository
+    named = {
+        name: RootRole(roles[name].threshold, tuple(roles[name].keyids)) for name in trust.ROLES
+    }
+    return AddedRepository(_state_of(session, repository), root_of_trust.version, named)
 
 
 def _require_fingerprint(root: bytes, wanted: str) -> None:
@@ -160,17 +213,31 @@ def repositories(session: Session) -> tuple[RepositoryState, ...]:
 
 
 def _state_of(session: Session, repository: Repository) -> RepositoryState:
+    # A URL may hold a user and a password: never show them.
+    state = RepositoryState(
+        repository.name,
+        redacted(repository.url),
+        tuple(map(redacted, repository.others)),
+        fingerprint_of(repository.root),
+        "",
+    )
     try:
         catalog = loading.load(repository, session.paths.data)
     except TrustError as error:
-        return RepositoryState(
-            repository, None, None, error.message, fingerprint_of(repository.root)
-        )
-    freshness = catalog.freshness
-    expired = ", expired" if freshness.expired(session.machine.now) else ""
-    state = f"{catalog.source}, {freshness.age(session.machine.now)}{expired}"
-    fingerprint = fingerprint_of(repository.root)
-    return RepositoryState(repository, catalog.source, freshness, state, fingerprint)
+        return replace(state, state=error.message)
+    freshness, now = catalog.freshness, session.machine.now
+    expired = ", expired" if freshness.expired(now) else ""
+    return replace(
+        state,
+        state=f"{catalog.source}, {freshness.age(now)}{expired}",
+        source=catalog.source,
+        signed=_time(freshness.signed) if freshness.signed else None,
+        expires=_time(freshness.expires),
+    )
+
+
+def _time(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def remove(session: Session, name: str) -> None:

@@ -24,6 +24,7 @@ from tsuku_llm.ground.errors import DigestMismatch, NoUpdater, TsukuError, Updat
 from tsuku_llm.ground.foreign import read_text
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.own_copy import NAME, PUBLISHER, Updater, publisher_command
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
@@ -56,6 +57,7 @@ def signed_program(session: Session) -> SignedProgram | None:
     return program_in(catalog)
 
 
+@documented("version", "*updater", "ran", "new_version", "signed")
 class SelfUpdate(NamedTuple):
     """What a run found and did; ``version`` was the program's, ``new_version`` is it now.
 

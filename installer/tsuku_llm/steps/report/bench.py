@@ -12,6 +12,7 @@ from tsuku_llm.config.editing import set_value
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground.errors import BadModel, Declined, LaunchError, TsukuError
 from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.ask.speed import Speed, measure
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import StartReport
@@ -78,15 +79,20 @@ class VariantSpeed:
     unsigned: str | None
 
 
+@documented("model", "rounds", "results", "failed", "skipped", "hints", "saved")
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a benchmark, the fastest at generation first."""
+    """The results of a benchmark, the fastest at generation first.
+
+    ``saved`` is what was written as ``llm.backend``, None if nothing was.
+    """
 
     model: Path
     rounds: int
     results: tuple[VariantSpeed, ...]
     failed: tuple[Skipped, ...]
     skipped: tuple[Skipped, ...]
+    saved: str | None = None
 
     @property
     def fastest(self) -> VariantSpeed:

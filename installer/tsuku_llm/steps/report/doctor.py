@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tsuku_llm._version import __version__
 from tsuku_llm.choose.chain.judging import diagnose
 from tsuku_llm.choose.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.choose.selection import Request, select
@@ -17,6 +18,7 @@ from tsuku_llm.ground.errors import (
     UnsafeLocation,
 )
 from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.run.gate import gate
 from tsuku_llm.machine.own_copy import Updater
 from tsuku_llm.steps.choosing import revocation
@@ -33,21 +35,27 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
+@documented("*choice", "*chain", "rolled_back", "installed", "caches", "program")
 @dataclass(frozen=True, slots=True)
 class Examination:
     """The choice for this machine, and the state of the chain for one backend.
 
-    ``told`` holds what is known of each installed release, by its version's id. ``updater`` tells
-    how this program was installed. ``caches`` are those of the backend's drivers. ``rolled_back``
-    are the releases that failed here.
+    ``installed`` holds what is known of each installed release, by its version's id. ``updater``
+    tells how this program was installed. ``caches`` are those of the backend's drivers.
+    ``rolled_back`` are the releases that failed here.
     """
 
     choice: Choice
     chain: Chain
-    told: Mapping[str, ReleaseStatus]
+    installed: Mapping[str, ReleaseStatus]
     updater: Updater
     caches: tuple[CacheState, ...] = ()
     rolled_back: tuple[RolledBack, ...] = ()
+
+    @property
+    def program(self) -> Mapping[str, str]:
+        """The version of this program, and the way in which this copy was installed."""
+        return {"version": __version__, "way": self.updater.way}
 
 
 def examine(session: Session) -> Examination:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm import fetch
-from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.combinations import gained
+from tsuku_llm.choose.selection import Candidate, Rejection, VariantFit
 from tsuku_llm.ground.errors import (
     BadModel,
     BodyError,
@@ -23,6 +23,7 @@ from tsuku_llm.ground.errors import (
     UnsafeLocation,
 )
 from tsuku_llm.ground.ownership import check_path
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory
 from tsuku_llm.launch.memory.fit_tool import CacheCorrection, ask_fit_tool, correction_of
 from tsuku_llm.launch.memory.gguf import read_header
@@ -59,21 +60,37 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 
 
+@documented("*choice", "variants", "model", "active")
 @dataclass(frozen=True, slots=True)
-class Matrix:
-    """The variants of a release, this machine, and the installed versions."""
+class Explanation:
+    """A choice, every variant of its release, and whether a model fits.
+
+    ``model`` is None if no model was named. ``active`` is the build in use, if it was asked for.
+    """
 
     choice: Choice
-    versions: tuple[Installed, ...] = ()
+    variants: tuple[VariantFit, ...]
+    model: Fit | None = None
     active: Installed | None = None
 
-    def state(self, variant: Variant) -> str | None:
-        """Return ``active`` or ``installed`` if exactly this build is, else None."""
-        # The id contains the digests: another build of the same name has another id.
-        wanted = version_of(self.choice.release.release, variant)
-        if self.active and self.active.id == wanted:
-            return "active"
-        return "installed" if any(each.id == wanted for each in self.versions) else None
+
+def explained(
+    choice: Choice,
+    *,
+    model: Fit | None = None,
+    versions: Sequence[Installed] = (),
+    active: Installed | None = None,
+) -> Explanation:
+    """Return a choice with every variant: those that fit best first, then the others."""
+    # The id contains the digests: another build of the same name has another id.
+    states = {each.id: "installed" for each in versions} | ({active.id: "active"} if active else {})
+    selection = choice.selection
+    judged: tuple[Candidate | Rejection, ...] = (*selection.compatible, *selection.rejected)
+    fits = tuple(
+        VariantFit.of(each, states.get(version_of(choice.release.release, each.variant)))
+        for each in judged
+    )
+    return Explanation(choice, fits, model, active)
 
 
 def explain(
@@ -91,12 +108,12 @@ def explain(
     choice = choose(session, release=release, hardware=hardware)
     if choice.selection.compatible:
         return choice
-    return replace(choice, helps=what_helps(session, choice))
+    return replace(choice, hint=what_helps(session, choice))
 
 
 def backends(
     session: Session, *, release: str | None = None, hardware_file: Path | None = None
-) -> Matrix:
+) -> Explanation:
     """Compare every variant of all backends with the machine, and say which are installed.
 
     For a machine in ``hardware_file`` the installed versions are left out: they belong to this
@@ -105,9 +122,9 @@ def backends(
     anything = session.with_settings(backend="auto")
     choice = explain(anything, release=release, hardware_file=hardware_file)
     if hardware_file:
-        return Matrix(choice)
+        return explained(choice)
     reader = session.reader
-    return Matrix(choice, reader.installed(), reader.active())
+    return explained(choice, versions=reader.installed(), active=reader.active())
 
 
 def explain_model(

@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import (
     UsageError,
     did_you_mean,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.fit import Fit
 from tsuku_llm.launch.memory.model_header import first_part
@@ -33,15 +34,17 @@ _PROJECTOR = ("-mm", "--mmproj", "-mmu", "--mmproj-url", "LLAMA_ARG_MMPROJ", "LL
 _NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
 
 
+@documented("*model", "fit", "problem")
 @dataclass(frozen=True, slots=True)
 class ModelRow:
     """A model, and whether it fits; ``problem`` is why that is not known."""
 
     model: LocalModel
     fit: Fit | None = None
-    problem: str = ""
+    problem: str | None = None
 
 
+@documented("models", "*found", "problem")
 @dataclass(frozen=True, slots=True)
 class ModelList:
     """The models of this machine; ``problem`` is why it is not known whether they fit.
@@ -50,8 +53,8 @@ class ModelList:
     """
 
     found: FoundModels
-    rows: tuple[ModelRow, ...]
-    problem: str = ""
+    models: tuple[ModelRow, ...]
+    problem: str | None = None
     ways: tuple[str, ...] = ()
 
 

@@ -59,4 +59,4 @@ def _first_download(
 
 def _repositories_here(session: Session) -> set[str]:
     found = local_models(session.machine.environ, session.settings.model_path).models
-    return {each.repository.casefold() for each in found if each.repository}
+    return {each.model_repository.casefold() for each in found if each.model_repository}

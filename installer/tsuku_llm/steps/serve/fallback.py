@@ -261,13 +261,15 @@ def _next(
 
 
 class NotedFailures(NamedTuple):
-    """The failures of backends that are noted; ``current`` tells whether they count now.
+    """The failures of backends that are noted, or were until they were ``forgotten`` now.
 
-    They count with the drivers and the variables of the environment with which they were noted.
+    ``current`` tells whether they count now: they count with the drivers and the variables of the
+    environment with which they were noted.
     """
 
-    notes: tuple[FailureNote, ...]
+    failures: tuple[FailureNote, ...]
     current: bool
+    forgotten: bool = False
 
 
 def noted_failures(session: Session) -> NotedFailures:
@@ -280,4 +282,4 @@ def forget_failures(session: Session) -> NotedFailures:
     """Remove every note, so that each variant is tried again; return what was noted."""
     noted = noted_failures(session)
     StateNotes(session.paths.state, None).forget_failures()
-    return noted
+    return noted._replace(forgotten=True)

@@ -70,8 +70,9 @@ def _checked_plan(
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A start that is only shown; ``env`` is the part of the environment that the build reads.
+    """A start that is only shown.
 
+    ``environment`` is the part of the environment that the build reads.
     ``removed`` are the variables that the build does not get, because they could load foreign code.
     ``placement`` is None for a build for the CPU, and where its devices are not known.
     """
@@ -80,7 +81,7 @@ class Planned:
     line: str
     argv: tuple[str, ...]
     cwd: Path
-    env: Mapping[str, str]
+    environment: Mapping[str, str]
     removed: tuple[str, ...] = ()
     placement: Placement | None = None
 

@@ -123,14 +123,14 @@ def _document(line: bytes) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The servers in the background; ``damaged`` says why the other records cannot be read.
+    """The servers in the background, and what is known of the release that each runs.
 
-    ``told`` holds what is known of the release that each server runs, by the server's name.
+    ``damaged`` says why the other records cannot be read. Both are by the servers' names.
     """
 
-    records: tuple[Record, ...]
+    servers: tuple[Record, ...]
+    releases: Mapping[str, ReleaseStatus]
     damaged: Mapping[str, StoreError]
-    told: Mapping[str, ReleaseStatus]
 
 
 def servers(session: Session, name: str | None = None) -> Servers:
@@ -147,7 +147,7 @@ def servers(session: Session, name: str | None = None) -> Servers:
             version = record.report and session.reader.find(record.report.id)
             if known and version:
                 told[record.name] = known.of(version.receipt)
-    return Servers(records, instances.damaged() if name is None else {}, told)
+    return Servers(records, told, instances.damaged() if name is None else {})
 
 
 def server(session: Session, name: str) -> Record:

@@ -27,8 +27,9 @@ FORMAT = 1
 _LIMIT = 4096
 
 
+@records.documented("id", "*receipt", "tree")
 class Installed(NamedTuple):
-    """One version in the store: its folder and its receipt."""
+    """An installed build: its folder in the store, its receipt, and the ``tree`` of its files."""
 
     id: str
     path: Path

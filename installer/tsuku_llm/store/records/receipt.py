@@ -65,6 +65,7 @@ class ArtifactRecord(NamedTuple):
     links: tuple[LinkEntry, ...] = ()
 
 
+@records.documented(by="variant")
 class PartRecord(NamedTuple):
     """One of the signed builds that a combined version was made of; ``digests`` of its archives."""
 
@@ -73,9 +74,23 @@ class PartRecord(NamedTuple):
     digests: tuple[str, ...]
 
 
+@records.documented(
+    "release",
+    "version",
+    "publisher",
+    "channel",
+    "repository",
+    "unattested",
+    "variant",
+    "backend",
+    "installed_at",
+    "unsigned",
+    "parts",
+)
 class Receipt(NamedTuple):
     """The record of what is installed and why.
 
+    ``version`` is the version number of the release, None if upstream gave it none.
     ``sequence`` orders the releases of a repository. ``server`` is the server's path in the
     tree. ``arguments`` are the server's first arguments at every start. ``device`` are the
     listed devices that the build was chosen for, or None. ``requested`` is the backend asked
@@ -94,7 +109,7 @@ class Receipt(NamedTuple):
     id: str
     release: str
     sequence: int
-    version: str
+    version: str | None
     channel: str
     repository: str
     publisher: str
@@ -130,12 +145,6 @@ class Receipt(NamedTuple):
     def digests(self) -> tuple[str, ...]:
         """The SHA-256 of each archive from which the tree was extracted."""
         return tuple(artifact.sha256 for artifact in self.artifacts)
-
-    @property
-    def number(self) -> str | None:
-        """The version number of the release; None if upstream gave it none."""
-        # ``version`` repeats the tag then.
-        return None if self.version == self.release else self.version
 
     @property
     def reinstall(self) -> str:
@@ -238,7 +247,8 @@ _READ = records.record(
     Receipt,
     {
         "id": records.checked(str, is_version_id),
-        **dict.fromkeys(("release", "version", "channel", "repository", "publisher"), _text),
+        **dict.fromkeys(("release", "channel", "repository", "publisher"), _text),
+        "version": records.optional(_text),
         **dict.fromkeys(("variant", "backend"), _text),
         "sequence": _count,
         "server": _path,

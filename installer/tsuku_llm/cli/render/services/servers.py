@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.installed import told_data, told_lines
+from tsuku_llm.cli.render.installed import told_lines
 from tsuku_llm.cli.terminal.text import size, table
 
 if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import running as documents
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.record import Record
     from tsuku_llm.launch.plan.report import StartReport, Trouble
@@ -17,47 +16,13 @@ if TYPE_CHECKING:
     from tsuku_llm.steps.servers.background import Servers, StoppedServer
 
 
-def data(found: Servers) -> documents.StatusAnswer:
-    """Return every server for programs."""
-    return {
-        "servers": [record_data(record) for record in found.records],
-        "releases": {name: told_data(told) for name, told in found.told.items()},
-        "damaged": [
-            {"name": name, "reason": error.message, "hint": error.hint}
-            for name, error in found.damaged.items()
-        ],
-    }
-
-
-def record_data(record: Record) -> documents.ServerDocument:
-    """Return one server for programs; ``report`` is the launcher's last one."""
-    reached = _reached(record)
-    return {
-        "name": record.name,
-        "state": record.state.value,
-        "host": record.host,
-        "port": record.port,
-        "page_url": reached.page_url if reached else None,
-        "base_url": reached.base_url if reached else None,
-        "curl": reached.curl if reached else None,
-        "supervisor": record.supervisor.pid,
-        "pid": record.server.pid if record.server else None,
-        "idle_timeout": record.idle_timeout,
-        "arguments": record.arguments,
-        "exit_code": record.exit_code,
-        "reason": record.reason,
-        "line": line(record),
-        "report": record.report,
-    }
-
-
 def lines(found: Servers) -> tuple[str, ...]:
     """Return every server for people."""
-    nothing = () if found.records else ("no server runs in the background",)
+    nothing = () if found.servers else ("no server runs in the background",)
     return (
         *nothing,
-        *(text for record in found.records for text in _paragraph(record)),
-        *told_lines(found.told),
+        *(text for record in found.servers for text in _paragraph(record)),
+        *told_lines(found.releases),
         *(
             f"damaged: {name}: {error.message}; {error.hint}"
             for name, error in found.damaged.items()
@@ -98,12 +63,7 @@ def status_line(record: Record) -> str:
         return _trouble(report.trouble)
     device = f", {report.device}" if report.device else ""
     where = report.page_url or report.base_url or record.address
-    return f"{_runs_on(report)}{device}; at {where}; {line(record)}"
-
-
-def stopped_data(stopped: tuple[StoppedServer, ...]) -> documents.StopAnswer:
-    """Return what was stopped, for programs."""
-    return {"stopped": list(stopped)}
+    return f"{_runs_on(report)}{device}; at {where}; {report.line}"
 
 
 _STOPPED = {
@@ -121,20 +81,10 @@ def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
     return told or ("no server runs in the background",)
 
 
-def line(record: Record) -> str:
-    """Return the line of the decision, as the start printed it when the server was ready."""
-    report = record.report
-    if report is None:
-        return ""
-    detected = ",".join(report.detected)
-    share = f" gpu=[{report.told_share}]" if report.told_share else ""
-    return f"requested={report.requested} detected=[{detected}] selected={report.selected}{share}"
-
-
 def _paragraph(record: Record) -> tuple[str, ...]:
     """Return the server in one line, and the result of its start below it."""
     first = f"{record.name}: {record.state.value} at {record.address}{_how_it_ended(record)}"
-    return (first, line(record), *table(_facts(record), indent=2))
+    return (first, record.report.line if record.report else "", *table(_facts(record), indent=2))
 
 
 def _how_it_ended(record: Record) -> str:
@@ -158,8 +108,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     server = f"{record.server.pid}, " if record.server else ""
     processes = f"{server}watched by {record.supervisor.pid}"
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
-    reached = _reached(record)
-    addresses = reached.addresses if reached else ()
+    addresses = report.addresses if any(record.urls) else ()
     facts = {
         "build": f"{report.selected} of {report.release}, checked by {report.verification}",
         "runs on": _runs_on(report),
@@ -184,11 +133,6 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     return [*addresses, *known, *others, *passed]
 
 
-def _reached(record: Record) -> StartReport | None:
-    """Return the report of a server that can be reached now; None for any other one."""
-    return record.report if record.state.is_up and record.report and record.report.ready else None
-
-
 def _trouble(trouble: Trouble) -> str:
     return f"{trouble.kind}, since {trouble.since}: {trouble.text}"
 
@@ -200,24 +144,12 @@ def _runs_on(report: StartReport) -> str:
 # --- what a start would run ---------------------------------------------------------------
 
 
-def planned_data(plan: Planned) -> documents.PlanAnswer:
-    """Return the plan for programs."""
-    return {
-        "id": plan.id,
-        "argv": plan.argv,
-        "cwd": plan.cwd,
-        "environment": plan.env,
-        "removed": plan.removed,
-        "placement": plan.placement,
-    }
-
-
 def planned_lines(plan: Planned) -> tuple[str, ...]:
     """Return the plan for people: the decision, the variables that count, the arguments."""
     return (
         plan.line,
         f"in {plan.cwd}",
-        *(f"with {name}={value}" for name, value in plan.env.items()),
+        *(f"with {name}={value}" for name, value in plan.environment.items()),
         *(f"without {name}" for name in plan.removed),
         *((f"placed: {plan.placement.told}",) if plan.placement else ()),
         f"would run: {shlex.join(plan.argv)}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tsuku_llm.cli.render.installed import build_lines, rolled_back_data, title
+from tsuku_llm.cli.render.installed import build_lines, title
 from tsuku_llm.cli.render.services.metrics import exposition, labels, seconds
 from tsuku_llm.cli.terminal.text import sentence
 from tsuku_llm.ground.errors import UpdateRolledBack
@@ -35,7 +35,7 @@ def data(report: UnattendedReport) -> documents.UnattendedAnswer:
         "failure": report.failure and report.failure._asdict(),  # type: ignore[typeddict-item]
         "marked": report.marked,
         "stuck": report.stuck.message if report.stuck else None,
-        "rolled_back": rolled_back_data(report.rolled_back),
+        "rolled_back": report.rolled_back,
     }
 
 

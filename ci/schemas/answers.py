@@ -1,0 +1,104 @@
+"""The table of the documents of each command, from which ``ci.schemas`` makes the schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tsuku_llm.cli.documents import builds, repositories, running
+from tsuku_llm.instances.record import Record
+from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.steps.choosing.which import FoundProgram
+from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
+from tsuku_llm.steps.install.verify import VersionCheck
+from tsuku_llm.steps.install.versions import Inventory
+from tsuku_llm.steps.metadata.repository import (
+    AddedRepository,
+    OfferedReleases,
+    RepositoryState,
+)
+from tsuku_llm.steps.program.self_update import SelfUpdate
+from tsuku_llm.steps.report.bench import Report
+from tsuku_llm.steps.report.doctor import Examination
+from tsuku_llm.steps.report.explain import Explanation
+from tsuku_llm.steps.report.models import ModelList
+from tsuku_llm.steps.serve.fallback import NotedFailures
+from tsuku_llm.steps.serve.tools import Planned
+from tsuku_llm.steps.servers.background import Servers, StoppedServer
+from tsuku_llm.store.records.installed import Installed
+
+_VERSION = {"version": str, "way": str}
+_UNITS = {
+    "unit": str,
+    "units": dict[str, str],
+    "credentials": Path | None,
+    "written": tuple[Path, ...],
+}
+
+ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
+    "": (_VERSION,),
+    "help": (),
+    "version": (_VERSION,),
+    "completion": ({"shell": str, "script": str},),
+    "self-update": (SelfUpdate,),
+    "install": (builds.InstallAnswer, builds.OwnBuildAnswer),
+    "explain": (Explanation,),
+    "backends": (Explanation,),
+    "probe": ({"platform": str, "hardware": Hardware, "recorded": Path | None},),
+    "doctor": (Examination,),
+    "serve": (
+        {"server_exit_code": int, "start": StartReport | None},
+        {"server_exit_code": int},
+        Record,
+        Planned,
+        _UNITS,
+    ),
+    "models": (ModelList,),
+    "status": (Servers, {"metrics": str}),
+    "logs": ({"name": str, "lines": list[str]},),
+    "open": ({"name": str, "page_url": str},),
+    "stop": ({"stopped": tuple[StoppedServer, ...]},),
+    "fallback": (NotedFailures,),
+    "run": (Planned,),
+    "bench": (Report,),
+    "list": (Inventory, OfferedReleases),
+    "which": (FoundProgram,),
+    "update": (
+        builds.InstallAnswer,
+        builds.UpdateCheckAnswer,
+        builds.UnattendedAnswer,
+        _UNITS,
+    ),
+    "use": (Installed,),
+    "rollback": (Installed,),
+    "uninstall": (Uninstalled,),
+    "prune": (Cleaned,),
+    "verify": ({"versions": tuple[VersionCheck, ...]},),
+    "fleet": (),
+    "fleet status": (running.FleetAnswer,),
+    "fleet plan": (running.FleetAnswer,),
+    "fleet apply": (running.FleetAnswer,),
+    "mirror": (repositories.MirrorAnswer, repositories.MirrorCheckAnswer),
+    "bundle": (),
+    "bundle create": (repositories.BundleAnswer,),
+    "bundle show": (repositories.BundleAnswer,),
+    "config": (),
+    "config get": (running.SettingDocument,),
+    "config set": (running.SettingDocument,),
+    "config unset": (running.SettingDocument,),
+    "config list": (running.ConfigListAnswer,),
+    "config path": ({"config_file": Path},),
+    "config edit": ({"config_file": Path, "changed": bool},),
+    "repository": (),
+    "repository add": (AddedRepository,),
+    "repository list": ({"repositories": tuple[RepositoryState, ...]},),
+    "repository refresh": (OfferedReleases,),
+    "repository remove": ({"name": str},),
+    "repository pack": (),
+}
+"""The documents that each command may have in ``data``, next to that of ``--help`` and none.
+
+A mapping has keys that the command itself gives to what its step returned.
+"""
