@@ -233,7 +233,7 @@ def test_an_update_without_a_fitting_variant_is_shown() -> None:
 
 
 def test_nothing_installed_says_what_to_do() -> None:
-    nothing = Inventory((), None, None, {}, None, (), ())
+    nothing = Inventory((), None, None, {}, None, ())
     assert installed_render.lines(nothing) == ("nothing is installed; run: tsuku-llm install",)
     assert not any(installed_render.data(nothing).values())
 
