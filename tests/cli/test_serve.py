@@ -86,7 +86,7 @@ TWO_CARDS = (
 
 
 def test_a_dry_run_says_where_the_model_would_be(home: Path, tmp_path: Path) -> None:
-    small = str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * 10**9))
+    small = str(layered_model(tmp_path / "small.gguf", layers=16, size=3 * 10**9, attends=True))
     installed = install_stand_in(home / "llm", devices=TWO_CARDS, serve=("kill 9",))
     env = environment(home)
     words = ("serve", "--dry-run", "--", "-m", small)

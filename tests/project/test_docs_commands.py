@@ -28,6 +28,7 @@ OURS = ("tsuku-llm", "tsuku-publish")
 
 NOT_RUN = {
     "pip install 'tsuku-llm[": "the package is not in an index; ci/company installs a wheel",
+    "pip install . ./installer/publish": "the environment of the tests has both",
     "git clone ": "there is no public address to clone from",
     "./install.sh": "tests/project/test_install_script.py runs it",
     "ci/test": "it is the test suite that this test is a part of",

@@ -8,7 +8,12 @@ from pathlib import Path
 
 from support.model_headers import F16, Value, write_header
 
-MODEL: dict[str, Value] = {"general.architecture": "llama", "llama.context_length": 4096}
+MODEL: dict[str, Value] = {
+    "general.architecture": "llama",
+    "llama.context_length": 4096,
+    "llama.embedding_length": 64,
+    "llama.attention.head_count": 1,
+}
 PROJECTOR: dict[str, Value] = {"general.architecture": "clip", "general.type": "mmproj"}
 TENSORS = {"token_embd.weight": (64, 64), "blk.0.attn_k.weight": (64, 64)}
 
