@@ -98,7 +98,7 @@ def test_a_machine_without_a_network_gets_program_and_build(
     assert served.returncode == 0, served.stderr
     (server,) = json.loads(served.stdout)["data"]["servers"]
     assert server["state"] == "running", server
-    assert "selected=cuda" in server["line"]
+    assert server["report"]["selected"] == "cuda"
     # A second run finds everything there.
     again = run_bundle(made.path, env=env, before=in_namespace)
     assert again.returncode == 0, again.stderr

@@ -90,7 +90,8 @@ def test_a_real_server_is_started_queried_stopped_and_started_again(home: Home) 
         report = server["report"]
         assert (report["backend"], report["verdict"]) == ("cpu", "on_cpu")
         assert (report["release"], report["verification"]) == ("b10434", "fingerprint")
-        assert server["line"] == "requested=auto detected=[vulkan,cpu] selected=cpu"
+        assert (report["requested"], report["selected"]) == ("auto", "cpu")
+        assert report["detected"] == ["vulkan", "cpu"]
         assert "model loaded" in home.run("logs").stdout
         assert home.run("stop").code == 0
         assert gone(server["pid"])

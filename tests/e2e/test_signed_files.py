@@ -183,7 +183,7 @@ def test_a_release_without_a_list_of_files_says_so(shop: FolderShop, tmp_path: P
     publish(shop, "b1", listed=False)
     user = shop.user(tmp_path / "home")
     assert user.run("install").code == 0
-    assert verdict(user)[1]["unsigned"] == f"b1 of repository {NAME} has no signed list of files"
+    assert verdict(user)[1]["not_signed"] == f"b1 of repository {NAME} has no signed list of files"
 
 
 # --- who built it, and who says so ---------------------------------------------------------------
@@ -244,6 +244,7 @@ def test_an_installed_version_says_where_it_came_from(shop: FolderShop, tmp_path
     assert {NAME, "unattested"} <= {*row.split()}
     for words in (("list", "--json"), ("verify", "--json")):
         (version,) = user.run(*words).document["data"]["versions"]
+        version = version.get("receipt", version)
         assert (version["repository"], version["unattested"]) == (NAME, REASON)
 
 

@@ -71,7 +71,6 @@ def test_a_check_without_a_newer_release(owner: User) -> None:
         "release": "b1",
         "version": None,
         "variant": "vulkan",
-        "revoked": False,
         "revocation": None,
         "publisher": "simulator",
         "repository": NAME,

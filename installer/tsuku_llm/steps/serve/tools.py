@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.errors import BackendFailed, SilentCpu
+from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_tool
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import (
@@ -68,6 +69,7 @@ def _checked_plan(
     return plan
 
 
+@documented("id", "argv", "cwd", "environment", "removed", "placement")
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A start that is only shown.

@@ -94,8 +94,10 @@ def main():
         module.exit_json(changed=False, skipped=True, results=[], fastest=None, failed=[], hints=[])
     words = ["bench", "--model", params["model"], "--rounds", str(params["rounds"])]
     found = tool.get(*words, "--", *params["args"])
-    kept = ("results", "fastest", "failed", "hints")
-    module.exit_json(changed=False, **{key: found[key] for key in kept})
+    results = found["results"]
+    fastest = results[0]["variant"] if results else None
+    kept = {key: found[key] for key in ("results", "failed", "hints")}
+    module.exit_json(changed=False, fastest=fastest, **kept)
 
 
 if __name__ == "__main__":
