@@ -300,8 +300,8 @@ def test_several_places_are_added_and_kept(
     root.write_bytes(shop.simulator.pinned_root)
     good = folder(shop.simulator, tmp_path / "good")
     added = operations.add(session, "two", NOTHING_LISTENS, root, others=[good, good])
-    assert added.places == (NOTHING_LISTENS, good)
-    assert known_repository(session.paths.data, "two") == added
+    assert (added.added.url, *added.added.others) == (NOTHING_LISTENS, good)
+    assert known_repository(session.paths.data, "two").places == (NOTHING_LISTENS, good)
     assert f"{NOTHING_LISTENS} was passed over" in told(session)
     asked = changed(session, repository="two")
     assert [entry.release for entry in refresh(asked).entries] == ["b2", "b1"]
