@@ -122,7 +122,6 @@ def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
     path = str(installed.tree / "llama-cli")
     assert told == {
         "id": installed.id,
-        "line": installed.receipt.line,
         "argv": [path, "-m", "a b.gguf"],
         "cwd": str(folder),
         "environment": {"LLAMA_ARG_CTX_SIZE": "512"},
