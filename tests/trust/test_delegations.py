@@ -215,7 +215,10 @@ def test_T41_the_machine_cannot_revoke_the_builds_of_another_channel(
     """A release file has the digests that its signer likes, and a revocation stays for good."""
     simulator.add({**release_document("n9"), "revoked": True}, channels=["nightly"], role="nightly")
     simulator.bump()
-    metadata_status.write(tmp_path, refresh(simulator, tmp_path).metadata_status())
+    status = refresh(simulator, tmp_path).metadata_status()
+    # Here too: a load drops the builds of a repository that this machine does not have.
+    assert [(each.release, each.builds) for each in status.revoked] == [("n9", ())]
+    metadata_status.write(tmp_path, status)
     found = loading.load(simulator.repository(), tmp_path)
     assert found.read(found.entry("b1")).builds == found.read(found.entry("n9")).builds
     revoked = [each.release for each in found.entries if found.revocation(each)]
