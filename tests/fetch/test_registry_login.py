@@ -79,7 +79,6 @@ def auth(text: str) -> dict[str, str]:
         ({"auths": {"registry.example": auth("no colon")}}, None),
         ({"auths": {"registry.example": {"auth": "***"}}}, None),
         ({"auths": {"registry.example": 7}}, None),
-        ({"auths": {"registry.example": {}}, "credsStore": "desktop"}, None),
         ({"auths": 7}, None),
         ([], None),
         ("no JSON", None),
@@ -93,6 +92,13 @@ def test_the_files_of_docker_and_podman(
     (tmp_path / "config.json").write_text(text)
     assert credentials_of(API, {"DOCKER_CONFIG": str(tmp_path)}) == wanted
     assert credentials_of(API, {"REGISTRY_AUTH_FILE": str(tmp_path / "config.json")}) == wanted
+
+
+def test_a_helper_is_a_name_and_no_path(tmp_path: Path) -> None:
+    document = {"credHelpers": {"registry.example": "../../bin/sh"}}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    with pytest.raises(DownloadError, match="gave no credentials"):
+        credentials_of(API, {"DOCKER_CONFIG": str(tmp_path), "PATH": "/bin"})
 
 
 def test_a_token_goes_to_the_registry_alone(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ ROOMS = {
     "store.records": "",
     "trust": "",
     "cli.terminal": "cli.words ground.processes",
-    "fetch.http": "",
+    "fetch.http": "ground.processes",
     "machine": "ground.processes",
     "store": "ground.processes store.records",
     "config": "machine",

@@ -14,6 +14,7 @@ from support.repository import RepositorySimulator
 from support.sessions import changed
 
 from tsuku_llm.ground.errors import (
+    DownloadError,
     HttpStatusError,
     MetadataError,
     TlsError,
@@ -183,7 +184,7 @@ def test_a_token_is_asked_for_once_and_for_reading_only(
     assert token_registry.tokens == ["repository:public/mirror:pull"]
 
 
-def test_an_identity_token(
+def test_an_identity_token_and_a_helper(
     token_registry: Registry, operator: Callable[..., Session], tmp_path: Path
 ) -> None:
     folder = tmp_path / "docker"
@@ -192,6 +193,20 @@ def test_an_identity_token(
     named = docker_config(folder, host, auths=identity)
     place = token_registry.place("identity/mirror")
     assert push_mirror(operator(token_registry, **named), place, ALL).outcome == "updated"
+    helper = tmp_path / "bin" / "docker-credential-tests"
+    helper.parent.mkdir()
+    helper.write_text(
+        '#!/bin/sh\nread host\n[ "$1 $host" = "get ' + host + '" ] || exit 1\n'
+        'echo \'{"ServerURL": "x", "Username": "operator", "Secret": "pass:word"}\'\n'
+    )
+    helper.chmod(0o755)
+    named = docker_config(folder, host, auths={}, credHelpers={host: "tests"})
+    place = token_registry.place("helper/mirror")
+    path = {"PATH": f"{helper.parent}:/usr/bin:/bin"}
+    assert push_mirror(operator(token_registry, **named, **path), place, ALL).fetched
+    helper.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(DownloadError, match="docker-credential-tests gave no credentials"):
+        push_mirror(operator(token_registry, **named, **path), place, ALL)
 
 
 def test_an_authority_that_is_not_trusted(

@@ -4,7 +4,7 @@ A registry answers 401 and says what it wants. With "Bearer" it names a token se
 the user's credentials, or none for a public repository. The answer is a token for a few minutes.
 With "Basic" the credentials go to the registry itself.
 
-Credentials come from the files of docker and podman. The helpers that these may name are not asked.
+Credentials come from the files of docker and podman, and from the helpers that these name.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 from tsuku_llm.fetch.http.urls import host_of, scheme_of, shown
 from tsuku_llm.ground.errors import BodyError, DownloadError, HttpStatusError
 from tsuku_llm.ground.foreign import parse_object, read_foreign
+from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.secret import Secret
 
 Ask = Callable[[str, "Secret | None", bytes], bytes]
@@ -30,8 +31,11 @@ Ask = Callable[[str, "Secret | None", bytes], bytes]
 
 LARGEST_TOKEN = 1 << 18
 _LARGEST_FILE = 1 << 20
+_HELPER_SECONDS = 60
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CHALLENGE = re.compile(r"(?P<scheme>Bearer|Basic)(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))')
+_BY_TOKEN = "<token>"  # noqa: S105 - docker's word for "the secret is an identity token"
 
 
 class Credentials(NamedTuple):
@@ -160,22 +164,31 @@ def refused(url: str, api: str, environ: Mapping[str, str]) -> HttpStatusError:
 def _hint(known: Credentials | None) -> str:
     if known:
         return "the credentials of docker or podman were refused: log in again, or ask for access"
-    return "log in first: podman login HOST; what docker keeps in a credential helper is not read"
+    return "log in first: podman login HOST, or docker login HOST"
 
 
 # --- the files of docker and podman ----------------------------------------------------------
 
 
 def credentials_of(api: str, environ: Mapping[str, str]) -> Credentials | None:
-    """Find the credentials for a repository of a registry; None if there are none."""
+    """Find the credentials for a repository of a registry; None if there are none.
+
+    Raises ``DownloadError`` if a helper that is configured for it fails.
+    """
     for path in _files(environ):
-        auths = _read(path).get("auths")
-        if not isinstance(auths, dict):
-            continue
+        document = _read(path)
+        for key in _keys(api):
+            helper = _table(document, "credHelpers").get(key)
+            if isinstance(helper, str):
+                return _from_helper(helper, key, environ)
+        auths = _table(document, "auths")
         entry = next((auths[key] for key in _keys(api) if key in auths), None)
-        # Docker leaves an empty entry for what a credential helper has.
         if isinstance(entry, dict) and (found := _from_entry(entry)):
             return found
+        # Docker leaves an empty entry in "auths" for what its store has.
+        store = document.get("credsStore")
+        if isinstance(store, str) and entry is not None:
+            return _from_helper(store, next(key for key in _keys(api) if key in auths), environ)
     return None
 
 
@@ -203,6 +216,11 @@ def _read(path: Path) -> Mapping[str, Any]:
         return {}
 
 
+def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = document.get(name)
+    return found if isinstance(found, dict) else {}
+
+
 def _keys(api: str) -> Iterator[str]:
     """Yield the names that a repository may have in these files, the most specific first."""
     host, _, name = api.removeprefix("https://").rstrip("/").partition("/v2/")
@@ -224,3 +242,34 @@ def _from_entry(entry: Mapping[str, Any]) -> Credentials | None:
         return None
     user, colon, secret = text.partition(":")
     return Credentials(user, Secret(secret.rstrip("\0"))) if colon and user else None
+
+
+def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentials | None:
+    """Ask a credential helper of docker: the registry on its input, a JSON document back."""
+    command = f"docker-credential-{helper}"
+    if not _HELPER.fullmatch(helper):
+        raise _helper_failed(command, key, "its name is not that of a helper")
+    try:
+        code, said = children.answer(
+            [command, "get"], _HELPER_SECONDS, LARGEST_TOKEN, said=key.encode(), env=environ
+        )
+        # Helpers say on stdout that they know no credentials.
+        if code and b"credentials not found" in said:
+            return None
+        document = {} if code else parse_object(said)
+    except (OSError, ValueError) as error:
+        raise _helper_failed(command, key, str(error)) from error
+    if code:
+        raise _helper_failed(command, key, f"it ended with exit code {code}")
+    user, secret = document.get("Username"), document.get("Secret")
+    if not (isinstance(user, str) and isinstance(secret, str)):
+        raise _helper_failed(command, key, "its answer has no user and secret")
+    return Credentials("" if user == _BY_TOKEN else user, Secret(secret))
+
+
+def _helper_failed(command: str, key: str, reason: str) -> DownloadError:
+    return DownloadError(
+        f"the credential helper {command} gave no credentials",
+        facts=(f"for: {key}", f"reason: {reason[:200]}"),
+        hint=f"try it: echo {key} | {command} get",
+    )
