@@ -138,7 +138,7 @@ def _accepted(home: Home, tag: str) -> list[str]:
     active = home.store.active()
     for path in active.tree.rglob("*") if active else ():
         mode = stat.S_IMODE(path.stat().st_mode)
-        if mode not in (0o444, 0o555):  # nobody writes there
+        if mode not in (0o444, 0o555):  # a build is read-only
             wrong.append(f"{path.name} has mode {mode:o}")
     return wrong
 
