@@ -231,6 +231,26 @@ def test_L06_without_flock_nothing_fresh_is_swept(store: Store, start: Start) ->
     assert not any(path.exists() for path in fresh)
 
 
+def test_L06_without_flock_a_lock_file_alone_is_swept(store: Store, start: Start) -> None:
+    """A sweep that comes late makes the file again that an install has just removed."""
+    install(store)
+    alone = store.data / "staging" / f"{'45' * 8}.lock"
+    alone.write_bytes(b"")
+    assert finish(start("sweep", "", "ENOLCK")) == [0]
+    assert not alone.exists()
+
+
+def test_L06_without_flock_the_age_of_a_folder_counts_when_its_lock_file_is_gone(
+    store: Store, start: Start
+) -> None:
+    install(store)
+    fresh = store.data / "staging" / ("45" * 8) / "receipt.json"
+    fresh.parent.mkdir()
+    fresh.write_bytes(b"")
+    assert finish(start("sweep", "", "ENOLCK")) == [0]
+    assert fresh.exists()
+
+
 @POSIX
 def test_L08_children_inherit_no_lock(store: Store) -> None:
     with store.lock("b100"), store.staging():

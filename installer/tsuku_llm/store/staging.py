@@ -99,7 +99,7 @@ def sweep_staging(data: Path, now: float) -> None:
 def _sweep_one(parent: Folder, name: str, now: float) -> None:
     lock = _lock_file(parent.path, name)
     # Read the age before locking: taking the lock may touch the file.
-    old = _written(lock) + LONGEST_INSTALL < now
+    old = max(_written(lock), _written(parent.path / name)) + LONGEST_INSTALL < now
     holder = holder_of(lock)
     # A process of another machine may still work on it, and its locks may not reach us.
     if holder and not holder.is_here and not old:
@@ -107,10 +107,13 @@ def _sweep_one(parent: Folder, name: str, now: float) -> None:
     # A live process of this machine holds this lock all the time: then this raises LockTimeout and
     # the folder stays. While we hold it, no other sweep removes the same folder.
     with exclusive(lock, timeout=0) as locked:
-        # Without working locks, only age proves that no process works here.
+        # Without working locks, only age proves that no process works in the folder. A lock file
+        # alone protects nothing: its process removed both, and we made the file again just now.
         if locked or old:
             if parent.is_folder(name):
                 _empty(parent, name)
+            _forget(lock)
+        elif not parent.is_folder(name):
             _forget(lock)
 
 
@@ -127,9 +130,9 @@ def _empty(parent: Folder, name: str) -> None:
         parent.rmdir(name)
 
 
-def _written(lock: Path) -> float:
+def _written(path: Path) -> float:
     try:
-        return lock.lstat().st_mtime
+        return path.lstat().st_mtime
     except OSError:
         return 0.0
 
