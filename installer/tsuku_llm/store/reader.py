@@ -24,6 +24,9 @@ from tsuku_llm.store.records.integrity import (
 )
 from tsuku_llm.store.records.receipt import is_version_id
 
+_LOOKS = 5
+"""How often a tree is checked whose foreign files several processes move away at once."""
+
 
 class StoreReader:
     """The versions in the folder ``data``, as ``Store`` left them.
@@ -95,25 +98,28 @@ class StoreReader:
         moved to ``set-aside`` before anything runs, and told. A changed or missing file is refused.
         The caller holds the version.
         """
-        try:
-            self.check(installed, full=full)
-        except TamperedInstall:
-            if not self._set_aside(installed):
-                raise
-            # All of it again: another process may have changed the tree meanwhile.
-            self.check(installed, full=full)
+        for left in reversed(range(_LOOKS)):
+            try:
+                # All of it each time: another process may have changed the tree meanwhile.
+                self.check(installed, full=full)
+            except TamperedInstall:
+                # Of several starts at once, each sees files that another one is moving.
+                if not left or not self._set_aside(installed):
+                    raise
+            else:
+                return
 
     def _set_aside(self, installed: Installed) -> bool:
-        """Move what is not part of a tree that is right otherwise; tell whether it is gone."""
+        """Move what is not part of the build; False if that is not all that is wrong with it."""
         from tsuku_llm.store.foreign import set_aside  # noqa: PLC0415  # few trees have such files
 
-        with suppress(OSError, StoreError):  # another user's store, or a read-only disk
+        # Another user's store or a read-only disk; or another process was first.
+        with suppress(OSError, StoreError):
             if not only_extra(differences(list_tree(installed.tree), installed.receipt)):
                 return False
             for name, path in set_aside(self.data, installed.id).items():
                 self._note(f"warning: {name} is not part of the build, and was moved to {path}")
-            return True
-        return False
+        return True
 
     def verify(self, installed: Installed) -> tuple[str, ...]:
         """Hash every file and list every name that is not what the receipt says.

@@ -168,7 +168,7 @@ def differences(listing: TreeListing, receipt: Receipt) -> list[str]:
 
 def only_extra(found: Sequence[str]) -> bool:
     """Tell whether all of these differences are names that are not part of the build. Pure."""
-    return bool(found) and all(line.startswith(_EXTRA) for line in found)
+    return all(line.startswith(_EXTRA) for line in found)
 
 
 def expected_kinds(receipt: Receipt) -> dict[str, str]:
