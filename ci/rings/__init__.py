@@ -18,8 +18,8 @@ from tsuku_llm.steps.choosing.acceptance import (
     Trial,
     needed_speed,
     shortcoming,
-    without_rolled_back,
 )
+from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, why_passed_over
 from tsuku_llm.store.records.updates import RolledBack
 
 REPOSITORY: Final = "company"
@@ -126,7 +126,8 @@ class Machine:
     ) -> None:
         """Update unattended in this night."""
         entries = [each for each in offered if self.ring in each.channels]
-        allowed, _ = without_rolled_back(REPOSITORY, entries, self.marks, here=self.runs)
+        bounds = Bounds(REPOSITORY, here=self.runs, marks=tuple(self.marks))
+        allowed = [each for each in entries if not why_passed_over(Offered(each.release), bounds)]
         newest = max(allowed, key=lambda each: each.sequence)
         if newest.release == self.runs:
             return

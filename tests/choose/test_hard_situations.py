@@ -449,7 +449,9 @@ def test_situation_10_a_crashing_build_is_replaced_by_one_without_the_plugin(
         done = user.run("install", "--json", LD_LIBRARY_PATH=path, STUB_vulkan_type="1")
         assert done.code == 0, done.stderr
         assert done.document["data"]["variant"] == "cpu", "it is not even asked for its devices"
-        assert "SIGSEGV" in done.document["data"]["passed_over"]["vulkan"]
+        (vulkan,) = done.document["data"]["passed_over"]
+        assert (vulkan["variant"], vulkan["slug"]) == ("vulkan", "SLUG")
+        assert "SIGSEGV" in vulkan["text"]
 
 
 def test_situation_10_a_device_lost_in_the_middle_of_the_work_is_explained() -> None:

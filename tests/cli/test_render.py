@@ -25,6 +25,7 @@ from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport, Trouble
 from tsuku_llm.machine.hardware import Api, ApiState, GpuKind, Hardware, Problem
 from tsuku_llm.steps.choosing.choice import Choice
+from tsuku_llm.steps.choosing.passing_over import PassedOver
 from tsuku_llm.steps.install.install import InstallReport
 from tsuku_llm.steps.install.update import UpdateReport
 from tsuku_llm.steps.install.versions import Inventory
@@ -120,10 +121,13 @@ def test_explain_has_an_answer_when_nothing_fits() -> None:
     assert lines[-2:] == (f"{PROBLEM.slug}: {PROBLEM.text}", f"  fix: {PROBLEM.fix}")
 
 
+OTHER = PassedOver("b1", "cuda-12.8", "also-fits", "fits too")
+
+
 def report(outcome: str, where: Installed | None) -> InstallReport:
     choice = chosen(GPU)
     candidate = choice.selection.selected
-    return InstallReport(outcome, choice, candidate, {"cuda-12.8": "fits too"}, where)
+    return InstallReport(outcome, choice, candidate, (OTHER,), where)
 
 
 def test_a_plan_lists_addresses_sizes_and_digests() -> None:
@@ -137,7 +141,7 @@ def test_a_plan_lists_addresses_sizes_and_digests() -> None:
             "format": "tar.gz",
         }
     ]
-    assert data["passed_over"] == {"cuda-12.8": "fits too"}
+    assert data["passed_over"] == [OTHER._asdict()]
     assert data["line"].endswith("selected=vulkan")
     lines = install_render.lines(report("planned", None))
     assert lines[0] == "Would install the Vulkan build b1 for discrete 0."

@@ -198,7 +198,9 @@ def test_a_build_that_does_not_start_is_replaced_by_the_next(
     done = user.run("install", "--json")
     assert done.code == 0, done.stderr
     assert done.document["data"]["variant"] == "cpu"
-    assert "libodd.so.7" in done.document["data"]["passed_over"]["cpu-new"]
+    (left,) = done.document["data"]["passed_over"]
+    assert (left["variant"], left["slug"]) == ("cpu-new", "failed-start")
+    assert "libodd.so.7" in left["text"]
     before = len(shop.downloads())
     assert user.run("install", "--json").document["data"]["outcome"] == "unchanged"
     assert len(shop.downloads()) == before, "what failed here is not fetched again"

@@ -108,7 +108,11 @@ def test_T21_a_release_that_was_revoked_before_the_first_install_is_refused(
     done = user.run("install", "--json")
     assert (done.code, done.document["data"]["release"]) == (0, "b1")
     assert "b2 was revoked by its publisher on 2026-11-22: it leaks memory" in done.stderr
-    assert [each["release"] for each in done.document["data"]["avoided"]] == ["b2"]
+    assert [
+        (each["release"], each["slug"])
+        for each in done.document["data"]["passed_over"]
+        if each["variant"] is None
+    ] == [("b2", "revoked")]
     assert user.run("install", "--release", "b2", "--allow-revoked").code == 0
 
 
@@ -324,11 +328,12 @@ def test_T27_every_command_that_names_a_revoked_release_says_so(company: Company
     told = user.run("doctor", "--json").document["data"]["installed"]
     assert [each["revocation"] for each in told.values()] == [None, why]
     explained = user.run("explain", "--json").document["data"]
-    assert (explained["release"], explained["avoided"]) == ("b1", [why])
+    left = [(each["release"], each["slug"]) for each in explained["passed_over"]]
+    assert (explained["release"], left) == ("b1", [("b2", "revoked")])
     named = user.run("explain", "--release", "b2", "--json").document["data"]
     assert named["revocation"] == why
     available = user.run("list", "--available", "--json").document["data"]["releases"]
-    assert [each["revocation"] for each in available] == [why, None]
+    assert [[why["slug"] for why in each["passed_over"]] for each in available] == [["revoked"], []]
     checked = user.run("update", "--check", "--json").document["data"]["installed"]
     assert checked["revocation"] == why
 

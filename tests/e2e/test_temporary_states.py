@@ -295,7 +295,8 @@ def test_an_update_does_not_offer_what_did_not_start(
     assert installed(user, WORKING)["variant"] == "cpu"
     data = updated(user, WORKING, "--json").document["data"]
     assert (data["variant"], data["better"]) == ("cpu", None)
-    assert "also fits" not in data["passed_over"]["cuda"], "the reason is that it did not start"
+    reasons = {each["variant"]: each["slug"] for each in data["passed_over"]}
+    assert reasons["cuda"] == "failed-start"
     assert "cuda of b2" not in updated(user, WORKING).stdout
 
 

@@ -154,7 +154,8 @@ def test_a_check_under_a_hold_says_what_keeps_the_user(
     assert owner.run("update").code == 0
     assert "b1-vulkan" in owner.run("which").stdout
     young = check(User(owner.home, {**owner.env, "TSUKU_LLM_HOLD": "false", **AGED}))
-    assert (young["available"], young["young"]) == (False, ["b2"])
+    left = [(each["release"], each["slug"]) for each in young["passed_over"]]
+    assert (young["available"], left) == (False, [("b2", "young")])
 
 
 # --- what changes ----------------------------------------------------------------------------

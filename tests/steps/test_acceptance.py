@@ -4,15 +4,12 @@ from typing import Any
 
 import pytest
 
-from tsuku_llm.catalog.manifest import ReleaseEntry
 from tsuku_llm.launch.plan.report import Performance, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
     Trial,
     needed_speed,
     shortcoming,
-    without_rolled_back,
 )
-from tsuku_llm.store.records.updates import RolledBack
 
 GPU, PARTLY, CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
 VULKAN = ("vulkan", "vulkan")
@@ -118,25 +115,3 @@ def test_a_build_must_reach_most_of_the_last_benchmark(
     )
     assert kind(found) == expected
     assert needed_speed(bench, before) is None or bench is not None
-
-
-def test_a_release_that_failed_here_is_left_out_unless_it_is_installed() -> None:
-    entries = [
-        ReleaseEntry(
-            release=f"b{number}",
-            sequence=number,
-            publisher="company",
-            published="2026-11-20",
-            channels=("all",),
-        )
-        for number in (300, 200, 100)
-    ]
-    marks = (
-        RolledBack("company", "b300", "b300-vulkan-0123456789ab", "slow", "2026-11-21T02:00:00Z"),
-        RolledBack("other", "b200", "b200-vulkan-0123456789ab", "slow", "2026-11-21T02:00:00Z"),
-    )
-    allowed, left = without_rolled_back("company", entries, marks)
-    assert [each.release for each in allowed] == ["b200", "b100"]
-    assert left == [(entries[0], marks[0])]
-    assert without_rolled_back("company", entries, marks, here="b300") == (entries, [])
-    assert without_rolled_back("third", entries, marks) == (entries, [])

@@ -62,7 +62,7 @@ def refresh(console: Console, *, name: str) -> CommandResult:
     Without NAME, that of the official repository.
     """
     with open_session(console) as session:
-        found = operations.offered_releases(operations.fetch_metadata(session, name))
+        found = operations.offered_releases(session, operations.fetch_metadata(session, name))
     return CommandResult(
         found, (f"Refreshed the repository {name}.", *installed.available_lines(found))
     )

@@ -27,7 +27,7 @@ def list_command(console: Console, *, available: bool, repository: str | None) -
             from tsuku_llm.steps.choosing.names import without_unknown
             from tsuku_llm.steps.metadata.repository import offered_releases
 
-            offered = offered_releases(load_catalog(without_unknown(session)))
+            offered = offered_releases(session, load_catalog(without_unknown(session)))
             return CommandResult(offered, render.available_lines(offered))
         from tsuku_llm.steps.install.versions import inventory
 

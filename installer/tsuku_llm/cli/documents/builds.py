@@ -24,6 +24,7 @@ from tsuku_llm.cli.documents.keys import (
     Unsigned,
     VariantName,
 )
+from tsuku_llm.steps.choosing.passing_over import PassedOver
 from tsuku_llm.steps.install.update import FitChange
 from tsuku_llm.steps.servers.server_trials import ServerResult
 from tsuku_llm.steps.servers.unattended import UpdateOutcome
@@ -46,11 +47,9 @@ class DecisionDocument(TypedDict):
     unmeasured: Unmeasured | None
     stale: str | None
     revocation: Revocation | None
-    avoided: Sequence[Revocation]
     channel: Channel
     kept_by: str | None
-    young: list[Tag]
-    rolled_back: Sequence[RolledBack]
+    passed_over: Sequence[PassedOver]
     platform: str
     simulated: str | None
 
@@ -90,7 +89,6 @@ class InstallAnswer(DecisionDocument):
     line: str
     download_size: Bytes | None
     artifacts: list[Archive]
-    passed_over: dict[str, str]
     bound_before: RepositoryName | None
     id: Id | None
     path: Path | None
@@ -146,8 +144,7 @@ class UpdateCheckAnswer(TypedDict):
     installed: InstalledRelease
     newest: NewestRelease
     kept_by: str | None
-    young: list[Tag]
-    rolled_back: Sequence[RolledBack]
+    passed_over: Sequence[PassedOver]
     available: bool
     variant: VariantName | None
     download_size: Bytes | None

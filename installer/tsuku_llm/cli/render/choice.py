@@ -34,11 +34,9 @@ def head(choice: Choice) -> documents.DecisionDocument:
         "unmeasured": choice.release.unmeasured,
         "stale": choice.stale,
         "revocation": choice.revocation,
-        "avoided": choice.avoided,
         "channel": choice.channel,
         "kept_by": choice.kept_by,
-        "young": list(choice.young),
-        "rolled_back": choice.rolled_back,
+        "passed_over": choice.passed_over,
         "platform": choice.hardware.platform,
         "simulated": choice.hardware.simulated,
     }
@@ -59,7 +57,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
             for r in selection.rejected
         ),
     ]
-    avoided = (f"not taken: {each.release}, {each.summary}" for each in choice.avoided)
+    avoided = (f"not taken: {each.release}, {each.told}" for each in choice.passed_over)
     names = ", ".join(selection.idle)
     idle = (f"idle, as no build that fits can use it: {names}; what would help: tsuku-llm doctor",)
     return (

@@ -39,7 +39,7 @@ def data(report: InstallReport) -> documents.InstallAnswer:
             {"url": a.url, "sha256": a.sha256, "size": a.size, "format": a.format}
             for a in variant.artifacts
         ],
-        "passed_over": dict(report.passed_over),
+        "passed_over": (*report.choice.passed_over, *report.passed_over),
         "bound_before": report.bound_before,
         "id": report.installed.receipt.id if report.installed else None,
         "path": report.installed.tree if report.installed else None,
@@ -116,7 +116,7 @@ def _note(report: InstallReport) -> tuple[str, ...]:
 def _passed_over(report: InstallReport) -> tuple[str, ...]:
     if not report.passed_over:
         return ()
-    return ("not taken:", *table(list(report.passed_over.items())))
+    return ("not taken:", *table([(each.variant or "", each.told) for each in report.passed_over]))
 
 
 def own_data(report: OwnBuildReport) -> documents.OwnBuildAnswer:
@@ -185,7 +185,7 @@ def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
             {"url": a.url, "sha256": a.sha256, "size": a.size, "format": None}
             for a in receipt.artifacts
         ],
-        "passed_over": dict(found.passed_over),
+        "passed_over": (*found.report.choice.passed_over, *found.passed_over),
         "bound_before": None,
         "id": receipt.id,
         "path": installed.tree,
@@ -197,7 +197,7 @@ def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
 def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
     """Return what is active after an update that changed nothing, for people."""
     installed = found.report.installed
-    passed_over = table(list(found.passed_over.items()))
+    passed_over = table([(each.variant or "", each.told) for each in found.passed_over])
     first = _unchanged(title(installed))
     if installed.receipt.unsigned is not None:
         first = _verdict(found.report)
@@ -258,8 +258,7 @@ def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
             "unmeasured": release.unmeasured,
         },
         "kept_by": report.choice.kept_by,
-        "young": list(report.choice.young),
-        "rolled_back": report.choice.rolled_back,
+        "passed_over": report.choice.passed_over,
         "available": report.newer,
         "variant": candidate.variant.name if candidate else None,
         "download_size": candidate.variant.download_size if candidate else None,
@@ -297,7 +296,8 @@ def _sought(report: UpdateReport) -> str:
     choice = report.choice
     if choice.kept_by:
         return f"named by {choice.kept_by}"
-    newest = "newest that is old enough" if choice.young else "newest"
+    young = any(each.slug == "young" for each in choice.passed_over)
+    newest = "newest that is old enough" if young else "newest"
     return f"{newest} in channel {choice.channel}"
 
 

@@ -134,7 +134,7 @@ def available_lines(found: OfferedReleases) -> tuple[str, ...]:
             each.entry.published,
             origin(each.entry.publisher, found.repository),
             ", ".join(word for word in ("unattested", "unmeasured") if getattr(each, word)),
-            each.revocation.summary if each.revocation else "",
+            "; ".join(why.text for why in each.passed_over),
             "" if each.readable else "cannot be read",
         )
         for each in found.releases

@@ -6,14 +6,9 @@ Unattended updates judge every server and every trial start with this, and so do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tsuku_llm.launch.plan.report import Performance, Verdict
-from tsuku_llm.store.records.updates import RolledBack
-
-if TYPE_CHECKING:  # a start does without
-    from tsuku_llm.catalog.manifest import ReleaseEntry
 
 ENOUGH: Final = 0.8
 """Part of the former speed that a new build must reach."""
@@ -89,22 +84,3 @@ def needed_speed(bench: float | None, before: float | None) -> float | None:
     if bench is None:
         return None
     return ENOUGH * min(bench, before if before is not None else bench)
-
-
-def without_rolled_back(
-    repository: str,
-    entries: Sequence[ReleaseEntry],
-    marks: Iterable[RolledBack],
-    *,
-    here: str | None = None,
-) -> tuple[list[ReleaseEntry], list[tuple[ReleaseEntry, RolledBack]]]:
-    """Divide releases into those that may be taken, and those that failed on this machine.
-
-    ``here`` is the installed release, which stays allowed: otherwise a mark would mean a downgrade.
-    """
-    failed = {each.release: each for each in marks if each.repository == repository}
-    failed.pop(here or "", None)
-    return (
-        [entry for entry in entries if entry.release not in failed],
-        [(entry, failed[entry.release]) for entry in entries if entry.release in failed],
-    )

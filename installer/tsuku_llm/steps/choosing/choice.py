@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from packaging.version import Version
 
@@ -24,22 +25,26 @@ from tsuku_llm.ground.errors import (
     SelectionError,
     StoreError,
     TrustError,
+    TsukuError,
     UnknownRequest,
 )
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
 from tsuku_llm.probe import probe
-from tsuku_llm.steps.choosing.acceptance import without_rolled_back
-from tsuku_llm.steps.choosing.held_builds import held_only, is_held, nothing_held
-from tsuku_llm.steps.choosing.revocation import note_others, revoked
-from tsuku_llm.steps.choosing.staying import (
-    MIN_AGE,
-    active_release,
-    keeper,
-    old_enough,
-    way_to_leave,
+from tsuku_llm.steps.choosing.held_builds import digests_of, held_only, nothing_held
+from tsuku_llm.steps.choosing.passing_over import (
+    NOT_IN_BUNDLE,
+    REVOKED,
+    Bounds,
+    Kept,
+    Offered,
+    PassedOver,
+    take,
+    why_passed_over,
 )
+from tsuku_llm.steps.choosing.revocation import note_others, revoked
+from tsuku_llm.steps.choosing.staying import active_release, kept_release
 from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, note_place, repository_of
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import version_id
@@ -47,19 +52,18 @@ from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
 @documented(
-    *("*selection", "selected", "*release", "repository", "stale", "revocation", "avoided"),
-    *("channel", "kept_by", "young", "rolled_back", "platform", "simulated", "problems", "hint"),
+    *("*selection", "selected", "*release", "repository", "stale", "revocation"),
+    *("channel", "kept_by", "passed_over", "platform", "simulated", "problems", "hint"),
 )
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A release, this machine, and how the release's variants compare here.
 
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
-    this release was revoked. ``avoided`` are the revoked releases of the channel that were not
-    taken. ``kept_by`` is the setting that named the release. ``young`` are the releases that
-    ``llm.min_age`` left out, newest first. ``rolled_back`` are those that were not taken because
-    they failed on this machine. ``hint`` is ``what_helps``, if no variant fits. ``stale`` says
-    that the metadata has expired, or that this machine's clock must be wrong.
+    this release was revoked. ``passed_over`` says of the releases of the channel that were not
+    taken why, newest first. ``kept_by`` is the setting that named the release. ``hint`` is
+    ``what_helps``, if no variant fits. ``stale`` says that the metadata has expired, or that this
+    machine's clock must be wrong.
     """
 
     catalog: Catalog
@@ -69,10 +73,8 @@ class Choice:
     hardware: Hardware
     selection: Selection
     revocation: Revocation | None = None
-    avoided: tuple[Revocation, ...] = ()
+    passed_over: tuple[PassedOver, ...] = ()
     kept_by: str | None = None
-    young: tuple[str, ...] = ()
-    rolled_back: tuple[RolledBack, ...] = ()
     hint: str | None = None
     stale: str | None = None
 
@@ -143,40 +145,35 @@ def choose(
     taken only by their names. A release that cannot be read is left out with a note.
 
     Raises ``UnknownRequest`` for names that do not exist. Raises ``Revoked`` if all releases of the
-    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if all
-    others are younger than ``llm.min_age``, or were rolled back here. Raises ``TrustError`` for
+    channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if
+    all are passed over, ``WrongBundle`` if a bundle has none. Raises ``TrustError`` for
     metadata that does not verify, and for a release file that cannot be read if it is named or the
     only one.
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
-    kept_by = keeper(session) if release is None else None
+    kept = kept_release(session) if release is None else None
     if release := release or session.settings.release:
         try:
             entry = _named(catalog, release)
         except UnknownRequest as error:
-            if kept_by:
+            if kept:
                 note_place(session, "release", error)
-                error.hint = f"{kept_by} names it; {way_to_leave(session)}"
+                error.hint = f"{kept.setting} names it; {_way_to_leave(kept)}"
             raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
-        if kept_by:
-            _tell_newer(session, catalog, named, entry, kept_by)
+        left = _newer(session, catalog, named, entry, kept) if kept else ()
         choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
-        return replace(choice, kept_by=kept_by)
+        return replace(choice, kept_by=kept.setting if kept else None, passed_over=left)
     channel = channel or session.settings.channel or DEFAULT_CHANNEL
     try:
-        entries, avoided = _not_revoked(session, catalog, channel)
+        entries, passed_over = _usable(session, catalog, channel, hardware.platform)
     except UnknownRequest as error:
         note_place(session, "channel", error)
         raise
-    entries, young = _not_young(session, catalog, channel, entries)
-    entries, failed = _not_rolled_back(session, catalog, channel, entries)
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
-    held = session.held
-    readable = catalog.readable(entries, session.user.note)
-    for found in (each for each in readable if is_held(held, each[1], hardware.platform)):
+    for found in catalog.readable(entries, session.user.note):
         # A release without a build for this platform does not end the search.
         with suppress(UnknownRequest):
             choice = _compared(session, catalog, channel, found, hardware)
@@ -185,24 +182,31 @@ def choose(
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
                     session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
-                return replace(choice, avoided=avoided, young=young, rolled_back=failed)
+                return replace(choice, passed_over=passed_over)
         read.append(found)
-    if not read:
-        raise nothing_held(f"no build of channel {channel} for {hardware.platform}")
     # The newest release, so that the caller can say why each of its variants does not fit.
     choice = _compared(session, catalog, channel, read[0], hardware)
-    return replace(choice, avoided=avoided, young=young, rolled_back=failed)
+    return replace(choice, passed_over=passed_over)
 
 
-def _tell_newer(
-    session: Session, catalog: Catalog, channel: str, kept: ReleaseEntry, kept_by: str
-) -> None:
-    """Print that a setting keeps the user from a newer release of the channel."""
-    entries = (each for each in catalog.entries if channel in each.channels)
-    newest = next((each for each in entries if catalog.revocation(each) is None), kept)
-    if newest.sequence > kept.sequence:
-        told = f"{newest.release} is there, and {kept_by} keeps {kept.release}"
-        session.user.note(f"{told}; {way_to_leave(session)}")
+def _newer(
+    session: Session, catalog: Catalog, channel: str, entry: ReleaseEntry, kept: Kept
+) -> tuple[PassedOver, ...]:
+    """Return why the newer releases of the channel are not taken, and print the newest."""
+    name, now, allow = catalog.repository.name, session.machine.now, session.allow_revoked
+    bounds = Bounds(name, now, allow_revoked=allow, kept=kept._replace(release=entry.release))
+    found = [
+        why_passed_over(offered(catalog, each), bounds)
+        for each in catalog.entries
+        if channel in each.channels and each.sequence > entry.sequence
+    ]
+    if newest := next((each[0] for each in found if each[0].slug != REVOKED), None):
+        session.user.note(f"{newest.release} is there, and {newest.text}; {_way_to_leave(kept)}")
+    return tuple(chain.from_iterable(found))
+
+
+def _way_to_leave(kept: Kept) -> str:
+    return f"to take the newest release: {kept.undo}"
 
 
 def required(session: Session, choice: Choice) -> Candidate:
@@ -345,75 +349,78 @@ def _named(catalog: Catalog, release: str) -> ReleaseEntry:
         raise
 
 
-def _not_revoked(
-    session: Session, catalog: Catalog, channel: str
-) -> tuple[tuple[ReleaseEntry, ...], tuple[Revocation, ...]]:
-    """Return the releases of a channel that may be taken, and why the others may not."""
+def bounds_here(session: Session, repository: str, marks: tuple[RolledBack, ...]) -> Bounds:
+    """Return what bounds the choice among the releases of a repository on this machine."""
+    settings = session.settings
+    return Bounds(
+        repository,
+        session.machine.now,
+        settings.min_age,
+        allow_revoked=session.allow_revoked,
+        here=active_release(session, repository) if marks or settings.min_age else None,
+        marks=marks,
+        held=session.held,
+    )
+
+
+def offered(catalog: Catalog, entry: ReleaseEntry, held_for: str | None = None) -> Offered:
+    """Return what the catalog says of a release; ``held_for`` is a platform, for a bundle."""
+    builds: tuple[tuple[str, ...], ...] | None = None
+    if held_for is not None:
+        # What cannot be read is reported where it is read.
+        with suppress(TrustError, StoreError):
+            platform = catalog.read(entry).platforms.get(held_for)
+            builds = tuple(map(digests_of, platform.variants)) if platform else ()
+    return Offered(entry.release, entry.published, catalog.revocation(entry), builds)
+
+
+def _usable(
+    session: Session, catalog: Catalog, channel: str, platform: str
+) -> tuple[list[ReleaseEntry], tuple[PassedOver, ...]]:
+    """Return the releases of a channel that may be taken, and why the others may not.
+
+    Raises ``Revoked``, ``WrongBundle`` or ``SelectionError`` if none may.
+    """
     entries = catalog.releases(channel)
-    if session.allow_revoked:
-        return entries, ()
-    bad = {entry.release: why for entry in entries if (why := catalog.revocation(entry))}
-    for release, why in bad.items():
-        session.user.note(f"{release} was {why.summary}; it is skipped")
-    if len(bad) == len(entries):
-        raise Revoked(
+    bounds = bounds_here(session, catalog.repository.name, read_marks(session.paths.data))
+    held_for = platform if bounds.held is not None else None
+    found = [(each, why_passed_over(offered(catalog, each, held_for), bounds)) for each in entries]
+    usable = [entry for entry, reasons in found if not reasons]
+    first = [reasons[0] for _, reasons in found if reasons]
+    for each in first:
+        # A bundle lacks nearly all releases that its metadata names.
+        if usable and each.slug != NOT_IN_BUNDLE:
+            ends = f"; to take it: {each.ends}" if each.ends else ""
+            session.user.note(f"{each.release} was {each.text}; it is skipped{ends}")
+    if not usable:
+        raise _none_usable(catalog, channel, platform, first)
+    return usable, tuple(chain.from_iterable(reasons for _, reasons in found))
+
+
+def _none_usable(
+    catalog: Catalog, channel: str, platform: str, first: Sequence[PassedOver]
+) -> TsukuError:
+    """Return the error for a channel whose releases are all passed over."""
+    slugs, name = {each.slug for each in first}, catalog.repository.name
+    if NOT_IN_BUNDLE in slugs:
+        return nothing_held(f"no build of channel {channel} for {platform}")
+    facts = tuple(f"{each.release}: {each.text}" for each in first)
+    if slugs == {REVOKED}:
+        ways = dict.fromkeys(
+            f"; or, if you do not trust that repository: {e.ends}" for e in first if e.ends
+        )
+        return Revoked(
             f"every release of channel {channel} was revoked",
-            facts=tuple(f"{release}: {why.summary}" for release, why in bad.items()),
+            facts=facts,
             hint="wait for the next release "
-            f"(tsuku-llm repository refresh {catalog.repository.name}), or name another --channel"
-            + "".join(dict.fromkeys(why.way_out for why in bad.values())),
+            f"(tsuku-llm repository refresh {name}), or name another --channel{''.join(ways)}",
         )
-    return tuple(entry for entry in entries if entry.release not in bad), tuple(bad.values())
-
-
-def _not_young(
-    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
-) -> tuple[tuple[ReleaseEntry, ...], tuple[str, ...]]:
-    """Return the releases that ``llm.min_age`` allows, and the names of the others.
-
-    Raises ``SelectionError`` if it allows none.
-    """
-    allowed, young = old_enough(session, catalog.repository.name, entries)
-    days = session.settings.min_age
-    if young and not allowed:
-        newest = f"--release {young[0].release}{repository_flag(catalog)}"
-        raise SelectionError(
-            f"every release of channel {channel} is younger than {days} days ({MIN_AGE})",
-            facts=tuple(f"{each.release}: published {each.published}" for each in young),
-            hint=f"to take the newest: tsuku-llm install {newest}",
-        )
-    for each in young:
-        session.user.note(
-            f"{each.release} was published {each.published}, and {MIN_AGE} is {days}; it is skipped"
-        )
-    return tuple(allowed), tuple(each.release for each in young)
-
-
-def _not_rolled_back(
-    session: Session, catalog: Catalog, channel: str, entries: tuple[ReleaseEntry, ...]
-) -> tuple[tuple[ReleaseEntry, ...], tuple[RolledBack, ...]]:
-    """Return the releases that did not fail on this machine, and the marks of the others.
-
-    Raises ``SelectionError`` if all of them did.
-    """
-    marks = read_marks(session.paths.data)
-    if not marks:
-        return entries, ()
-    here = active_release(session, catalog.repository.name)
-    allowed, failed = without_rolled_back(catalog.repository.name, entries, marks, here=here)
-    if failed and not allowed:
-        newest = f"--release {failed[0][0].release}{repository_flag(catalog)}"
-        raise SelectionError(
-            f"every release of channel {channel} was rolled back on this machine",
-            facts=tuple(f"{why.release}: {why.told}" for _, why in failed),
-            hint=f"to take the newest: tsuku-llm install {newest}",
-        )
-    for _, why in failed:
-        session.user.note(
-            f"{why.release} was rolled back here ({why.told}); it is skipped; "
-            "to try it again: tsuku-llm update --retry"
-        )
-    return tuple(allowed), tuple(why for _, why in failed)
+    newest = next(each for each in first if each.slug != REVOKED)
+    return SelectionError(
+        f"every release of channel {channel} is passed over",
+        facts=facts,
+        hint=f"to take the newest: {take(newest.release, name)}",
+    )
 
 
 def _compared(
@@ -435,7 +442,8 @@ def _compared(
             note_place(session, "backend", error)
         raise
     if session.held is not None:
-        selection = held_only(selection, session.held)
+        bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
+        selection = held_only(selection, entry.release, bounds)
     why, stale = catalog.revocation(entry), catalog.freshness.warning(session.machine.now)
     return Choice(
         *(catalog, channel, entry.sequence, release, hardware, selection, why), stale=stale

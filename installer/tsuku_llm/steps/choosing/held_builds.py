@@ -8,36 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tsuku_llm.catalog.manifest import Release, Variant
+from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.fitting import Reason
 from tsuku_llm.choose.selection import Candidate, Rejection, Selection
 from tsuku_llm.ground.errors import WrongBundle
-
-_NOT_HELD = Reason("not-in-bundle", "it fits, but the bundle does not have it")
-
-
-def holds(held: frozenset[str], variant: Variant) -> bool:
-    """Tell whether all archives of a variant are there."""
-    return held.issuperset(artifact.sha256 for artifact in variant.artifacts)
+from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, why_passed_over
 
 
-def is_held(held: frozenset[str] | None, release: Release, platform: str) -> bool:
-    """Tell whether a release has a build for a platform that can be had."""
-    if held is None:
-        return True
-    offered = release.platforms.get(platform)
-    return offered is not None and any(holds(held, each) for each in offered.variants)
+def digests_of(variant: Variant) -> tuple[str, ...]:
+    """Return the digests of a variant's archives."""
+    return tuple(artifact.sha256 for artifact in variant.artifacts)
 
 
-def held_only(selection: Selection, held: frozenset[str]) -> Selection:
+def held_only(selection: Selection, release: str, bounds: Bounds) -> Selection:
     """Return a selection in which a variant that is not there does not fit."""
-    fitting, missing = list[Candidate](), list[Candidate]()
+    fitting, missing = list[Candidate](), list[Rejection]()
     for each in selection.compatible:
-        (fitting if holds(held, each.variant) else missing).append(each)
+        variant = each.variant
+        found = Offered(release, variant=variant.name, builds=(digests_of(variant),))
+        if why := why_passed_over(found, bounds):
+            missing.append(Rejection(variant, Reason(why[0].slug, f"it fits, but {why[0].text}")))
+        else:
+            fitting.append(each)
     return replace(
         selection,
         compatible=tuple(replace(each, rank=rank) for rank, each in enumerate(fitting, 1)),
-        rejected=(*(Rejection(each.variant, _NOT_HELD) for each in missing), *selection.rejected),
+        rejected=(*missing, *selection.rejected),
     )
 
 

@@ -1,22 +1,16 @@
-"""The settings that keep a user at a release: ``llm.release``, ``llm.hold`` and ``llm.min_age``.
+"""The settings that keep a user at a release: ``llm.release`` and ``llm.hold``.
 
-The flag ``--release`` comes before all of them. No setting keeps a revoked release running.
+The flag ``--release`` comes before both. No setting keeps a revoked release running.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
-from datetime import date, datetime
-from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.steps.choosing.passing_over import HOLD, RELEASE, Kept
 from tsuku_llm.steps.session import Session, way_to_undo
-
-if TYPE_CHECKING:
-    from tsuku_llm.catalog.manifest import ReleaseEntry
-
-HOLD, RELEASE, MIN_AGE = "llm.hold", "llm.release", "llm.min_age"
+from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
 def staying(session: Session) -> Session:
@@ -49,37 +43,14 @@ def staying(session: Session) -> Session:
     )
 
 
-def keeper(session: Session) -> str | None:
-    """Return the setting that names the release, after ``staying``; None if none does."""
-    if session.settings.release is None:
+def kept_release(session: Session) -> Kept | None:
+    """Return the release that a setting names, after ``staying``; None if none does."""
+    release = session.settings.release
+    if release is None:
         return None
-    return RELEASE if "release" in session.settings.chosen else HOLD
-
-
-def way_to_leave(session: Session) -> str:
-    """Return the hint that ends what ``keeper`` names."""
-    name = keeper(session) or RELEASE
-    command = f"unset {RELEASE}" if name == RELEASE else f"set {HOLD} false"
-    return f"to take the newest release: {way_to_undo(session, name, command)}"
-
-
-def old_enough(
-    session: Session, repository: str, entries: Sequence[ReleaseEntry]
-) -> tuple[list[ReleaseEntry], list[ReleaseEntry]]:
-    """Divide releases into those that ``llm.min_age`` allows, and the others.
-
-    The installed release is allowed: otherwise a new value of the setting would mean a downgrade.
-    """
-    days = session.settings.min_age
-    if not days:
-        return list(entries), []
-    here = active_release(session, repository)
-    allowed: list[ReleaseEntry] = []
-    young: list[ReleaseEntry] = []
-    for entry in entries:
-        is_old = entry.release == here or age(entry.published, session.machine.now) >= days
-        (allowed if is_old else young).append(entry)
-    return allowed, young
+    setting = RELEASE if "release" in session.settings.chosen else HOLD
+    command = f"unset {RELEASE}" if setting == RELEASE else f"set {HOLD} false"
+    return Kept(release, setting, way_to_undo(session, setting, command))
 
 
 def active_release(session: Session, repository: str) -> str | None:
@@ -91,12 +62,10 @@ def active_release(session: Session, repository: str) -> str | None:
     return None
 
 
-def age(published: str, now: datetime) -> int:
-    """Return the days since a release was published, by the publisher's date; both in UTC.
-
-    Less than 0 for a date that does not exist: a release whose age is not known counts as new.
-    """
+def noted_marks(session: Session) -> tuple[RolledBack, ...]:
+    """Return the releases that failed here; a file that cannot be read is told and is no error."""
     try:
-        return (now.date() - date.fromisoformat(published)).days
-    except ValueError:
-        return -1
+        return read_marks(session.paths.data)
+    except StoreError as error:
+        session.user.note(f"warning: {error.message}; {error.hint}")
+        return ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import chain
@@ -26,6 +26,7 @@ from tsuku_llm.launch.run.gate import gate
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.steps.choosing.choice import Choice, version_of
+from tsuku_llm.steps.choosing.passing_over import PassedOver, texts
 from tsuku_llm.steps.choosing.temporary import hiding
 from tsuku_llm.steps.drivers.caches import build_caches
 from tsuku_llm.steps.install.consent import require_consent
@@ -50,7 +51,7 @@ class VersionBuilder:
         store: Store,
         choice: Choice,
         candidate: Candidate,
-        reasons: Mapping[str, str],
+        reasons: tuple[PassedOver, ...],
         *,
         repair: bool = False,
     ) -> None:
@@ -230,7 +231,7 @@ class VersionBuilder:
             requested=choice.selection.requested,
             detected=choice.selection.detected,
             line=choice.line(self.candidate),
-            reasons=self.reasons,
+            reasons=texts(self.reasons),
             hardware=hardware_facts(choice.hardware, variant),
             artifacts=tuple(self._record(artifact) for artifact in variant.artifacts),
             files=tuple(item for item in contents if isinstance(item, FileEntry)),

@@ -32,6 +32,13 @@ from tsuku_llm.steps.choosing.choice import (
     told_conflict,
     version_of,
 )
+from tsuku_llm.steps.choosing.passing_over import (
+    Bounds,
+    Offered,
+    PassedOver,
+    texts,
+    why_passed_over,
+)
 from tsuku_llm.steps.choosing.revocation import note_metadata_status
 from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.temporary import hiding, over, told_over, withheld
@@ -50,15 +57,15 @@ from tsuku_llm.store.records.updates import unmark
 class InstallReport:
     """The result of an install, or with ``dry_run`` the plan for one.
 
-    ``outcome`` is ``planned``, ``installed`` or ``unchanged``. ``passed_over`` maps every other
-    variant to the reason why it was not taken. ``installed`` is None for a plan. ``bound_before``
+    ``outcome`` is ``planned``, ``installed`` or ``unchanged``. ``passed_over`` says of every other
+    variant why it was not taken. ``installed`` is None for a plan. ``bound_before``
     is the repository that the same build belonged to before.
     """
 
     outcome: str
     choice: Choice
     candidate: Candidate
-    passed_over: Mapping[str, str]
+    passed_over: tuple[PassedOver, ...]
     installed: Installed | None
     bound_before: str | None = None
 
@@ -258,16 +265,28 @@ def known_failures(
 
 def passed_over(
     choice: Choice, chosen: Candidate | None, failed: Mapping[str, str]
-) -> dict[str, str]:
+) -> tuple[PassedOver, ...]:
     """Return every variant except the chosen one, with the reason why it was not taken."""
-    reasons = {r.variant.name: r.reason.text for r in choice.selection.rejected}
-    for other in choice.selection.compatible:
+    release, selection = choice.release.release, choice.selection
+    problems = tuple(each for each in choice.hardware.all_problems if each.transient)
+    bounds = Bounds(choice.repository, passing=problems)
+    found: list[PassedOver] = []
+    for unfit in selection.rejected:
+        offered = Offered(release, variant=unfit.variant.name, unfit=unfit.reason)
+        found += why_passed_over(offered, bounds)
+    for other in selection.compatible:
         if other is not chosen:
             name, size = other.variant.name, other.variant.download_size
             cost = f", {size / 1e6:,.0f} MB" if size else ""
-            fits_too = f"also fits (choice {other.rank}{cost}); to take it: --backend {name}"
-            reasons[name] = failed.get(name) or fits_too
-    return reasons
+            why = why_passed_over(
+                Offered(release, variant=name, failed=failed.get(name, "")), bounds
+            )
+            take_it = f"tsuku-llm install --backend {name}"
+            fits = PassedOver(
+                release, name, "also-fits", f"also fits (choice {other.rank}{cost})", take_it
+            )
+            found += why or (fits,)
+    return tuple(found)
 
 
 def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
@@ -302,7 +321,7 @@ def _restated(
     choice: Choice,
     installed: Installed,
     candidate: Candidate,
-    reasons: Mapping[str, str],
+    reasons: tuple[PassedOver, ...],
 ) -> Receipt:
     """Return the receipt of an installed build that was chosen again, with today's reasons.
 
@@ -312,7 +331,7 @@ def _restated(
         requested=choice.selection.requested,
         detected=choice.selection.detected,
         line=choice.line(candidate),
-        reasons=reasons,
+        reasons=texts(reasons),
         hardware=hardware_facts(choice.hardware, candidate.variant),
         hidden_by=hiding(session.machine.environ),
     )

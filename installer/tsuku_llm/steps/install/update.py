@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,8 +18,9 @@ from tsuku_llm.steps.choosing.choice import (
     tell_temporary,
     way_out,
 )
+from tsuku_llm.steps.choosing.passing_over import RELEASE, YOUNG, PassedOver, texts
 from tsuku_llm.steps.choosing.revocation import revoked, signed_status
-from tsuku_llm.steps.choosing.staying import RELEASE, staying
+from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.temporary import Withheld, over, told_over, withheld
 from tsuku_llm.steps.install.consent import left_to_download
 from tsuku_llm.steps.install.install import (
@@ -114,7 +114,7 @@ class UpdateReport:
         missing = f"{self.choice.release.release} has no such variant"
         if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
             missing = "llm.combine is off, or this machine has no card of another maker any more"
-        return passed_over(self.choice, candidate, {}).get(name, missing)
+        return texts(passed_over(self.choice, candidate, {})).get(name, missing)
 
     @property
     def way_back(self) -> str | None:
@@ -123,7 +123,7 @@ class UpdateReport:
             return None
         choice = self.choice
         # A setting keeps the user here, so the way out may also be a newer release.
-        if choice.kept_by or choice.young:
+        if choice.kept_by or any(each.slug == YOUNG for each in choice.passed_over):
             return way_out(choice.catalog, [choice.channel])
         where = repository_flag(choice.catalog)
         return f"go back: tsuku-llm install --release {choice.release.release}{where}"
@@ -205,7 +205,7 @@ class UpToDate:
 
     report: UpdateReport
     candidate: Candidate | None
-    passed_over: Mapping[str, str]
+    passed_over: tuple[PassedOver, ...]
     obstacle: str | None
 
 
@@ -242,11 +242,15 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
     tell_temporary(session, choice)
     if not is_about(choice, active):
         # The newest release that fits is older than the active one: their variants differ.
-        return UpToDate(report, None, active.receipt.reasons, None)
+        noted = active.receipt.reasons.items()
+        release = active.receipt.release
+        reasons = tuple(PassedOver(release, name, "at-install", text) for name, text in noted)
+        return UpToDate(report, None, reasons, None)
     own = choice.selection.candidate(active.receipt.variant)
     failed = known_failures(session.reader, choice, session.machine.environ)
     reasons = passed_over(choice, own, failed)
-    return UpToDate(report, own, reasons, reasons.pop(active.receipt.variant, None))
+    others = tuple(each for each in reasons if each.variant != active.receipt.variant)
+    return UpToDate(report, own, others, texts(reasons).get(active.receipt.variant))
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:

@@ -7,15 +7,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tsuku_llm.ground.errors import CorruptStore, NotInstalled, StoreError, UsageError, did_you_mean
+from tsuku_llm.ground.errors import CorruptStore, NotInstalled, UsageError, did_you_mean
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
+from tsuku_llm.steps.choosing.staying import noted_marks
 from tsuku_llm.steps.choosing.temporary import withheld
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
-from tsuku_llm.store.records.updates import RolledBack, read_marks
+from tsuku_llm.store.records.updates import RolledBack
 
 
 @documented("*build", "*told", "active", "previous", "withheld")
@@ -78,16 +79,8 @@ def inventory(session: Session) -> Inventory:
         damaged=reader.damaged(),
         unusable=unusable,
         foreign=reader.foreign(),
-        rolled_back=_marks(session),
+        rolled_back=noted_marks(session),
     )
-
-
-def _marks(session: Session) -> tuple[RolledBack, ...]:
-    try:
-        return read_marks(session.paths.data)
-    except StoreError as error:
-        session.user.note(f"warning: {error.message}; {error.hint}")
-        return ()
 
 
 def readable(look: Callable[[], Installed | None]) -> Installed | None:

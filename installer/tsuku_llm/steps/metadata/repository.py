@@ -19,7 +19,6 @@ from tsuku_llm.catalog.repositories import (
     remove_repository,
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
-from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.ground.errors import (
     DigestMismatch,
     DownloadError,
@@ -30,6 +29,9 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted
+from tsuku_llm.steps.choosing.choice import bounds_here, offered
+from tsuku_llm.steps.choosing.passing_over import PassedOver, why_passed_over
+from tsuku_llm.steps.choosing.staying import noted_marks
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session
 
@@ -77,16 +79,17 @@ class AddedRepository:
     roles: Mapping[str, RootRole]
 
 
-@documented("*entry", "unattested", "unmeasured", "revocation", "readable")
+@documented("*entry", "unattested", "unmeasured", "passed_over", "readable")
 @dataclass(frozen=True, slots=True)
 class OfferedRelease:
     """A release on offer. One whose release file cannot be read is not ``readable``.
 
-    ``unattested`` and ``unmeasured`` are None if the file cannot be read, too.
+    ``passed_over`` are the reasons for which an install does not take it. ``unattested`` and
+    ``unmeasured`` are None if the file cannot be read, too.
     """
 
     entry: ReleaseEntry
-    revocation: Revocation | None
+    passed_over: tuple[PassedOver, ...]
     unattested: str | None
     unmeasured: str | None
     readable: bool
@@ -104,12 +107,13 @@ class OfferedReleases:
     skipped: Mapping[str, str]
 
 
-def offered_releases(catalog: Catalog) -> OfferedReleases:
+def offered_releases(session: Session, catalog: Catalog) -> OfferedReleases:
     """Return every release of a repository, newest first."""
+    bounds = bounds_here(session, catalog.repository.name, noted_marks(session))
     releases = tuple(
         OfferedRelease(
             entry,
-            catalog.revocation(entry),
+            why_passed_over(offered(catalog, entry), bounds),
             *catalog.doubts(entry),
             readable=catalog.is_readable(entry),
         )

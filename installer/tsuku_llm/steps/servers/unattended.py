@@ -42,6 +42,7 @@ from tsuku_llm.steps.choosing.acceptance import (
     shortcoming,
 )
 from tsuku_llm.steps.choosing.choice import version_of
+from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, PassedOver, why_passed_over
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.speed_notes import last_served, last_speed
 from tsuku_llm.steps.install.update import UpdateReport, UpToDate, apply_update, check_update
@@ -153,8 +154,7 @@ def _updated(session: Session) -> UnattendedReport:
     former = report.installed
     if known := _known_failure(session, report):
         session.user.note(
-            f"{known.release} was rolled back here ({known.told}); it is not tried again; "
-            "to try it: tsuku-llm update --retry"
+            f"{known.release} was {known.text}; it is not tried again; to try it: {known.ends}"
         )
         return UnattendedReport(UpdateOutcome.UNCHANGED, former, None)
     # Before the pointer can move: from here on a next run knows where it came from.
@@ -186,8 +186,8 @@ def _active_id(session: Session) -> str | None:
     return None
 
 
-def _known_failure(session: Session, report: UpdateReport) -> RolledBack | None:
-    """Return the mark of what an update would install, None if it did not fail here.
+def _known_failure(session: Session, report: UpdateReport) -> PassedOver | None:
+    """Return that what an update would install failed here; None if it did not.
 
     A channel's release was left out before; this is about one that a setting names, and about
     another variant of the installed release.
@@ -195,12 +195,11 @@ def _known_failure(session: Session, report: UpdateReport) -> RolledBack | None:
     candidate, choice = report.candidate, report.choice
     if candidate is None:
         return None
-    version = version_of(choice.release.release, candidate.variant)
-    named = (choice.catalog.repository.name, choice.release.release)
-    for each in read_marks(session.paths.data):
-        if each.id == version or (report.newer and (each.repository, each.release) == named):
-            return each
-    return None
+    release, variant = choice.release.release, candidate.variant
+    here = None if report.newer else release
+    bounds = Bounds(choice.repository, here=here, marks=read_marks(session.paths.data))
+    offered = Offered(release, variant=variant.name, id=version_of(release, variant))
+    return next(iter(why_passed_over(offered, bounds)), None)
 
 
 def _refused_by_gate(session: Session, report: UpdateReport, error: TsukuError) -> UnattendedReport:

@@ -114,10 +114,19 @@ selected:
   type: str
   sample: vulkan
 passed_over:
-  description: Each other variant, with the reason why it was not taken.
+  description:
+    - Each release of the channel and each other variant that was not taken, and why.
+    - C(variant) is null for a whole release, and C(ends) says what
+      would end the reason; null if nothing here can.
   returned: if a build was chosen
-  type: dict
-  sample: {cuda-13.4: needs glibc 2.38; this system has 2.36}
+  type: list
+  elements: dict
+  sample:
+    - release: b11429
+      variant: cuda-13.4
+      slug: glibc
+      text: needs glibc 2.38; this system has 2.36
+      ends: null
 update:
   description: What an unattended update did, as C(tsuku-llm update --unattended --json) says it.
   returned: with O(unattended=true), if a build was active

@@ -1,0 +1,185 @@
+"""The reasons to pass over a release, or one variant of it, on this machine. Pure.
+
+``why_passed_over`` alone decides this: installs, updates, lists of releases and programs that read
+JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, a function, and its
+place in ``_CHECKS``. Whether a variant runs on the machine says ``why_not`` of ``choose.fitting``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from tsuku_llm.catalog.embedded import REPOSITORY as OFFICIAL
+from tsuku_llm.store.records.receipt import reinstall_command
+
+if TYPE_CHECKING:  # a start does without
+    from tsuku_llm.catalog.revocations import Revocation
+    from tsuku_llm.choose.fitting import Reason
+    from tsuku_llm.machine.hardware import Problem
+    from tsuku_llm.store.records.updates import RolledBack
+
+HOLD, RELEASE, MIN_AGE = "llm.hold", "llm.release", "llm.min_age"
+
+REVOKED, PINNED, HELD, YOUNG = "revoked", "pinned", "held", "young"
+ROLLED_BACK, NOT_IN_BUNDLE = "rolled-back", "not-in-bundle"
+FAILED_START, WITHHELD = "failed-start", "withheld"
+
+
+class PassedOver(NamedTuple):
+    """Why a release, or one variant of it, is not taken.
+
+    ``slug`` is for programs, ``text`` for people. ``variant`` is None for a whole release. ``ends``
+    is what would end it: a command, or what to do about the machine. None if nothing here can.
+    """
+
+    release: str
+    variant: str | None
+    slug: str
+    text: str
+    ends: str | None = None
+
+    @property
+    def told(self) -> str:
+        """The reason and what ends it, in one line."""
+        return f"{self.text}; to take it: {self.ends}" if self.ends else self.text
+
+
+class Kept(NamedTuple):
+    """The release that a setting names; ``undo`` is the command that ends the setting."""
+
+    release: str
+    setting: str
+    undo: str | None = None
+
+
+class Offered(NamedTuple):
+    """A release, or one variant of it with its version's ``id``, and what is known of it.
+
+    ``builds`` are the digests of each build that is meant; None if they are not known. ``unfit`` is
+    the reason why the variant does not run here, ``failed`` the one why it did not start.
+    """
+
+    release: str
+    published: str = ""
+    revocation: Revocation | None = None
+    builds: tuple[tuple[str, ...], ...] | None = None
+    variant: str | None = None
+    id: str = ""
+    unfit: Reason | None = None
+    failed: str = ""
+
+
+class Bounds(NamedTuple):
+    """What bounds the choice on this machine, for the releases of one repository.
+
+    ``here`` is the installed release: neither its age nor a mark of a failure (``marks``) is in its
+    way, because that would mean a downgrade. ``held`` are the digests of the archives that can be
+    had, None if any can. ``passing`` are the machine's problems that will pass.
+    """
+
+    repository: str
+    now: datetime | None = None
+    min_age: int = 0
+    allow_revoked: bool = False
+    here: str | None = None
+    kept: Kept | None = None
+    marks: tuple[RolledBack, ...] = ()
+    held: frozenset[str] | None = None
+    passing: tuple[Problem, ...] = ()
+
+
+def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
+    """Return every reason to pass over a release or a variant, the most important first."""
+    found = (check(offered, bounds) for check in _CHECKS)
+    return tuple(PassedOver(offered.release, offered.variant, *why) for why in found if why)
+
+
+def take(release: str, repository: str) -> str:
+    """Return the command that takes a release by its name, whatever passes it over."""
+    flag = "" if repository == OFFICIAL else f" --repository {repository}"
+    return f"tsuku-llm install --release {release}{flag}"
+
+
+def texts(reasons: Iterable[PassedOver]) -> dict[str, str]:
+    """Return why each variant was not taken, in words, as a receipt keeps it."""
+    return {each.variant: each.text for each in reasons if each.variant}
+
+
+def age(published: str, now: datetime) -> int:
+    """Return the days since a release was published, by the publisher's date; both in UTC.
+
+    Less than 0 for a date that does not exist: a release whose age is not known counts as new.
+    """
+    try:
+        return (now.date() - date.fromisoformat(published)).days
+    except ValueError:
+        return -1
+
+
+_Why = tuple[str, str, str | None]
+"""A reason: its slug, its words, and what ends it."""
+
+
+def _revoked(offered: Offered, bounds: Bounds) -> _Why | None:
+    why = offered.revocation
+    if why is None or bounds.allow_revoked:
+        return None
+    # If it is another repository that says so, this machine's user may not trust that one.
+    remove = f"tsuku-llm repository remove {why.repository}"
+    return REVOKED, why.summary, remove if why.foreign else None
+
+
+def _kept(offered: Offered, bounds: Bounds) -> _Why | None:
+    kept = bounds.kept
+    if kept is None or kept.release == offered.release:
+        return None
+    slug = PINNED if kept.setting == RELEASE else HELD
+    return slug, f"{kept.setting} keeps {kept.release}", kept.undo
+
+
+def _young(offered: Offered, bounds: Bounds) -> _Why | None:
+    if not bounds.min_age or offered.release == bounds.here:
+        return None
+    if bounds.now is None or age(offered.published, bounds.now) >= bounds.min_age:
+        return None
+    said = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
+    return YOUNG, said, take(offered.release, bounds.repository)
+
+
+def _rolled_back(offered: Offered, bounds: Bounds) -> _Why | None:
+    for mark in bounds.marks:
+        named = (mark.repository, mark.release) == (bounds.repository, offered.release)
+        if (offered.id and mark.id == offered.id) or (named and offered.release != bounds.here):
+            return ROLLED_BACK, f"rolled back here ({mark.told})", "tsuku-llm update --retry"
+    return None
+
+
+def _not_in_bundle(offered: Offered, bounds: Bounds) -> _Why | None:
+    if bounds.held is None or offered.builds is None:
+        return None
+    if any(map(bounds.held.issuperset, offered.builds)):
+        return None
+    make = "tsuku-llm bundle create FILE --hardware MACHINE.json"
+    return NOT_IN_BUNDLE, "the bundle does not have it", make
+
+
+def _failed_start(offered: Offered, bounds: Bounds) -> _Why | None:
+    if offered.variant is None or not offered.failed:
+        return None
+    again = reinstall_command(offered.release, offered.variant, bounds.repository)
+    return FAILED_START, offered.failed, again
+
+
+def _unfit(offered: Offered, bounds: Bounds) -> _Why | None:
+    if offered.unfit is None:
+        return None
+    slug, text = offered.unfit.slug, offered.unfit.text
+    for problem in bounds.passing:
+        if problem.text in text:
+            return WITHHELD, text, problem.fix
+    return slug, text, None
+
+
+_CHECKS = (_revoked, _kept, _young, _rolled_back, _not_in_bundle, _failed_start, _unfit)
