@@ -53,7 +53,7 @@ ROOMS = {
         "steps store store.records"
     ),
     "steps.drivers": (
-        "choose launch.failed launch.gpu launch.memory launch.plan launch.run machine probe "
+        "choose config launch.failed launch.gpu launch.memory launch.plan launch.run machine probe "
         "steps store store.records"
     ),
     "steps.metadata": (

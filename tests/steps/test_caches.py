@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,10 +12,17 @@ import pytest
 from support.servers import NOW, install_stand_in
 from support.sessions import make_session
 
+from tsuku_llm.config.paths import Paths
 from tsuku_llm.launch.plan.driver_caches import LIMIT
 from tsuku_llm.machine.host import LocalHost
 from tsuku_llm.steps.choosing.which import build_of
-from tsuku_llm.steps.drivers.caches import build_caches, drop_caches, look_at_caches, would_give
+from tsuku_llm.steps.drivers.caches import (
+    BuildCaches,
+    build_caches,
+    drop_caches,
+    look_at_caches,
+    would_give,
+)
 from tsuku_llm.steps.drivers.device_check import check_devices
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.tools import planned
@@ -45,6 +53,13 @@ class User:
         paths = {"cache": self.folder / "cache" if self.cache else None}
         return make_session(self.folder / "llm", machine, note=self.notes.append, **paths)
 
+    @property
+    def paths(self) -> Paths:
+        return self.session.paths
+
+    def caches(self, backend: str) -> AbstractContextManager[BuildCaches]:
+        return build_caches(backend, self.paths, self.environ, self.notes.append)
+
 
 @pytest.fixture
 def user(tmp_path: Path) -> User:
@@ -56,7 +71,7 @@ def user(tmp_path: Path) -> User:
 def test_a_start_makes_a_private_folder_for_each_driver(backend: str, user: User) -> None:
     old = os.umask(0)
     try:
-        with build_caches(user.session, backend) as caches:
+        with user.caches(backend) as caches:
             given = {value for value in caches.environ.values() if value.startswith(str(user.root))}
     finally:
         os.umask(old)
@@ -67,7 +82,7 @@ def test_a_start_makes_a_private_folder_for_each_driver(backend: str, user: User
 
 
 def test_a_start_on_the_processor_makes_nothing(user: User) -> None:
-    with build_caches(user.session, "cpu") as caches:
+    with user.caches("cpu") as caches:
         assert caches.environ == user.environ
         assert caches.held is None
     assert not user.root.exists()
@@ -76,7 +91,7 @@ def test_a_start_on_the_processor_makes_nothing(user: User) -> None:
 
 def test_what_the_user_names_is_neither_made_nor_changed(user: User) -> None:
     user.environ = {"CUDA_CACHE_PATH": str(user.folder / "own")}
-    with build_caches(user.session, "cuda") as caches:
+    with user.caches("cuda") as caches:
         assert caches.environ == user.environ
     assert not user.root.exists()
     assert not (user.folder / "own").exists()
@@ -84,12 +99,12 @@ def test_what_the_user_names_is_neither_made_nor_changed(user: User) -> None:
 
 def test_without_a_place_for_caches_a_start_goes_on_and_says_so(user: User) -> None:
     user.cache = False
-    with build_caches(user.session, "vulkan") as caches:
+    with user.caches("vulkan") as caches:
         assert caches.environ == user.environ
     (note,) = user.notes
     assert note.startswith("the drivers keep no compiled code: the system names no folder")
     assert note.endswith("set HOME, or XDG_CACHE_HOME")
-    states = look_at_caches(user.session, "vulkan")
+    states = look_at_caches("vulkan", user.paths, user.environ)
     assert {state.state for state in states} == {"unusable"}
 
 
@@ -122,36 +137,38 @@ def test_a_folder_that_another_user_could_change_is_not_used(user: User, spoil: 
     assert callable(spoil)
     spoil(user)
     before = sorted(user.folder.rglob("*"))
-    with build_caches(user.session, "vulkan") as caches:
+    with user.caches("vulkan") as caches:
         assert caches.environ == user.environ
     (note,) = user.notes
     assert note.startswith("the drivers keep no compiled code: ")
-    assert would_give(user.session, "vulkan") == user.environ
+    assert would_give("vulkan", user.paths, user.environ) == user.environ
     assert sorted(user.folder.rglob("*")) == before
-    assert "unusable" in {state.state for state in look_at_caches(user.session, "vulkan")}
+    assert "unusable" in {
+        state.state for state in look_at_caches("vulkan", user.paths, user.environ)
+    }
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the locks of an open file")
 def test_caches_in_use_stay_and_go_afterwards(user: User) -> None:
-    with build_caches(user.session, "vulkan"):
+    with user.caches("vulkan"):
         (user.root / "mesa" / "index").write_bytes(bytes(1000))
-        with build_caches(user.session, "vulkan"):  # a second server shares them
-            assert drop_caches(user.session)._asdict() == {"size": 1000, "in_use": True}
+        with user.caches("vulkan"):  # a second server shares them
+            assert drop_caches(user.paths)._asdict() == {"size": 1000, "in_use": True}
     assert (user.root / "mesa" / "index").exists()
-    assert drop_caches(user.session)._asdict() == {"size": 1000, "in_use": False}
+    assert drop_caches(user.paths)._asdict() == {"size": 1000, "in_use": False}
     assert not (user.root / "mesa").exists()
-    assert drop_caches(user.session).size == 0
-    with build_caches(user.session, "vulkan"):
+    assert drop_caches(user.paths).size == 0
+    with user.caches("vulkan"):
         assert (user.root / "mesa").is_dir()
 
 
 def test_only_the_folders_of_drivers_are_removed(user: User) -> None:
-    with build_caches(user.session, "vulkan"):
+    with user.caches("vulkan"):
         (user.root / "mine.txt").write_bytes(b"mine")
         (user.folder / "outside").mkdir()
         (user.folder / "outside" / "kept").write_bytes(b"kept")
         (user.root / "mesa" / "link").symlink_to(user.folder / "outside")
-    drop_caches(user.session)
+    drop_caches(user.paths)
     assert (user.root / "mine.txt").read_bytes() == b"mine"
     assert (user.folder / "outside" / "kept").exists()
 
@@ -159,7 +176,7 @@ def test_only_the_folders_of_drivers_are_removed(user: User) -> None:
 @pytest.mark.parametrize("value", ["", "0", "off", "relative"])
 def test_a_value_that_is_no_folder_is_shown_as_the_users_word(value: str, user: User) -> None:
     user.environ = {"GGML_OPENCL_KERNEL_CACHE_DIR": value}
-    states = {state.name: state for state in look_at_caches(user.session, "opencl")}
+    states = {state.name: state for state in look_at_caches("opencl", user.paths, user.environ)}
     found = states["ggml-opencl"]
     assert (found.state, found.text) == (
         "off",
@@ -184,14 +201,14 @@ def test_a_folder_that_this_user_may_not_open_is_named_with_what_helps(
         os, "access", lambda path, mode: str(path) != str(closed) and allowed(path, mode)
     )
     user.environ = {"CUDA_CACHE_PATH": str(closed / "cuda")}
-    (state,) = look_at_caches(user.session, "cuda")
+    (state,) = look_at_caches("cuda", user.paths, user.environ)
     assert (state.state, state.fix) == (
         "unusable",
         "let CUDA_CACHE_PATH name a folder of your own, or unset it",
     )
     assert state.text.endswith(f"this user may not write to {closed}")
     user.environ = {"CUDA_CACHE_PATH": str(user.folder / "none")}
-    (state,) = look_at_caches(user.session, "cuda")
+    (state,) = look_at_caches("cuda", user.paths, user.environ)
     assert (state.state, state.fix) == ("unusable", "make it")
 
 
@@ -204,13 +221,13 @@ def test_a_cache_without_a_limit_of_its_own_is_emptied_beyond_ours(user: User) -
             writing.truncate(size)  # sparse
         return file
 
-    with build_caches(user.session, "opencl"):
+    with user.caches("opencl"):
         large, small = fill("pocl", LIMIT + 1), fill("ggml-opencl", LIMIT)
         trimmed = fill("mesa", LIMIT + 1)
         # A server that runs now may be reading it.
-        with build_caches(user.session, "opencl"):
+        with user.caches("opencl"):
             assert large.exists()
-    with build_caches(user.session, "opencl"):
+    with user.caches("opencl"):
         assert not large.exists()
         assert (user.root / "pocl").is_dir()
         # This one is not too large, and Mesa removes old code itself.
@@ -224,7 +241,7 @@ def test_a_dry_run_shows_the_variables_and_makes_no_folder(user: User) -> None:
     shown = planned(user.session, ("-m", "x.gguf"), Serving()).environment
     assert shown["MESA_SHADER_CACHE_DIR"] == str(user.root / "mesa")
     assert not user.root.exists()
-    assert dict(would_give(user.session, "cpu")) == dict(user.environ)
+    assert dict(would_give("cpu", user.paths, user.environ)) == dict(user.environ)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -233,7 +250,7 @@ def test_the_build_is_asked_for_its_devices_with_the_same_folders(user: User) ->
     steps = ("out Available devices:", "need POCL_CACHE_DIR", "out   GPUOpenCL: card (1 MiB)")
     installed = install_stand_in(user.folder / "llm", backend="opencl", devices=steps)
     assert planned(user.session, ("-m", "x.gguf"), Serving()).placement is not None
-    with build_caches(user.session, "opencl") as caches:
+    with user.caches("opencl") as caches:
         notes = StateNotes(user.folder / "state", None)
         check = check_devices(build_of(installed), installed.id, notes, caches.environ)
     assert check.problem is None

@@ -234,7 +234,7 @@ def test_a_restart_or_another_address_needs_no_other_code(changes: dict[str, obj
 
 
 def warming(starter: Starter, root: Path | None) -> Warming:
-    return Warming(starter.session(), BuildCaches({}, root=root), subject())
+    return Warming(starter.session().user.note, BuildCaches({}, root=root), subject())
 
 
 def test_the_user_hears_of_a_warm_up_that_lasts(root: Path, starter: Starter) -> None:
@@ -276,6 +276,8 @@ def test_only_the_newest_starts_are_noted(root: Path, starter: Starter) -> None:
     (root / "mesa" / "shader").write_bytes(b"x")
     for number in range(70):
         each = subject(version=f"b{number}")
-        Warming(starter.session(), BuildCaches({}, root=root), each).on_warmed(WarmedUp(1.0))
+        Warming(starter.session().user.note, BuildCaches({}, root=root), each).on_warmed(
+            WarmedUp(1.0)
+        )
     assert len(noted(root)) == 64
     assert noted(root)[-1] == subject(version="b69").digest

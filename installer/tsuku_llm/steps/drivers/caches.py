@@ -8,10 +8,10 @@ meanwhile.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TsukuError
@@ -26,8 +26,10 @@ from tsuku_llm.launch.plan.driver_caches import (
     switched_off,
     users_place,
 )
-from tsuku_llm.steps.session import Session
 from tsuku_llm.store.in_use import IN_USE, holding, try_exclusive
+
+if TYPE_CHECKING:
+    from tsuku_llm.config.paths import Paths
 
 FOLDER = "drivers"
 """The folder below the user's caches; in it each driver has one."""
@@ -52,14 +54,14 @@ class BuildCaches(NamedTuple):
     held: int | None = None
 
 
-def root_of(session: Session) -> Path | None:
+def root_of(paths: Paths) -> Path | None:
     """Return the folder in which each driver has its own; None if the system names none."""
-    return session.paths.cache / FOLDER if session.paths.cache else None
+    return paths.cache / FOLDER if paths.cache else None
 
 
-def would_give(session: Session, backend: str) -> Mapping[str, str]:
+def would_give(backend: str, paths: Paths, environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment of a build as a start would make it; make no folder."""
-    root, environ = root_of(session), session.machine.environ
+    root = root_of(paths)
     given = cache_variables(backend, environ, root) if root else {}
     # A question to a build gets no other folders than a start: the GPU runs what is in them.
     if root is None or not given or _unsafe(root) or _unwritable(root, ""):
@@ -68,19 +70,20 @@ def would_give(session: Session, backend: str) -> Mapping[str, str]:
 
 
 @contextmanager
-def build_caches(session: Session, backend: str) -> Iterator[BuildCaches]:
+def build_caches(
+    backend: str, paths: Paths, environ: Mapping[str, str], note: Callable[[str], None]
+) -> Iterator[BuildCaches]:
     """Give the drivers of a build their folders, and hold them for the block.
 
     A folder that cannot be used is no error: then the drivers do what they do without us, and the
     user is told.
     """
-    environ = session.machine.environ
     plain = BuildCaches(environ)
-    root = root_of(session)
+    root = root_of(paths)
     given = cache_variables(backend, environ, root) if root else {}
     if root is None or not given:
         if root is None and caches_of(backend):
-            session.user.note(f"the drivers keep no compiled code: {NO_FOLDER}")
+            note(f"the drivers keep no compiled code: {NO_FOLDER}")
         yield plain
         return
     with ExitStack() as stack:
@@ -99,7 +102,7 @@ def build_caches(session: Session, backend: str) -> Iterator[BuildCaches]:
             caches = plain
         except TsukuError as error:
             told = "; ".join((error.message, *error.facts, error.hint))
-            session.user.note(f"the drivers keep no compiled code: {told}")
+            note(f"the drivers keep no compiled code: {told}")
             caches = plain
         yield caches
 
@@ -163,9 +166,9 @@ class DroppedCaches(NamedTuple):
     in_use: bool = False
 
 
-def drop_caches(session: Session) -> DroppedCaches:
+def drop_caches(paths: Paths) -> DroppedCaches:
     """Remove what the drivers keep in our folders, unless a server uses it. Raises StoreError."""
-    root = root_of(session)
+    root = root_of(paths)
     if root is None or not root.is_dir():
         return DroppedCaches()
     check_path(root)
@@ -195,13 +198,14 @@ class CacheState(NamedTuple):
     fix: str = ""
 
 
-def look_at_caches(session: Session, backend: str) -> tuple[CacheState, ...]:
+def look_at_caches(
+    backend: str, paths: Paths, environ: Mapping[str, str]
+) -> tuple[CacheState, ...]:
     """Return the state of each cache of a backend's drivers; change nothing."""
-    return tuple(_state(session, cache) for cache in caches_of(backend))
+    return tuple(_state(cache, paths, environ) for cache in caches_of(backend))
 
 
-def _state(session: Session, cache: DriverCache) -> CacheState:
-    environ = session.machine.environ
+def _state(cache: DriverCache, paths: Paths, environ: Mapping[str, str]) -> CacheState:
     if off := switched_off(cache, environ):
         return CacheState(cache.name, cache.driver, "off", f"turned off by {off}")
     if place := users_place(cache, environ):
@@ -214,12 +218,12 @@ def _state(session: Session, cache: DriverCache) -> CacheState:
         if problem is None and not folder.is_dir():
             problem = "there is no such folder", "make it"
     else:
-        root = root_of(session)
+        root = root_of(paths)
         if root is None:
             return CacheState(cache.name, cache.driver, "unusable", NO_FOLDER)
         folder, where = root / cache.name, str(root)
         # XDG_CACHE_HOME moves nothing that lies below TSUKU_HOME.
-        below_home = session.paths.home and session.paths.home in root.parents
+        below_home = paths.home and paths.home in root.parents
         variable = "TSUKU_HOME" if below_home else "XDG_CACHE_HOME"
         problem = _unsafe(root) or _unwritable(folder, f"set {variable} to a folder of your own")
     if problem:

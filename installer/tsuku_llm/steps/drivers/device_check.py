@@ -10,13 +10,13 @@ from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.steps.drivers.state_notes import StateNotes
-from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.receipt import Receipt
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.memory.placement import Card
     from tsuku_llm.launch.run.gate import DeviceListing
+    from tsuku_llm.machine.host import Host
 
 
 class Check(NamedTuple):
@@ -164,16 +164,17 @@ def _probed(hardware: Mapping[str, Any], api: str) -> Iterator[Mapping[str, Any]
                     yield {**gpu, "name": str(gpu["name"]), "kind": str(gpu["kind"])}
 
 
-def explain(session: Session, backend: str) -> tuple[tuple[str, ...], str]:
+def explain(backend: str, host: Host, limit: int) -> tuple[tuple[str, ...], str]:
     """Ask the drivers why a backend lacks devices; return facts, and one fix or an empty string.
 
-    This loads the drivers and the modules for the probe, so only a failing start calls it.
+    A driver may take ``limit`` seconds to answer. This loads the drivers and the modules for the
+    probe, so only a failing start calls it.
     """
     from tsuku_llm.choose.fitting import api_obstacle  # noqa: PLC0415
     from tsuku_llm.machine.backends import facts_of  # noqa: PLC0415
     from tsuku_llm.probe import probe  # noqa: PLC0415
 
-    hardware = probe(session.machine.host, session.settings.probe_timeout)
+    hardware = probe(host, limit)
     api = hardware.api(facts_of(backend).api)
     if api.problem:
         return (api.problem.text,), api.problem.fix

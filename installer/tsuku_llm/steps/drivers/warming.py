@@ -24,7 +24,6 @@ from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.launch.run.warm_up import WarmedUp
 from tsuku_llm.steps.drivers.caches import WARM, BuildCaches
-from tsuku_llm.steps.session import Session
 
 _MOST = 64
 """Starts that are noted; the oldest ones go."""
@@ -87,12 +86,12 @@ class Warming:
 
     def __init__(
         self,
-        session: Session,
+        note: Callable[[str], None],
         caches: BuildCaches,
         subject: WhatIsCompiled,
         on_compiling: Callable[[float], None] | None = None,
     ) -> None:
-        self._session = session
+        self._note = note
         self._on_compiling = on_compiling
         self._backend = subject.plan.backend
         self._root = caches.root
@@ -111,14 +110,14 @@ class Warming:
                 "the GPU's driver compiles code for this model, so that the first prompt need not "
                 "wait for it"
             )
-            self._session.user.note(f"compiling for {seconds:.0f} s" if self._told else first)
+            self._note(f"compiling for {seconds:.0f} s" if self._told else first)
             self._told = due
 
     def on_warmed(self, result: WarmedUp) -> None:
         """Say how long it took, if that was told, and note a warm-up that a later start can use."""
         if self._told:
             incomplete = f" ({result.problem})" if result.problem else ""
-            self._session.user.note(f"compiled in {result.seconds:.0f} seconds{incomplete}")
+            self._note(f"compiled in {result.seconds:.0f} seconds{incomplete}")
         # A driver that kept nothing compiles at the next start again.
         if result.unanswered or self._root is None or not self._kept(self._root):
             return

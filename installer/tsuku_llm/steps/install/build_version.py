@@ -208,7 +208,12 @@ class VersionBuilder:
         repository = self.choice.catalog.repository.name
         again = reinstall_command(self.choice.release.release, variant.name, repository)
         build = Build(tree, self._server, variant.backend, variant.arguments, again)
-        with build_caches(self.session, variant.backend) as caches:
+        with build_caches(
+            variant.backend,
+            self.session.paths,
+            self.session.machine.environ,
+            self.session.user.note,
+        ) as caches:
             report = gate(build, caches.environ, expected=gpu.name if gpu else None)
         self._device = report.device
 

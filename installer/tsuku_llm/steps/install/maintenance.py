@@ -127,7 +127,7 @@ def prune(session: Session, *, keep: int = 0, caches: bool = False) -> Cleaned:
     """
     # First: they are this user's own, also if the store is another user's and cannot be changed.
     logs = Instances(session.paths.state).remove_logs()
-    dropped = drop_caches(session) if caches else None
+    dropped = drop_caches(session.paths) if caches else None
     store = session.store
     store.sweep()
     # The ``keep`` versions that were installed last. The active and the previous one stay anyway.

@@ -112,7 +112,9 @@ def install_own(
                 return OwnBuildReport(outcome, found.receipt, found)
             check_path(staging.tree)  # as for a signed build: never run another user's file
             try:
-                with build_caches(session, build.backend) as caches:
+                with build_caches(
+                    build.backend, session.paths, session.machine.environ, session.user.note
+                ) as caches:
                     report = gate(build, caches.environ)
             except GateFailed as error:
                 # The settings choose among signed builds only.
@@ -280,7 +282,9 @@ def _backend(session: Session, build: Build, entries: Iterable[TreeEntry], *, ru
     found = [row.name for row in TABLE if row.name != "cpu" and row.plugin in plugins]
     if run and len(found) != 1:
         check_path(build.tree)
-        with build_caches(session, "cpu") as caches:
+        with build_caches(
+            "cpu", session.paths, session.machine.environ, session.user.note
+        ) as caches:
             listing = list_devices(build._replace(backend="cpu"), caches.environ)
         listed = {backend_named(device.name) for device in listing.devices}
         # A build without plugins has its backends in the server. One with several is used with

@@ -96,7 +96,7 @@ def examine(session: Session) -> Examination:
     chain = own if own and own.broken else judged(requested)
     known = revocation.signed_status(session, verify=True)
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
-    caches = look_at_caches(session, chain.subject.backend)
+    caches = look_at_caches(chain.subject.backend, session.paths, session.machine.environ)
     marks = read_marks(session.paths.data)
     return Examination(choice, chain, told, own_updater(), caches, marks)
 
@@ -158,7 +158,7 @@ def _installed(reader: StoreReader, session: Session, backend: str) -> Installed
 def _listed(session: Session, installed: Installed, subject: Subject) -> Listed | TsukuError:
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
-    environ = would_give(session, subject.backend)
+    environ = would_give(subject.backend, session.paths, session.machine.environ)
     try:
         report = gate(build_of(installed), environ, expected=expected)
     except TsukuError as error:

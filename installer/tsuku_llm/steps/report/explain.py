@@ -222,7 +222,9 @@ def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
     build = build_of(installed)
     with reader.hold(installed):
         reader.check(installed)
-        yield _AskedBuild(build, receipt, would_give(session, build.backend))
+        yield _AskedBuild(
+            build, receipt, would_give(build.backend, session.paths, session.machine.environ)
+        )
 
 
 def _cards_of(session: Session, asked: _AskedBuild) -> tuple[Card, ...]:

@@ -46,7 +46,9 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     # inherits the descriptors and keeps the holds.
     with (
         reader.hold(installed) as held,
-        build_caches(session, installed.receipt.backend) as caches,
+        build_caches(
+            installed.receipt.backend, session.paths, session.machine.environ, session.user.note
+        ) as caches,
     ):
         plan = _checked_plan(session, installed, tool, arguments, caches.environ)
         session.user.note(installed.receipt.line)
@@ -124,7 +126,7 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start, after the same checks and with the same errors."""
     installed = requested_version(session.reader, session)
-    environ = would_give(session, installed.receipt.backend)
+    environ = would_give(installed.receipt.backend, session.paths, session.machine.environ)
     with session.reader.hold(installed):
         plan = _checked_plan(session, installed, tool, arguments, environ)
     return _shown(session, installed, plan)

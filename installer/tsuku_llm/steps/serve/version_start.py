@@ -108,7 +108,12 @@ class VersionStart(NamedTuple):
         # descriptor and keeps the hold.
         with (
             self.session.reader.hold(installed) as held,
-            build_caches(self.session, installed.receipt.backend) as caches,
+            build_caches(
+                installed.receipt.backend,
+                self.session.paths,
+                self.session.machine.environ,
+                self.session.user.note,
+            ) as caches,
         ):
             self._check(caches.environ)
             self.session.user.note(installed.receipt.line)
@@ -137,7 +142,11 @@ class VersionStart(NamedTuple):
         """
         self._require_gpu_build()
         with self.session.reader.hold(self.installed):
-            caches = BuildCaches(would_give(self.session, self.installed.receipt.backend))
+            caches = BuildCaches(
+                would_give(
+                    self.installed.receipt.backend, self.session.paths, self.session.machine.environ
+                )
+            )
             self._check(caches.environ)
             return self._plan(self._devices(caches), caches)
 
@@ -322,7 +331,7 @@ class VersionStart(NamedTuple):
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
         subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
-        warming = Warming(self.session, caches, subject, self.how.on_compiling)
+        warming = Warming(self.session.user.note, caches, subject, self.how.on_compiling)
         return warming if warming.is_needed else None
 
     def _own_stop_handle(self) -> StopHandle:
@@ -392,7 +401,9 @@ class VersionStart(NamedTuple):
             return
         from dataclasses import replace  # noqa: PLC0415 - only then
 
-        facts, fix = explain(self.session, check.build.backend)
+        facts, fix = explain(
+            check.build.backend, self.session.machine.host, self.session.settings.probe_timeout
+        )
         problem = replace(check.problem, fix=fix or check.problem.fix)
         error = SilentCpu(
             f"the {check.build.backend} build would run on the CPU: {problem.cause}",
