@@ -229,7 +229,7 @@ class Server:
     def stop(self) -> None:
         """End the server, and kill it after 15 seconds; one that has ended is no error."""
         with _session(self._options, None, looking=True, tolerant=True) as session:
-            background.stop_if_there(session, self.name)
+            background.stop_if_there(session.paths.state, self.name)
 
     def logs(self) -> str:
         """Return what the server has said so far."""
@@ -370,20 +370,20 @@ def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tup
 def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:
     """End a server, and kill it after 15 seconds; a name without a server is an ``Error``."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        background.stop(session, name)
+        background.stop(session.paths.state, name)
 
 
 def stop_all(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[str, ...]:
     """End every server in the background; return their names."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        return tuple(each.name for each in background.stop_all(session))
+        return tuple(each.name for each in background.stop_all(session.paths.state))
 
 
 def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> str:
     """Return what a server in the background has said so far."""
     with _session(options, events, looking=True, tolerant=True) as session:
         # "replace": the server may be in the middle of a character now.
-        return b"".join(background.log_of(session, name)).decode("utf-8", "replace")
+        return b"".join(background.log_of(session.paths.state, name)).decode("utf-8", "replace")
 
 
 # --- from our values to the public ones ----------------------------------------------------

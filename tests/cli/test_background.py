@@ -382,7 +382,7 @@ def test_a_server_that_does_not_end_in_time_is_killed(
     assert stopped(started["pid"])
     monkeypatch.setenv("TSUKU_HOME", str(home.path))
     with open_session(Console()) as session:
-        assert stop(session, "default", grace=0.05).outcome == "killed"
+        assert stop(session.paths.state, "default", grace=0.05).outcome == "killed"
     assert gone(started["pid"])
     assert gone(started["supervisor"])
     assert home.servers() == {}

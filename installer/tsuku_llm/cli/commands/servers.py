@@ -70,7 +70,7 @@ def logs_command(
         raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
     with open_session(console, looking=True, tolerant=True) as session:
         # An iterator: a log of any length is printed as it is read.
-        said = log_of(session, chosen, follow=follow)
+        said = log_of(session.paths.state, chosen, follow=follow)
         if console.json:
             # "replace": the server may be in the middle of a character now.
             text = b"".join(said).decode("utf-8", "replace")
@@ -92,7 +92,7 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
     named = options.server_named(server, name)
     chosen = options.DEFAULT_NAME if named is None else named
     with open_session(console, looking=True, tolerant=True) as session:
-        url = page_of(session, chosen)
+        url = page_of(session.paths.state, chosen)
     from tsuku_llm.cli.terminal.browser import open_page, why_none
 
     if not open_page(url):
@@ -118,5 +118,5 @@ def stop_command(
     # looking: a server must be stoppable even if another user could write to our folders.
     with open_session(console, looking=True, tolerant=True) as session:
         one = options.DEFAULT_NAME if chosen is None else chosen
-        stopped = stop_all(session) if everything else (stop(session, one),)
+        stopped = stop_all(session.paths.state) if everything else (stop(session.paths.state, one),)
     return CommandResult({"stopped": stopped}, render.stopped_lines(stopped))

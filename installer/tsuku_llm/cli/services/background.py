@@ -49,13 +49,13 @@ def detach(
     if code is None:
         for warning in said.get("warnings", ()):
             session.user.note(warning)
-        record = background.server(session, name)
+        record = background.server(session.paths.state, name)
         if opens_page and record.report:
             open_or_tell(console, record.report)
 
         def undo() -> str:
             # A start that ends with an error leaves no server behind.
-            stopped = background.stop(session, name)
+            stopped = background.stop(session.paths.state, name)
             return render.stopped_lines((stopped,))[0]
 
         return CommandResult(record, render.started_lines(record), undo=undo)

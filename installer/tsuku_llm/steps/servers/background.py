@@ -139,7 +139,7 @@ def servers(session: Session, name: str | None = None) -> Servers:
     Raises NotRunning or CorruptStore if that one has no record, or one that cannot be read.
     """
     instances = Instances(session.paths.state)
-    records = instances.all() if name is None else (server(session, name),)
+    records = instances.all() if name is None else (server(session.paths.state, name),)
     known = revocation.signed_status(session, verify=False) if records else None
     told: dict[str, ReleaseStatus] = {}
     for record in records:
@@ -150,18 +150,18 @@ def servers(session: Session, name: str | None = None) -> Servers:
     return Servers(records, told, instances.damaged() if name is None else {})
 
 
-def server(session: Session, name: str) -> Record:
+def server(state: Path, name: str) -> Record:
     """Return the record of one server. Raises NotRunning if that name has no record."""
-    instances = Instances(session.paths.state)
+    instances = Instances(state)
     return instances.find(checked_name(name)) or _raise_not_running(instances, name)
 
 
-def page_of(session: Session, name: str) -> str:
+def page_of(state: Path, name: str) -> str:
     """Return the URL of a server's web page.
 
     Raises NotRunning, and LaunchError for a server that is not ready or has no page.
     """
-    record = server(session, name)
+    record = server(state, name)
     if not record.state.is_up:
         raise NotRunning(f"the server {name} does not run any more", hint="see: tsuku-llm status")
     if record.report is None or not record.report.ready:
@@ -189,16 +189,16 @@ class StoppedServer:
     outcome: str
 
 
-def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
+def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
     """End a server and its supervisor, and remove its record.
 
     A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
     has no record, and StillRunning if a process survives even a kill (in a driver call that never
     returns).
     """
-    instances = Instances(session.paths.state)
+    instances = Instances(state)
     try:
-        record = server(session, name)
+        record = server(state, name)
     except CorruptStore:
         # Only its name is left. While the file is there, every ``status`` complains about it.
         instances.forget(name)
@@ -210,26 +210,24 @@ def stop(session: Session, name: str, *, grace: float = GRACE) -> StoppedServer:
     return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
 
 
-def stop_if_there(session: Session, name: str) -> None:
+def stop_if_there(state: Path, name: str) -> None:
     """End a server as ``stop`` does; a name without a server is no error."""
     with suppress(NotRunning):
-        stop(session, name)
+        stop(state, name)
 
 
-def stop_all(session: Session, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
+def stop_all(state: Path, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
     """End every server. Raises the errors of ``stop``."""
-    return tuple(
-        stop(session, record.name, grace=grace) for record in Instances(session.paths.state).all()
-    )
+    return tuple(stop(state, record.name, grace=grace) for record in Instances(state).all())
 
 
-def log_of(session: Session, name: str, *, follow: bool = False) -> Iterator[bytes]:
+def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:
     """Return a server's output so far, and with ``follow`` also what it writes until it ends.
 
     Raises NotRunning if that name has no log, and LaunchError if the server is a service. What it
     returns raises StoreError.
     """
-    instances = Instances(session.paths.state)
+    instances = Instances(state)
     path = instances.log(checked_name(name))
     record = None
     with suppress(StoreError):  # a damaged record hides no log

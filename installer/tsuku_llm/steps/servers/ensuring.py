@@ -82,7 +82,7 @@ def ensure_server(  # noqa: PLR0913
         if code is None:
             for warning in said.get("warnings", ()):
                 session.user.note(warning)
-            return EnsuredServer(background.server(session, name), started=True)
+            return EnsuredServer(background.server(session.paths.state, name), started=True)
         failure = _failure(said, code, name)
         # Another process has taken the name between our look and the start.
         if failure.slug == "already-running" and (found := _ready(session, instances, name)):
