@@ -255,12 +255,12 @@ def test_a_repository_in_a_folder_needs_no_network(shop: FolderShop, tmp_path: P
 
 def test_a_found_update_is_remembered_for_one_version(shop: FolderShop, tmp_path: Path) -> None:
     session = shop.session(tmp_path / "home")
-    assert kept_offer(session, "b1-cpu-0") is None
-    keep_offer(session, "b1-cpu-0", Offer("b2", "0.2.0"))
-    assert kept_offer(session, "b1-cpu-0") == Offer("b2", "0.2.0")
-    assert kept_offer(session, "b1-cpu-1") is None
-    keep_offer(session, "b1-cpu-0", None)
-    assert kept_offer(session, "b1-cpu-0") is None
+    assert kept_offer(session.paths.state, "b1-cpu-0") is None
+    keep_offer(session.paths.state, "b1-cpu-0", Offer("b2", "0.2.0"))
+    assert kept_offer(session.paths.state, "b1-cpu-0") == Offer("b2", "0.2.0")
+    assert kept_offer(session.paths.state, "b1-cpu-1") is None
+    keep_offer(session.paths.state, "b1-cpu-0", None)
+    assert kept_offer(session.paths.state, "b1-cpu-0") is None
 
 
 @pytest.mark.parametrize("damage", ["", "null", "[]", '{"format": 1}', "[" * 3000, "\0"])
@@ -268,6 +268,6 @@ def test_C10_a_damaged_record_of_a_found_update_is_ignored(
     shop: FolderShop, tmp_path: Path, damage: str
 ) -> None:
     session = shop.session(tmp_path / "home")
-    keep_offer(session, "b1-cpu-0", Offer("b2", None))
+    keep_offer(session.paths.state, "b1-cpu-0", Offer("b2", None))
     (session.paths.state / "update.json").write_text(damage)
-    assert kept_offer(session, "b1-cpu-0") is None
+    assert kept_offer(session.paths.state, "b1-cpu-0") is None

@@ -467,10 +467,10 @@ def test_a_mirror_stands_for_the_places_of_the_official_metadata(
     shop: FolderShop, session: Session, settings: dict[str, object], places: tuple[str, ...]
 ) -> None:
     official = changed(session, **{"repository": None, "mirror": (), **settings})
-    assert repository_of(official).places == places
+    assert repository_of(official.paths.data, official.settings).places == places
     # An added repository has an address of its own, which its user gave.
     added = changed(session, mirror=("https://m/",))
-    assert repository_of(added).places == (shop.simulator.url,)
+    assert repository_of(added.paths.data, added.settings).places == (shop.simulator.url,)
 
 
 def test_a_mirror_without_metadata_is_named_and_no_other_host_asked(

@@ -89,7 +89,9 @@ class Session(NamedTuple):
             self.user.note("waiting for a lock that another process holds")
 
 
-def way_to_undo(session: Session, name: str, command: str) -> str | None:
+def way_to_undo(
+    settings: Settings, environ: Mapping[str, str], name: str, command: str
+) -> str | None:
     """Return how to end a setting: ``tsuku-llm config`` with ``command``, or an ``unset``.
 
     None if a flag of this command made it: there is nothing to end.
@@ -97,18 +99,18 @@ def way_to_undo(session: Session, name: str, command: str) -> str | None:
     from tsuku_llm.config.keys import key_named  # noqa: PLC0415 - only for an error or a note
 
     key = key_named(name)
-    if key.key in session.settings.flags:
+    if key.key in settings.flags:
         return None
     # The environment comes before the file, so a change of the file would not help.
-    if session.machine.environ.get(key.variable):
+    if environ.get(key.variable):
         return f"unset {key.variable}"
     return f"tsuku-llm config {command}"
 
 
-def note_place(session: Session, key: str, error: TsukuError) -> None:
+def note_place(settings: Settings, key: str, error: TsukuError) -> None:
     """Add to an error about a name where the setting was set, unless it is a flag's."""
-    place = session.settings.places.get(key)
-    if place and key not in session.settings.flags:
+    place = settings.places.get(key)
+    if place and key not in settings.flags:
         error.facts = (f"llm.{key} was set by: {place}", *error.facts)
 
 
@@ -137,8 +139,8 @@ def network_for(session: Session) -> Network:
     )
 
 
-def repository_of(session: Session) -> Repository:
-    """Return the session's repository, or the official one. Raises ``UnknownRequest``.
+def repository_of(data: Path, settings: Settings) -> Repository:
+    """Return the repository of the settings, or the official one. Raises ``UnknownRequest``.
 
     Of the places of the official one, the most specific setting decides: ``llm.repository_url``, or
     else ``llm.mirror``, which has the archives too.
@@ -146,13 +148,13 @@ def repository_of(session: Session) -> Repository:
     from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
     from tsuku_llm.config.keys import ORIGIN  # noqa: PLC0415
 
-    name, settings = session.settings.repository or repositories.OFFICIAL, session.settings
+    name = settings.repository or repositories.OFFICIAL
     places: tuple[str, ...] = ()
     if name == repositories.OFFICIAL:
         mirrored = (repositories.OFFICIAL_URL if m == ORIGIN else m for m in settings.mirror)
         places = settings.repository_url or tuple(mirrored)
     try:
-        return repositories.repository(session.paths.data, name, places)
+        return repositories.repository(data, name, places)
     except UnknownRequest as error:
-        note_place(session, "repository", error)
+        note_place(settings, "repository", error)
         raise

@@ -113,7 +113,7 @@ def mirror(
     folder = MirrorFolder(path.absolute())
     # Before any network is used: this may be the wrong folder.
     _require_other_source(session, folder)
-    root = hashlib.sha256(repository_of(session).root).hexdigest()
+    root = hashlib.sha256(repository_of(session.paths.data, session.settings).root).hexdigest()
     if dry_run:
         folder.require_own(root)
         catalog = load_catalog(session)
@@ -161,7 +161,10 @@ def _file(artifact: Artifact) -> MirroredFile:
 
 def _require_other_source(session: Session, folder: MirrorFolder) -> None:
     """Refuse to copy a folder from itself: it would never learn of anything new."""
-    for place in (*session.settings.mirror, *repository_of(session).places):
+    for place in (
+        *session.settings.mirror,
+        *repository_of(session.paths.data, session.settings).places,
+    ):
         if scheme_of(place) == "file" and local_path(place).resolve() == folder.path.resolve():
             raise UsageError(
                 f"{folder.path} is where this machine takes its files from",
@@ -244,7 +247,7 @@ def check_mirror(session: Session, path: Path) -> MirrorCheck:
     of the session's repository.
     """
     folder = MirrorFolder(path.absolute())
-    repository = repository_of(session)
+    repository = repository_of(session.paths.data, session.settings)
     known = folder.record()
     root = hashlib.sha256(repository.root).hexdigest()
     if known is None or known.root != root:

@@ -55,7 +55,7 @@ def timer(
     credentials = None
     if secret:
         content = environment_file(secret)
-        credentials = keep_credentials(session, render.UNIT, secret, content)
+        credentials = keep_credentials(session.paths.state, render.UNIT, secret, content)
         session.user.note(
             f"{', '.join(secret)}: not in the unit; it loads {credentials}, which only you can read"
         )

@@ -71,7 +71,7 @@ def unit(  # noqa: PLR0913
     credentials = None
     if given.secret:
         content = render.environment_file(given.secret)
-        credentials = keep_credentials(session, name, given.secret, content)
+        credentials = keep_credentials(session.paths.state, name, given.secret, content)
         session.user.note(
             f"{', '.join(given.secret)}: not in the unit; it loads {credentials}, "
             "which only you can read"

@@ -119,7 +119,7 @@ def version_of(release: str, variant: Variant) -> str:
 
 def load_catalog(session: Session) -> Catalog:
     """Load the newest valid metadata of the session's repository, from disk only."""
-    repository = repository_of(session)
+    repository = repository_of(session.paths.data, session.settings)
     # Another repository may have revoked the same archives: its word counts as well.
     note_others(session, but=repository.name)
     catalog = loading.load(repository, session.paths.data)
@@ -152,13 +152,13 @@ def choose(
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
-    kept = kept_release(session) if release is None else None
+    kept = kept_release(session.settings, session.machine.environ) if release is None else None
     if release := release or session.settings.release:
         try:
             entry = _named(catalog, release)
         except UnknownRequest as error:
             if kept:
-                note_place(session, "release", error)
+                note_place(session.settings, "release", error)
                 error.hint = f"{kept.setting} names it; {_way_to_leave(kept)}"
             raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
@@ -169,7 +169,7 @@ def choose(
     try:
         entries, passed_over = _usable(session, catalog, channel, hardware.platform)
     except UnknownRequest as error:
-        note_place(session, "channel", error)
+        note_place(session.settings, "channel", error)
         raise
     read: list[tuple[ReleaseEntry, Release]] = []
     # The newest release comes first; the first one that has a fitting variant wins.
@@ -357,7 +357,7 @@ def bounds_here(session: Session, repository: str, marks: tuple[RolledBack, ...]
         session.machine.now,
         settings.min_age,
         allow_revoked=session.allow_revoked,
-        here=active_release(session, repository) if marks or settings.min_age else None,
+        here=active_release(session.reader, repository) if marks or settings.min_age else None,
         marks=marks,
         held=session.held,
     )
@@ -439,7 +439,7 @@ def _compared(
         if hardware.platform not in release.platforms:
             error.hint = _platform_hint(catalog, hardware.platform)
         else:
-            note_place(session, "backend", error)
+            note_place(session.settings, "backend", error)
         raise
     if session.held is not None:
         bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)

@@ -70,7 +70,7 @@ def unknown_names(session: Session) -> dict[str, TsukuError]:
         try:
             check_exists(session, key, getattr(settings, key))
         except UnknownRequest as error:
-            note_place(session, key, error)
+            note_place(session.settings, key, error)
             wrong[key] = error
         except (TrustError, StoreError) as error:
             session.user.note(f"llm.{key} could not be checked: {error.message}")

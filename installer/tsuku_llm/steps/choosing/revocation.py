@@ -185,7 +185,8 @@ def _verify_metadata(session: Session, name: str) -> MetadataStatus:
     from tsuku_llm.catalog import loading  # noqa: PLC0415 - a start does without
 
     catalog = loading.load(
-        repository_of(session.with_settings(repository=name)), session.paths.data
+        repository_of(session.paths.data, session.settings._replace(repository=name)),
+        session.paths.data,
     )
     for note in catalog.notes:
         session.user.note(note)

@@ -5,11 +5,15 @@ The flag ``--release`` comes before both. No setting keeps a revoked release run
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
+from tsuku_llm.config.settings import Settings
 from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.steps.choosing.passing_over import HOLD, RELEASE, Kept
 from tsuku_llm.steps.session import Session, way_to_undo
+from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
@@ -43,29 +47,29 @@ def staying(session: Session) -> Session:
     )
 
 
-def kept_release(session: Session) -> Kept | None:
+def kept_release(settings: Settings, environ: Mapping[str, str]) -> Kept | None:
     """Return the release that a setting names, after ``staying``; None if none does."""
-    release = session.settings.release
+    release = settings.release
     if release is None:
         return None
-    setting = RELEASE if "release" in session.settings.chosen else HOLD
+    setting = RELEASE if "release" in settings.chosen else HOLD
     command = f"unset {RELEASE}" if setting == RELEASE else f"set {HOLD} false"
-    return Kept(release, setting, way_to_undo(session, setting, command))
+    return Kept(release, setting, way_to_undo(settings, environ, setting, command))
 
 
-def active_release(session: Session, repository: str) -> str | None:
+def active_release(reader: StoreReader, repository: str) -> str | None:
     """Return the installed release if it is of this repository, else None."""
     with suppress(StoreError):  # an install is what repairs an active version that is unreadable
-        active = session.reader.active()
+        active = reader.active()
         if active and active.receipt.repository == repository:
             return active.receipt.release
     return None
 
 
-def noted_marks(session: Session) -> tuple[RolledBack, ...]:
+def noted_marks(data: Path, note: Callable[[str], None]) -> tuple[RolledBack, ...]:
     """Return the releases that failed here; a file that cannot be read is told and is no error."""
     try:
-        return read_marks(session.paths.data)
+        return read_marks(data)
     except StoreError as error:
-        session.user.note(f"warning: {error.message}; {error.hint}")
+        note(f"warning: {error.message}; {error.hint}")
         return ()

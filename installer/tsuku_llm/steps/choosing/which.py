@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
     NotInstalled,
@@ -97,9 +98,11 @@ def requested_version(reader: StoreReader, session: Session) -> Installed:
     try:
         check_exists(session, "backend", backend)
     except UnknownRequest as error:
-        note_place(session, "backend", error)
+        note_place(session.settings, "backend", error)
         raise
-    undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+    undo = way_to_undo(
+        session.settings, session.machine.environ, "llm.backend", "set llm.backend auto"
+    )
     use = f"; or use what is installed: {undo}" if undo else ""
     raise NotInstalled(
         f"the backend {backend} is requested, and {active.receipt.variant} is installed",
@@ -156,7 +159,7 @@ def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
     return supervise(plan, keep=keep, serves=False)
 
 
-def require_safe_folder(session: Session, folder: Path) -> None:
+def require_safe_folder(paths: Paths, folder: Path) -> None:
     """Refuse a folder in which no program of a build may run.
 
     ggml loads plugins from the working folder, so it must be one that only this user and root can
@@ -166,7 +169,7 @@ def require_safe_folder(session: Session, folder: Path) -> None:
     check_own_folder(folder)
     with disk_errors("looking at the working folder", folder):
         real = folder.resolve()
-        for ours in (session.paths.data, session.paths.state):
+        for ours in (paths.data, paths.state):
             if real.is_relative_to(ours.resolve()):
                 raise UnsafeLocation(
                     f"{folder} belongs to tsuku-llm, and a program of a build may write there",
@@ -175,7 +178,7 @@ def require_safe_folder(session: Session, folder: Path) -> None:
         require_no_plugins(folder)
 
 
-def server_folder(session: Session, cwd: Path | None) -> Path:
+def server_folder(paths: Paths, note: Callable[[str], None], cwd: Path | None) -> Path:
     """Return the folder in which a server runs: ``cwd``, or one of our own for it.
 
     ``cwd`` is the folder of the user who called. None and the root folder mean that no user did.
@@ -183,15 +186,15 @@ def server_folder(session: Session, cwd: Path | None) -> Path:
     """
     if cwd is not None and cwd != Path(cwd.anchor):
         try:
-            require_safe_folder(session, cwd)
+            require_safe_folder(paths, cwd)
         except StoreError as error:
-            session.user.note(
+            note(
                 f"warning: {error.message}: the server runs in another folder, and relative paths "
                 "in a preset or in the request of a tool do not mean this one"
             )
         else:
             return cwd
-    own = session.paths.state / WORK
+    own = paths.state / WORK
     try:
         make_folder(own, private=True)
     except UnsafeLocation:

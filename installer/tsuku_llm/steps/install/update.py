@@ -175,7 +175,7 @@ def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
     if candidate and not newer:
         reason = f"{report.replaced}; {candidate.variant.name} fits now"
     offer = Offer(choice.release.release, choice.release.version, reason)
-    keep_offer(session, active.id, offer if candidate else None)
+    keep_offer(session.paths.state, active.id, offer if candidate else None)
     return report
 
 
@@ -185,7 +185,7 @@ def _left_alone(session: Session, active: Installed) -> UpdateReport:
         f"{active.id} is a build of your own, from {active.receipt.unsigned}: update leaves it "
         "alone; for a signed one: tsuku-llm install"
     )
-    keep_offer(session, active.id, None)
+    keep_offer(session.paths.state, active.id, None)
     if session.settings.backend == active.receipt.variant:
         # Its own name, which no release has.
         session = session.with_settings(backend="auto")

@@ -79,7 +79,7 @@ def inventory(session: Session) -> Inventory:
         damaged=reader.damaged(),
         unusable=unusable,
         foreign=reader.foreign(),
-        rolled_back=noted_marks(session),
+        rolled_back=noted_marks(session.paths.data, session.user.note),
     )
 
 

@@ -64,7 +64,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     ``MetadataError`` if it cannot be trusted, and ``ClockBehind`` if this machine's clock cannot
     be right. After an error the metadata trusted before still counts.
     """
-    repository = repository_of(session)
+    repository = repository_of(session.paths.data, session.settings)
     store, seconds = session.store, fetch.Limits().metadata
     if patience is not None:
         seconds = min(seconds, patience)
@@ -219,11 +219,18 @@ def _elsewhere(session: Session, repository: Repository) -> str:
     name = repository.name
     if name == OFFICIAL:
         if session.settings.repository_url:
-            undo = way_to_undo(session, "llm.repository_url", "unset llm.repository_url")
+            undo = way_to_undo(
+                session.settings,
+                session.machine.environ,
+                "llm.repository_url",
+                "unset llm.repository_url",
+            )
             other = f"or ask the publisher's own address: {undo}"
         elif session.settings.mirror:
             # Nothing else is asked. An operator made the mirror, and can repair it.
-            undo = way_to_undo(session, "llm.mirror", "unset llm.mirror")
+            undo = way_to_undo(
+                session.settings, session.machine.environ, "llm.mirror", "unset llm.mirror"
+            )
             other = f"or ask the publisher's own hosts: {undo}"
             return f"the mirror's operator can repair it: tsuku-llm mirror DIR; {other}"
         else:

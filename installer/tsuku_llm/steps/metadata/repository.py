@@ -109,7 +109,9 @@ class OfferedReleases:
 
 def offered_releases(session: Session, catalog: Catalog) -> OfferedReleases:
     """Return every release of a repository, newest first."""
-    bounds = bounds_here(session, catalog.repository.name, noted_marks(session))
+    bounds = bounds_here(
+        session, catalog.repository.name, noted_marks(session.paths.data, session.user.note)
+    )
     releases = tuple(
         OfferedRelease(
             entry,

@@ -46,13 +46,13 @@ class Offer(NamedTuple):
     reason: str | None = None
 
 
-def keep_offer(session: Session, installed: str, offer: Offer | None) -> None:
+def keep_offer(state: Path, installed: str, offer: Offer | None) -> None:
     """Write down what a look for an update found for the installed version of that id."""
     found = offer._asdict() if offer else dict.fromkeys(Offer._fields)
     document = {"format": _FORMAT, "installed": installed, **found}
     with suppress(StoreError, OSError):  # a missing or incomplete file only costs the note
-        make_folder(session.paths.state)
-        write_note(session.paths.state / _FOUND, records.encode(document))
+        make_folder(state)
+        write_note(state / _FOUND, records.encode(document))
 
 
 _NAME = records.optional(records.text)
@@ -62,10 +62,10 @@ _READ = records.fields(
 )
 
 
-def kept_offer(session: Session, installed: str) -> Offer | None:
+def kept_offer(state: Path, installed: str) -> Offer | None:
     """Return what the last look found, if it was about this installed version."""
     with suppress(StoreError, ValueError):
-        found = records.parse(read_small(session.paths.state / _FOUND, _LIMIT) or b"null", _READ)
+        found = records.parse(read_small(state / _FOUND, _LIMIT) or b"null", _READ)
         if found["installed"] == installed and found["release"]:
             return Offer(found["release"], found["version"], found["reason"])
     return None
@@ -86,7 +86,7 @@ def offer_update(session: Session, installed: str) -> None:
         # Mark before the look: a second server that starts now then does not look as well.
         write_note(mark, b"")
         os.utime(mark, (session.machine.now.timestamp(),) * 2)
-        offer = kept_offer(session, installed)
+        offer = kept_offer(session.paths.state, installed)
         if offer and may_be_told(session.settings, installed, offer):
             version = f" ({offer.version})" if offer.version else ""
             found = offer.reason or f"{offer.release}{version} is there"

@@ -19,7 +19,6 @@ from tsuku_llm.ground.safe_text import has_secret
 from tsuku_llm.ground.secret import Secret
 from tsuku_llm.instances.record import checked_name
 from tsuku_llm.launch.plan.secret_arguments import VARIABLES, handed_over, parted
-from tsuku_llm.steps.session import Session
 
 _OWN = re.compile(r"TSUKU_HOME|TSUKU_LLM_[A-Z_]+")
 
@@ -65,9 +64,7 @@ def handover(argv: Sequence[str], environ: Mapping[str, str]) -> Handover:
     return Handover(tuple(kept), told, secret)
 
 
-def keep_credentials(
-    session: Session, name: str, secrets: Mapping[str, Secret], content: str
-) -> Path:
+def keep_credentials(state: Path, name: str, secrets: Mapping[str, Secret], content: str) -> Path:
     """Write a unit's ``secrets`` into a file that only this user can read; return its path.
 
     Raises UsageError for characters that systemd drops: the server would start without its key.
@@ -78,7 +75,7 @@ def keep_credentials(
                 f"{variable} has a character that systemd does not pass on",
                 hint="take another key, or let the server read a file: --api-key-file FILE",
             )
-    folder = session.paths.state / "credentials"
+    folder = state / "credentials"
     path = folder / f"{checked_name(name)}.env"
     # Close the folder before the file is in it: other users can never open the file.
     make_folder(folder, private=True)

@@ -54,7 +54,9 @@ def wanted_version(session: Session) -> Installed:
     if not choice.selection.compatible:
         hint = what_helps(session, choice, active.receipt.variant if active else "")
         if active:
-            undo = way_to_undo(session, "llm.backend", "set llm.backend auto")
+            undo = way_to_undo(
+                session.settings, session.machine.environ, "llm.backend", "set llm.backend auto"
+            )
             use = undo or "leave out --backend"
             kept = f"use {active.receipt.variant}, which is installed: {use}"
             hint = f"{hint}; or {kept}" if hint else kept

@@ -67,7 +67,7 @@ def _checked_plan(
     plan = plan_tool(build, arguments, cwd=working_folder(), environ=environ)
     session.reader.admit(installed)
     require_not_revoked(session, installed.receipt)
-    require_safe_folder(session, plan.cwd)
+    require_safe_folder(session.paths, plan.cwd)
     return plan
 
 

@@ -187,7 +187,9 @@ class VersionStart(NamedTuple):
 
         Raises ``SilentCpu`` and ``NotOnGpu`` for an unwanted start on the CPU, and ``DoesNotFit``.
         """
-        runs_in = server_folder(self.session, None if self.how.own_folder else self.cwd)
+        runs_in = server_folder(
+            self.session.paths, self.session.user.note, None if self.how.own_folder else self.cwd
+        )
         plan = plan_server(
             check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
         )
