@@ -164,7 +164,12 @@ def choose(
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
         left = _newer(session, catalog, named, entry, kept) if kept else ()
         choice = _compared(session, catalog, named, (entry, catalog.read(entry)), hardware)
-        return replace(choice, kept_by=kept.setting if kept else None, passed_over=left)
+        return replace(
+            choice,
+            revocation=catalog.revocation(entry),
+            kept_by=kept.setting if kept else None,
+            passed_over=left,
+        )
     channel = channel or session.settings.channel or DEFAULT_CHANNEL
     try:
         entries, passed_over = _usable(session, catalog, channel, hardware.platform)
@@ -182,11 +187,15 @@ def choose(
                     newer = ", ".join(each.release for each, _ in read)
                     taken = found[0].release
                     session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
-                return replace(choice, passed_over=passed_over)
+                break
         read.append(found)
-    # The newest release, so that the caller can say why each of its variants does not fit.
-    choice = _compared(session, catalog, channel, read[0], hardware)
-    return replace(choice, passed_over=passed_over)
+    else:
+        # The newest release, so that the caller can say why each of its variants does not fit.
+        found = read[0]
+        choice = _compared(session, catalog, channel, found, hardware)
+    # A release that is revoked got here only if that is allowed.
+    why = catalog.revocation(found[0]) if session.allow_revoked else None
+    return replace(choice, revocation=why, passed_over=passed_over)
 
 
 def _newer(
@@ -444,10 +453,8 @@ def _compared(
     if session.held is not None:
         bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
         selection = held_only(selection, entry.release, bounds)
-    why, stale = catalog.revocation(entry), catalog.freshness.warning(session.machine.now)
-    return Choice(
-        *(catalog, channel, entry.sequence, release, hardware, selection, why), stale=stale
-    )
+    stale = catalog.freshness.warning(session.machine.now)
+    return Choice(catalog, channel, entry.sequence, release, hardware, selection, stale=stale)
 
 
 def conflict_in(variant: Variant) -> Reason | None:
