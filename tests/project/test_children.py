@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tsuku_llm
-from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes import children, inherited
 
 INSTALLER = Path(__file__).parents[2] / "installer"
 
@@ -157,7 +157,7 @@ RELATIVE = {
 @pytest.mark.parametrize("name", RELATIVE)
 def test_N02_a_search_path_has_no_relative_entry(name: str) -> None:
     given, left = RELATIVE[name]
-    assert children.environment({name: given}).get(name) == left
+    assert inherited.environment({name: given}).get(name) == left
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such modes")
@@ -178,12 +178,12 @@ def test_N02_a_home_in_which_others_can_write_is_no_home(kind: str, tmp_path: Pa
     elif kind == "missing":
         home /= "missing"
     given = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "OTHER": str(home)}
-    kept = children.environment(given)
+    kept = inherited.environment(given)
     if kind in ("own", "missing"):
         assert kept == given
     else:
         assert kept["HOME"] != str(home)
-        assert children.is_private(kept["HOME"])
+        assert inherited.is_private(kept["HOME"])
         assert kept.keys() == {"HOME", "OTHER"}
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import tsuku_llm
 from tsuku_llm.ground.errors import FleetFailed, UsageError
 from tsuku_llm.ground.ownership import check_below, check_path
-from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes import inherited
 from tsuku_llm.ground.safe_text import shell_word, shortened
 from tsuku_llm.machine.own_copy import extra_command
 from tsuku_llm.steps.program.copy_facts import copy_facts
@@ -276,7 +276,7 @@ def _variables() -> dict[str, str]:
 
     Raises ``UnsafeLocation`` for settings of Ansible's that another user could have written.
     """
-    found = children.environment()
+    found = inherited.environment()
     before = found.get("ANSIBLE_COLLECTIONS_PATH", "")
     found["ANSIBLE_COLLECTIONS_PATH"] = os.pathsep.join(filter(None, (str(COLLECTION), before)))
     found["PATH"] = os.pathsep.join(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes import children, inherited
 from tsuku_publish.building.matrix import Words, Zig, ZigTarget
 from tsuku_publish.building.running import end_group
 from tsuku_publish.isolated import ISOLATED
@@ -54,7 +54,7 @@ def _absolute(name: str, value: str) -> str:
     CMake and the compilers run in the build's folder.
     """
     if name == "PATH":
-        return children.environment({name: value}).get(name, os.defpath)
+        return inherited.environment({name: value}).get(name, os.defpath)
     program, space, options = value.partition(" ")
     if Path(value).is_dir() and name not in _COMPILERS:
         return os.path.abspath(value)  # noqa: PTH100 - ``absolute`` keeps ".."

@@ -17,7 +17,7 @@ from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
 from tsuku_llm.ground.errors import TsukuError, UsageError
-from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes import inherited
 
 _NAME_EDITOR = "name an editor: EDITOR=nano tsuku-llm config edit"
 
@@ -115,7 +115,7 @@ def edit(console: Console) -> CommandResult:
         if not given and not console.can_ask:
             raise UsageError("there is no terminal for an editor", hint=_NAME_EDITOR)
         try:
-            click.edit(filename=str(copy), env=children.environment())
+            click.edit(filename=str(copy), env=inherited.environment())
         # ValueError: quotes in the variable that do not end.
         except (click.ClickException, ValueError) as error:
             raise UsageError("the editor failed", facts=(str(error),), hint=_NAME_EDITOR) from error

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import IO, NamedTuple
 
 from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.processes.children import no_core_dumps
+from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
 _CHUNK = 64 * 1024

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import NoReturn
 
-from tsuku_llm.ground.processes.children import environment
+from tsuku_llm.ground.processes.inherited import environment
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
 

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.processes.children import no_core_dumps
+from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.ask.child import ChildEnd, LastWords
 from tsuku_llm.launch.ask.health import Readiness
 from tsuku_llm.launch.plan.planning import LaunchPlan

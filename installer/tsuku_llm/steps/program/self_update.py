@@ -23,7 +23,7 @@ from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.ground.errors import DigestMismatch, NoUpdater, TsukuError, UpdaterFailed
 from tsuku_llm.ground.foreign import read_text
 from tsuku_llm.ground.ownership import check_path
-from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes import children, inherited
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.own_copy import NAME, PUBLISHER, Updater, publisher_command
 from tsuku_llm.steps.choosing.choice import load_catalog
@@ -232,7 +232,7 @@ def _run_tool(
     newest, or what it is. A package with a digest may come from anywhere.
     """
     python = str(staged.python)
-    environ = {**children.environment(), **dict(updater.index), "TMPDIR": str(staged.folder)}
+    environ = {**inherited.environment(), **dict(updater.index), "TMPDIR": str(staged.folder)}
     if updater.tool == "uv":
         command = ["uv", "pip", *words, f"--python={python}", "--quiet"]
         command += [] if any_index else ["--index-strategy=first-index"]

@@ -19,7 +19,7 @@ from tsuku_llm.ground.errors import (
     SilentCpu,
     TsukuError,
 )
-from tsuku_llm.ground.processes.children import no_core_dumps
+from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
