@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
 from tsuku_llm.config.file import TABLE, decoded, llm_table, parse, read
 from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.config.settings import ALL
@@ -61,9 +64,6 @@ def edited(text: str, key: str, value: Value, path: Path) -> str:
     it at run time, and its meaning is compared with the intended one. Raises ``ConfigError`` if the
     file cannot be parsed or edited.
     """
-    import tomlkit  # noqa: PLC0415
-    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
-
     # tomli reads the file at run time; tomlkit, which keeps comments, only edits it.
     before = parse(text, path)
     llm_table(before, path)
@@ -80,8 +80,6 @@ def edited(text: str, key: str, value: Value, path: Path) -> str:
 
 
 def _change(document: Any, key: str, value: Value) -> None:
-    import tomlkit  # noqa: PLC0415
-
     if value is None:
         del document[TABLE][key]
         return

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tomli
+
 from tsuku_llm.ground.errors import ConfigError
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.ground.ownership import check_path
@@ -58,8 +60,6 @@ def _unreadable(path: Path, reason: str) -> ConfigError:
 
 def parse(text: str, path: Path) -> dict[str, Any]:
     """Parse the file's text. Raises ``ConfigError`` with the line that is not valid TOML."""
-    import tomli  # noqa: PLC0415
-
     try:
         return tomli.loads(text)
     except (tomli.TOMLDecodeError, RecursionError, ValueError) as error:

@@ -22,6 +22,9 @@ from tsuku_llm.ground.errors import CorruptStore
 from tsuku_llm.ground.files import TEMPORARY_SUFFIX, open_for_changes
 from tsuku_llm.ground.ownership import require_trusted_owner
 
+if sys.platform == "win32":
+    from shutil import rmtree
+
 _OPEN = (
     os.O_RDONLY
     | getattr(os, "O_DIRECTORY", 0)
@@ -87,8 +90,6 @@ class Folder:
     def remove_tree(self, name: str) -> None:
         """Remove a folder and all its content without following links."""
         if sys.platform == "win32":
-            from shutil import rmtree  # noqa: PLC0415  # imports all compression modules
-
             rmtree(self.path / name)
             return
         with self.inner(name) as folder:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 import sys
 from collections.abc import Iterator
@@ -212,7 +213,5 @@ def _group_name(gid: int) -> str:
 
 
 def _quoted(path: Path) -> str:
-    import shlex  # noqa: PLC0415  # for an error only
-
     text = shlex.quote(str(path))
     return text if text.startswith("'") else f"'{text}'"

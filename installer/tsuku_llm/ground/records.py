@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 
 from tsuku_llm.ground.foreign import parse_json
@@ -108,8 +109,6 @@ web_address = matching(r"https?://[!-~]{1,4096}")
 
 def moment(value: Any, name: str) -> str:
     """Read a time in UTC, to the second, as this program writes it; return its text."""
-    from datetime import datetime  # noqa: PLC0415 - a start reads none
-
     written = text(value, name)
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", written, re.ASCII):
         raise ValueError(f"{name} is {written[:80]!r}, which is no time")

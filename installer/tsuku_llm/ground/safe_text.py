@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from shlex import quote
 
 from tsuku_llm.ground.secret import MASK
 
@@ -49,7 +50,6 @@ def shell_word(text: str) -> str:
         if re.fullmatch(r"[\x20-\x7e]+", text) and not re.search(r'[$`"%]', text):
             return f'"{text}"'
         return "'" + re.sub("['\u2018\u2019\u201a\u201b]", r"\g<0>\g<0>", text) + "'"
-    from shlex import quote  # noqa: PLC0415 - few texts have a command
 
     return quote(text)
 

@@ -8,6 +8,8 @@ only its owner can read).
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 MASK = "***"
 """Shown instead of a secret."""
 
@@ -55,8 +57,6 @@ class Secret:
 
 def origin_of(url: str) -> tuple[str, str, int] | None:
     """Return scheme, host and port of a URL (RFC 6454); None if it has no host."""
-    from urllib.parse import urlsplit  # noqa: PLC0415 - most starts compare no hosts
-
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

@@ -201,7 +201,6 @@ def _remove(scratch: str) -> None:
             os.unlink(f"{scratch}/{name}")  # noqa: PTH108
         os.rmdir(scratch)  # noqa: PTH106
     except OSError:
-        import contextlib  # noqa: PLC0415 - rare: no known driver leaves a folder
         import shutil  # noqa: PLC0415
 
         with contextlib.suppress(OSError):  # ignore_errors does not cover everything in it

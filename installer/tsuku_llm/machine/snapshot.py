@@ -8,8 +8,10 @@ device UUIDs are removed before it is written.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import re
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -272,9 +274,6 @@ class Scrubber:
 
 
 def _own_names() -> list[str]:
-    import getpass  # noqa: PLC0415
-    import socket  # noqa: PLC0415
-
     names = [socket.gethostname(), socket.gethostname().partition(".")[0]]
     # A container's user may be a number without a name: then there is no name to hide.
     with contextlib.suppress(OSError, KeyError, ImportError):

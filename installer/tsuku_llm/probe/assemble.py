@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tsuku_llm.machine.hardware import Api, Cpu, Hardware
 from tsuku_llm.machine.host import DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
-from tsuku_llm.probe import amd, cpu, intel, libc, nvidia, opencl, vulkan
+from tsuku_llm.probe import amd, apple, cpu, intel, libc, nvidia, opencl, vulkan, windows
 from tsuku_llm.probe.facts import answers, machine
 
 
@@ -44,8 +44,6 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
 
 
 def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
-    from tsuku_llm.probe import apple  # noqa: PLC0415
-
     raw = apple.collect(host, by_question)
     return Hardware(
         os="darwin",
@@ -61,8 +59,6 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
 
 
 def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
-    from tsuku_llm.probe import windows  # noqa: PLC0415
-
     raw = windows.collect(by_question)
     vcruntime = windows.parse_vcruntime(raw, arch)
     adapters = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tsuku_llm.ground.disk import disk_errors
@@ -67,8 +68,6 @@ def finalize(
 
 def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
     """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # not at a start
-
     with ThreadPoolExecutor(_FLUSHES) as pool:
         # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
         # leaving the block waits for the other threads.

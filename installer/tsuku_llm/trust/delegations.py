@@ -12,7 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+    DelegatedRole,
+    Delegations,
+    Snapshot,
+    TargetFile,
+    Targets,
+)
 
 from tsuku_llm.ground.errors import BodyError, MetadataError
 from tsuku_llm.trust.metadata import (
@@ -24,15 +32,6 @@ from tsuku_llm.trust.metadata import (
     refusal,
     state_of,
 )
-
-if TYPE_CHECKING:
-    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
-        DelegatedRole,
-        Delegations,
-        Snapshot,
-        TargetFile,
-        Targets,
-    )
 
 MOST_ROLES = 32
 """The most roles that targets delegates to, and in one branch; python-tuf has it for a walk."""
@@ -213,8 +212,6 @@ class TargetsRoles:
         path. So does every trouble with a role that a branch delegates to. Anything else may be the
         host's forgery, which must not hide a channel, and raises ``MetadataError``.
         """
-        from tuf.api.metadata import Targets  # type: ignore[attr-defined]  # noqa: PLC0415
-
         about, by = self._snapshot.meta.get(f"{name}.json"), self.roles[delegator]
         state: RoleState | None = None
         try:

@@ -6,6 +6,8 @@ import os.path
 import ssl
 from collections.abc import Mapping
 
+import truststore
+
 from tsuku_llm.ground.errors import TlsError
 from tsuku_llm.ground.foreign import read_foreign
 
@@ -37,8 +39,6 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     """
     file, folder = environ.get(_FILE) or None, environ.get(_FOLDER) or None
     if not (file or folder):
-        import truststore  # noqa: PLC0415
-
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # OpenSSL's own error for a missing path does not say which variable names it.
     for name, path, exists in (

@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from packageurl import PackageURL
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.ground.disk import disk_errors
@@ -93,10 +97,6 @@ def parse_package_url(url: str) -> Wheel:
     Raises ``PackageIndexError`` for anything else, and if the file's name is not one of
     this project and version.
     """
-    from packageurl import PackageURL  # noqa: PLC0415
-    from packaging.utils import canonicalize_name, parse_wheel_filename  # noqa: PLC0415
-    from packaging.version import Version  # noqa: PLC0415
-
     try:
         purl = PackageURL.from_string(url)
         project, version, _, tags = parse_wheel_filename(dict(purl.qualifiers)["file_name"])
@@ -152,8 +152,6 @@ def download_package(
 
 def package_folder(name: str) -> str:
     """Return the folder that the files have in a package of metadata with this name."""
-    from packaging.utils import canonicalize_name  # noqa: PLC0415
-
     return canonicalize_name(name).replace("-", "_")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.fetch.places.mirrors import RegistryPlace
+from tsuku_llm.fetch.places.small_files import download_small
 from tsuku_llm.ground.errors import BodyError, HttpStatusError
 from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.records import count
@@ -56,8 +57,6 @@ def mirror_at(place: RegistryPlace, network: Network, deadline: float) -> Regist
 
     Raises ``BodyError`` for anything but a manifest of a mirror, and the errors of ``fetch``.
     """
-    from tsuku_llm.fetch.places.small_files import download_small  # noqa: PLC0415
-
     network.use_registry(place.api)
     try:
         data = download_small(

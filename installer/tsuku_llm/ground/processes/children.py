@@ -12,7 +12,6 @@ another user can write is replaced.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +118,8 @@ def answer(
 
 def which(program: str, environ: Mapping[str, str] | None = None) -> str | None:
     """Return the path of a program that a child would find by its name."""
+    import shutil  # noqa: PLC0415 - it imports all compression modules
+
     # An empty PATH would let ``which`` look at ours.
     return shutil.which(program, path=environment(environ).get("PATH", os.defpath))
 

@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
+from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.foreign import parse_object
 
 PATIENCE = 3.0
@@ -351,8 +352,6 @@ class Asking:
 
 def _reason(error: Exception) -> str:
     """Say why no child can ask: the limit of the system that the error shows, or its own words."""
-    from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
-
     return system_limits.reached(error) or str(error)
 
 

@@ -7,6 +7,7 @@ most starts.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import sys
 from collections.abc import Callable
@@ -209,8 +210,6 @@ def remove_dead_sockets(address: ServerAddress) -> None:
 
 def connect(address: ServerAddress) -> socket.socket:
     """Connect to a server within ``LIMIT`` seconds. Raises OSError and UnicodeError."""
-    import socket  # noqa: PLC0415 - ``serve --exec`` asks nobody
-
     if address.is_unix and sys.platform != "win32":
         connection = socket.socket(socket.AF_UNIX)
         try:

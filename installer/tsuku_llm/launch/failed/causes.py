@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+import tomli
+
 from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
 Fault = Literal["backend", "model", "arguments", "system", "unknown"]
@@ -92,8 +94,6 @@ class Causes(NamedTuple):
 @cache
 def known_causes() -> Causes:
     """Read the table, which only a failed start needs."""
-    import tomli  # noqa: PLC0415 - only then
-
     table = tomli.loads(
         (pkgutil.get_data("tsuku_llm.launch.failed", "causes.toml") or b"").decode()
     )

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.ask.health import is_taken
@@ -110,8 +111,6 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
 
     Raises ``SystemLimitReached`` if a limit of the system is the reason.
     """
-    from tsuku_llm.ground import system_limits  # noqa: PLC0415 - only then
-
     system_limits.refuse(error, "starting the server")
     diagnosis = why_not_started(error, Path(plan.argv[0]))
     raise LaunchError(

@@ -15,6 +15,7 @@ from tsuku_llm.launch.ask.log import LogFacts
 from tsuku_llm.launch.plan.devices import ListedDevice, backend_named, own_devices
 from tsuku_llm.launch.plan.report import CanaryResult, Sign, Verdict
 from tsuku_llm.launch.plan.wishes import Wishes
+from tsuku_llm.machine.backends import facts_of, parts_of
 
 # Names of ggml's buffers: in the machine's memory ("CPU", "CPU_Mapped", "CUDA_Host"), and on
 # another machine ("RPC0[...]").
@@ -215,7 +216,6 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
 def _plugins(seen: Observed) -> frozenset[str]:
     """Return the names of the backend's plugin in the build; none if it is part of the server."""
     # Imported here: a start needs the table only once its server is watched.
-    from tsuku_llm.machine.backends import facts_of, parts_of  # noqa: PLC0415
 
     names = [f"ggml-{facts_of(part).plugin}" for part in parts_of(seen.backend)]
     return frozenset(file for file in seen.files if any(name in file for name in names))
@@ -277,8 +277,6 @@ def _software(seen: Observed) -> Iterator[Sign]:
 
 def _loaded(seen: Observed) -> Iterator[Sign]:
     if seen.log.loaded:
-        from tsuku_llm.machine.backends import parts_of  # noqa: PLC0415 - as above
-
         own = any(backend_named(name) in parts_of(seen.backend) for name in seen.log.loaded)
         # A name that we do not know may be a new name of the backend: then say unknown.
         others = all(backend_named(name) or name.lower() in _NO_GPU for name in seen.log.loaded)

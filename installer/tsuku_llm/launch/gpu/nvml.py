@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.ground.foreign import kernel_text, parse_json
 from tsuku_llm.ground.processes import children
 from tsuku_llm.launch.ask.child import ChildEnd, ask
+from tsuku_llm.launch.memory.card_speeds import plain_name
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import GpuHolder
 
@@ -251,8 +252,6 @@ def with_holders(cards: Sequence[Card], seen: GpuMemory) -> tuple[Card, ...]:
     the build lists another number of them than the library, a part is hidden: they stay as they
     are.
     """
-    from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415 - the watch does without
-
     found: dict[str, NvidiaDevice] = {}
     for plain in {plain_name(card.description) for card in cards}:
         ours = [card for card in cards if plain_name(card.description) == plain]

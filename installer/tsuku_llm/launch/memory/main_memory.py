@@ -9,6 +9,9 @@ from contextlib import suppress
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.memory.fit import FreeMemory
 
+if sys.platform == "win32":
+    import ctypes
+
 _NAME = "main memory"
 _MEMINFO = "/proc/meminfo"
 _LIMIT = "/sys/fs/cgroup/memory.max"
@@ -29,8 +32,6 @@ def main_memory() -> FreeMemory:
 
 def _of_windows() -> FreeMemory:
     if sys.platform == "win32":
-        import ctypes  # noqa: PLC0415 - elsewhere a start does without
-
         # MEMORYSTATUSEX: 8 numbers, of which the first is its size. Then all bytes, and the free.
         status = (ctypes.c_uint64 * 8)(64)
         if ctypes.WinDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)):

@@ -5,6 +5,7 @@ The arguments and variables say where it is told to listen. Its log adds the por
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -173,7 +174,6 @@ def _is_host(host: str) -> bool:
         return True
     if ":" not in host:
         return _NAME.fullmatch(host) is not None
-    import ipaddress  # noqa: PLC0415 - few servers have such an address
 
     address, percent, zone = host.partition("%")
     try:

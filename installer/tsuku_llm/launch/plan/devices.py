@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tsuku_llm.machine.backends import TABLE, facts_of, maker_in, parts_of
+
 _LONGEST = 1000
 """Characters of one line that are read: at worst, the patterns' time grows with the square."""
 
@@ -80,7 +82,6 @@ def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDe
     belongs to no known backend, because upstream may have changed a name.
     """
     # Imported here and below: a start needs the table only once its server is watched.
-    from tsuku_llm.machine.backends import TABLE, facts_of, parts_of  # noqa: PLC0415
 
     if len(parts_of(backend)) > 1:
         return _each_once(devices, parts_of(backend))
@@ -99,8 +100,6 @@ def _each_once(
     it has one maker. So where a maker's own interface lists a card, a later backend's devices count
     only if their descriptions name another maker.
     """
-    from tsuku_llm.machine.backends import facts_of, maker_in  # noqa: PLC0415
-
     found: list[ListedDevice] = []
     taken: set[int] = set()
     for backend in backends:
@@ -117,8 +116,6 @@ def _each_once(
 
 def backend_named(name: str) -> str | None:
     """Return the backend in the name of a device, buffer or plugin, such as "CUDA0"."""
-    from tsuku_llm.machine.backends import TABLE  # noqa: PLC0415
-
     low = name.casefold()
     return next((each.name for each in TABLE if low.startswith(each.device_prefixes)), None)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.launch.ask.child import ProcessResult, ask
 from tsuku_llm.launch.ask.last_words import last_lines
@@ -107,8 +108,6 @@ def _ask(
     try:
         return ask(plan_question(build, arguments, environ), limit)
     except OSError as exc:
-        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - only then
-
         # A limit of the system says nothing about the build: no other variant is tried.
         system_limits.refuse(exc, f"starting the {build.backend} build")
         _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)

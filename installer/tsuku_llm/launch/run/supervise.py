@@ -7,6 +7,7 @@ may stop the server (``StopHandle``); a timer then kills a server that ignores S
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -263,8 +264,6 @@ def _tied_to_us() -> Callable[[], None] | None:
     """
     if sys.platform != "linux" or threading.active_count() > 1:
         return None
-    import ctypes  # noqa: PLC0415
-
     # Load before the fork: after it, the child calls only what is ready.
     prctl = ctypes.CDLL(None).prctl
     parent = os.getpid()

@@ -10,6 +10,11 @@ import sys
 
 from .protocol import Channel
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import resource
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,10 +87,6 @@ def _take_stdout() -> int:
 def _die_quietly() -> None:
     """Turn off core files and crash windows."""
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415
-
         msvcrt.SetErrorMode(msvcrt.SEM_FAILCRITICALERRORS | msvcrt.SEM_NOGPFAULTERRORBOX)
     else:
-        import resource  # noqa: PLC0415
-
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

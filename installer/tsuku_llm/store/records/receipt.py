@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from shlex import quote
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground import records
@@ -150,8 +151,6 @@ class Receipt(NamedTuple):
     def reinstall(self) -> str:
         """The command that installs exactly this build again, whatever the settings say."""
         if self.unsigned is not None:
-            from shlex import quote  # noqa: PLC0415 - a start of a signed build does without
-
             if self.source is not None:
                 words = f"--from-source {quote(self.source)}"
             else:
