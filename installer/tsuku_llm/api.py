@@ -246,7 +246,7 @@ class Server:
 def probe(*, options: Options = _DEFAULTS, events: Events | None = None) -> Hardware:
     """Return what this machine has: devices, drivers, known problems."""
     with _session(options, events, looking=True, probes=True) as session:
-        return prefetch.probe_machine(session)
+        return prefetch.probe_machine(session.machine.host, session.settings.probe_timeout)
 
 
 def explain(

@@ -58,7 +58,7 @@ ROOMS = {
     ),
     "steps.metadata": (
         "archive.formats catalog config fetch fetch.http fetch.places ground.processes steps "
-        "steps.choosing trust"
+        "steps.choosing store trust"
     ),
     "steps.program": "catalog ground.processes machine steps steps.choosing steps.metadata store",
     "steps.install": (

@@ -250,7 +250,7 @@ def test_updates_rollback_and_prune_are_those_of_any_version(
     assert rollback(session).id == first.id
     for word in ("cuda+vulkan", "vk+cuda", "gpu", "auto"):
         assert requested_version(session.reader, changed(session, backend=word)).id == first.id
-    assert first.id not in prune(session).pruned.removed
+    assert first.id not in prune(session.store, session.paths).pruned.removed
 
 
 def test_an_update_that_combines_no_longer_says_why(shop: FolderShop, session: Session) -> None:

@@ -314,7 +314,7 @@ def test_updates_leave_it_alone_and_rollback_returns(session: Session, folder: P
     assert rollback(session).id == receipt.id
     # A signed build is what ``install`` takes.
     assert install(session).outcome == "installed"
-    assert uninstall(session, [receipt.variant]).removed == (receipt.id,)
+    assert uninstall(session.store, [receipt.variant]).removed == (receipt.id,)
 
 
 def test_it_is_never_taken_unless_it_is_named(session: Session, tmp_path: Path) -> None:

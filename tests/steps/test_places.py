@@ -348,7 +348,7 @@ def test_a_package_answers_as_a_host_does(
     session = at(changed(session, environ=index.environ), PLACE)
     repository = known_repository(session.paths.data, NAME)
     with fetch.Network(index.environ) as network:
-        download = download_from(session, repository, network, network.clock() + 30)
+        download = download_from(session.store, repository, network, network.clock() + 30)
     root = download(f"{repository.url}metadata/1.root.json", 10_000)
     assert root == shop.simulator.pinned_root
     with pytest.raises(HttpStatusError) as missing:
@@ -360,7 +360,7 @@ def test_a_package_answers_as_a_host_does(
         download(f"{repository.url}metadata/timestamp.json", 16_384)
     index.put(make_wheel({"metadata/1.root.json": bytes(129 << 20)}, PROJECT, 1))
     with fetch.Network(index.environ) as network, pytest.raises(BodyError, match="refused"):
-        download_from(session, repository, network, network.clock() + 30)
+        download_from(session.store, repository, network, network.clock() + 30)
 
 
 def bomb(files: dict[str, bytes]) -> bytes:

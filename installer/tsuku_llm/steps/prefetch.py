@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from tsuku_llm.ground.processes.driver_child import Asking, Tell
     from tsuku_llm.machine.hardware import Hardware
+    from tsuku_llm.machine.host import Host
     from tsuku_llm.machine.local_host import ChildProgram
-    from tsuku_llm.steps.session import Session
 
 
 class PrefetchedHost(LocalHost):
@@ -48,14 +48,16 @@ class PrefetchedHost(LocalHost):
         self._asking.end()
 
 
-def probe_machine(session: Session, *, record: Path | None = None) -> Hardware:
-    """Return what the machine has; with ``record`` also write the raw answers to that file."""
-    limit = session.settings.probe_timeout
+def probe_machine(host: Host, limit: int, *, record: Path | None = None) -> Hardware:
+    """Return what the machine has; with ``record`` also write the raw answers to that file.
+
+    A driver may take ``limit`` seconds to answer.
+    """
     if record is None:
-        return probe(session.machine.host, limit)
+        return probe(host, limit)
     from tsuku_llm.machine.snapshot import RecordingHost  # noqa: PLC0415
 
-    recorder = RecordingHost(session.machine.host)
+    recorder = RecordingHost(host)
     hardware = probe(recorder, limit)
     recorder.save(record)
     return hardware

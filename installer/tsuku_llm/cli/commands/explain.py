@@ -145,7 +145,9 @@ def probe_command(console: Console, *, record: Path | None, layout: str) -> Comm
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.steps.prefetch import probe_machine
 
-        hardware = probe_machine(session, record=record)
+        hardware = probe_machine(
+            session.machine.host, session.settings.probe_timeout, record=record
+        )
     return CommandResult(
         {"platform": hardware.platform, "hardware": hardware, "recorded": record},
         render.hardware_lines(hardware, record),

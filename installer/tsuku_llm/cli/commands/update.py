@@ -104,7 +104,7 @@ def update_command(  # noqa: PLR0913
         if retry:
             from tsuku_llm.steps.servers.unattended import forget_rolled_back
 
-            forget_rolled_back(session)
+            forget_rolled_back(session.paths.data)
         return _unattended(session, metrics) if unattended else _attended(session, check=check)
 
 

@@ -116,7 +116,7 @@ def uninstall_command(
     from tsuku_llm.steps.install.maintenance import uninstall
 
     with open_session(console) as session:
-        report = uninstall(session, versions, everything=everything)
+        report = uninstall(session.store, versions, everything=everything)
     return CommandResult(report, render.uninstalled_lines(report))
 
 
@@ -140,7 +140,7 @@ def prune_command(console: Console, *, keep: int, caches: bool) -> CommandResult
     from tsuku_llm.steps.install.maintenance import prune
 
     with open_session(console) as session:
-        report = prune(session, keep=keep, caches=caches)
+        report = prune(session.store, session.paths, keep=keep, caches=caches)
     return CommandResult(report, render.pruned_lines(report))
 
 

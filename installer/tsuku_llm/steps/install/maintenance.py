@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import InUse, UsageError
 from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
@@ -15,7 +16,7 @@ from tsuku_llm.steps.drivers.caches import DroppedCaches, drop_caches
 from tsuku_llm.steps.install.versions import all_ids, found, is_active, readable, resolve
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
-from tsuku_llm.store.store import Pruned
+from tsuku_llm.store.store import Pruned, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
         )
 
 
-def uninstall(session: Session, names: Sequence[str], *, everything: bool = False) -> Uninstalled:
+def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -> Uninstalled:
     """Remove the named versions, or all including damaged ones; the names are those of ``use``.
 
     A version that a running server uses stays: then ``InUse`` is raised after the others were
@@ -98,7 +99,6 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
             else "no version to remove is named",
             hint="name one that tsuku-llm list shows, or remove all: tsuku-llm uninstall --all",
         )
-    store = session.store
     store.sweep()
     used: list[InUse] = []
     removed = []
@@ -117,7 +117,7 @@ def uninstall(session: Session, names: Sequence[str], *, everything: bool = Fals
     return Uninstalled(tuple(removed), readable(store.active), foreign)
 
 
-def prune(session: Session, *, keep: int = 0, caches: bool = False) -> Cleaned:
+def prune(store: Store, paths: Paths, *, keep: int = 0, caches: bool = False) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
     The ``keep`` versions are those installed last. Versions that a running server uses stay. If
@@ -126,9 +126,8 @@ def prune(session: Session, *, keep: int = 0, caches: bool = False) -> Cleaned:
     have compiled, unless a server uses it.
     """
     # First: they are this user's own, also if the store is another user's and cannot be changed.
-    logs = Instances(session.paths.state).remove_logs()
-    dropped = drop_caches(session.paths) if caches else None
-    store = session.store
+    logs = Instances(paths.state).remove_logs()
+    dropped = drop_caches(paths) if caches else None
     store.sweep()
     # The ``keep`` versions that were installed last. The active and the previous one stay anyway.
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]

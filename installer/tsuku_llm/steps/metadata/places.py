@@ -20,7 +20,7 @@ from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, scheme_of, shown
 from tsuku_llm.fetch.places.mirrors import REGISTRY_SCHEME, below
 from tsuku_llm.fetch.places.pip_index import package_folder
 from tsuku_llm.ground.errors import BodyError, HttpStatusError, UnsafeArchive
-from tsuku_llm.steps.session import Session
+from tsuku_llm.store.store import Store
 
 _UNPACKED = Budget(size=128 << 20, members=20_000)
 """What may be unpacked of a package; the official repository has less than 1 MB in 20 files."""
@@ -29,7 +29,7 @@ _MISSING = 404
 
 
 def download_from(
-    session: Session, repository: Repository, network: fetch.Network, deadline: float
+    store: Store, repository: Repository, network: fetch.Network, deadline: float
 ) -> Download:
     """Return the download of files from a repository's first place, until ``deadline``.
 
@@ -49,7 +49,7 @@ def download_from(
         return download_file
     # The name of a partial download: prune removes the folder if a crash leaves it.
     digest = hashlib.sha256(f"metadata of {repository.name}".encode()).hexdigest()
-    scratch = session.store.partials / f"{digest}.index"
+    scratch = store.partials / f"{digest}.index"
     data = fetch.package(repository.url, scratch, network, deadline)
     files = _unpacked(repository.url, data)
 

@@ -110,7 +110,7 @@ def _newest_valid(
         until = now + (deadline - now) / (len(repository.places) - number)
         there = repository.at(place)
         try:
-            download = download_from(session, there, network, until)
+            download = download_from(session.store, there, network, until)
             found = refreshing.refresh(there, session.paths.data, download, alone=alone)
         except (DownloadError, TrustError) as error:
             failed.append((place, error))
@@ -123,7 +123,7 @@ def _newest_valid(
         for newer in _newer_places(session, repository, later, network, deadline, found):
             there = repository.at(newer)
             try:
-                download = download_from(session, there, network, deadline)
+                download = download_from(session.store, there, network, deadline)
                 found = refreshing.refresh(there, session.paths.data, download, alone=alone)
             except (DownloadError, TrustError) as error:
                 told = "; ".join((error.message, *error.facts))
@@ -162,7 +162,7 @@ def _newer_places(  # noqa: PLR0913, PLR0917
         there = repository.at(place)
         try:
             with one_package if scheme_of(place) == PACKAGE_SCHEME else nullcontext():
-                download = download_from(session, there, network, until)
+                download = download_from(session.store, there, network, until)
             # A new root may begin the other versions again, after stolen keys.
             with suppress(HttpStatusError):
                 download(f"{there.url}metadata/{root + 1}.root.json", LARGEST_FILE)

@@ -36,7 +36,6 @@ from tsuku_llm.steps.choosing.acceptance import (
 )
 from tsuku_llm.steps.drivers.speed_notes import last_speed
 from tsuku_llm.steps.serve.reloading import RELOAD
-from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
 
@@ -84,23 +83,26 @@ class Judgement(NamedTuple):
     needed: float | None = None
 
 
-def try_on(session: Session, record: Record, former: Installed, new: Installed) -> Judgement:
+def try_on(
+    state: Path, record: Record, former: Installed, new: Installed, *, canary: bool
+) -> Judgement:
     """Have a server run the active version, ``new``; judge it by how that server did before.
 
-    One that runs ``new`` already, after a crash of an update, is judged as it is.
+    One that runs ``new`` already, after a crash of an update, is judged as it is. ``canary`` is
+    the setting, for a server that has none of its own.
     """
-    instances = Instances(session.paths.state)
+    instances = Instances(state)
     serving = _serving(instances, record)
     before: Performance | None = None
     if serving and serving.report and serving.report.id != new.id:
-        before, _, _ = _performance(session, serving, new)
+        before, _, _ = _performance(state, serving, new, canary=canary)
         serving = restarted(instances, serving)
     if serving is None or serving.report is None:
         return without_answer(instances, record)
     name, bench = record.name, None
     after: Performance | None = None
     if serving.report.id == new.id:
-        after, bench, lost = _performance(session, serving, new, before)
+        after, bench, lost = _performance(state, serving, new, before, canary=canary)
         # It ends in the middle of its first work: the supervisor returns to the former build.
         other = _serving(instances, serving, serving.server) if lost else None
         if other and other.report:
@@ -122,9 +124,9 @@ def try_on(session: Session, record: Record, former: Installed, new: Installed) 
     return Judgement(ServerResult(name, outcome, failure.reason), told, needed)
 
 
-def bring_back(session: Session, record: Record, former: Installed) -> ServerResult:
+def bring_back(state: Path, record: Record, former: Installed) -> ServerResult:
     """Have a server run the active version again, which is ``former``."""
-    instances = Instances(session.paths.state)
+    instances = Instances(state)
     serving = _serving(instances, record)
     # Its supervisor may have returned by itself.
     if serving and serving.report and serving.report.id != former.id:
@@ -136,12 +138,12 @@ def bring_back(session: Session, record: Record, former: Installed) -> ServerRes
     return ServerResult(record.name, ServerOutcome.LEFT, f"it runs {serving.report.id}")
 
 
-def speed_now(session: Session, name: str, version: Installed) -> float | None:
+def speed_now(state: Path, name: str, version: Installed, *, canary: bool) -> float | None:
     """Return how fast a server is that runs ``version`` now; None if nothing can be measured."""
     with suppress(StoreError):
-        record = Instances(session.paths.state).find(name)
+        record = Instances(state).find(name)
         if record and record.report and record.report.ready:
-            return _performance(session, record, version)[0].speed
+            return _performance(state, record, version, canary=canary)[0].speed
     return None
 
 
@@ -203,7 +205,12 @@ def without_answer(instances: Instances, record: Record) -> Judgement:
 
 
 def _performance(
-    session: Session, record: Record, version: Installed, before: Performance | None = None
+    state: Path,
+    record: Record,
+    version: Installed,
+    before: Performance | None = None,
+    *,
+    canary: bool,
 ) -> tuple[Performance, float | None, bool]:
     """Ask a server for one token, and measure it if there is a benchmark to compare with.
 
@@ -214,10 +221,10 @@ def _performance(
     argv, env = _command_of(record)
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
-    bench = last_speed(session.paths.state, model, version.receipt.backend)
+    bench = last_speed(state, model, version.receipt.backend)
     found = Performance(record.report.verdict)
     # A user who wants no request from us gets none.
-    if not _may_ask(session, env):
+    if not _may_ask(env, canary=canary):
         return found, bench, False
     address = address_of(argv, env)._replace(host=record.host)
     if record.port is not None:
@@ -264,10 +271,10 @@ def _words(path: Path) -> tuple[str, ...]:
     return tuple(map(os.fsdecode, read_kernel(path).rstrip(b"\0").split(b"\0")))
 
 
-def _may_ask(session: Session, env: Mapping[str, str]) -> bool:
+def _may_ask(env: Mapping[str, str], *, canary: bool) -> bool:
     """Tell whether the settings of a running server allow requests of ours."""
     key = key_named("llm.canary")
     with suppress(ValueError):
         if key.variable in env:
             return bool(key.typed(key.parse(env[key.variable])))
-    return session.settings.canary
+    return canary

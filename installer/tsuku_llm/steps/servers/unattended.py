@@ -101,9 +101,9 @@ class UnattendedReport:
     rolled_back: tuple[RolledBack, ...] = ()
 
 
-def forget_rolled_back(session: Session) -> None:
+def forget_rolled_back(data: Path) -> None:
     """Forget which releases failed on this machine, so that they are taken again."""
-    drop_marks(session.store.data)
+    drop_marks(data)
 
 
 def unattended_update(session: Session) -> UnattendedReport:
@@ -244,7 +244,7 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
             results.append(ServerResult(record.name, ServerOutcome.LEFT, detail))
             continue
         session.user.note(f"{record.name}: restarting it with {new.id}")
-        judgement = try_on(session, record, former, new)
+        judgement = try_on(session.paths.state, record, former, new, canary=session.settings.canary)
         results.append(judgement.result)
         if judgement.failure:
             needed = judgement.needed
@@ -357,7 +357,7 @@ def _back(  # noqa: PLR0913 - what is known of the update
         servers[record.name] = (
             ServerResult(record.name, ServerOutcome.LEFT, stuck.message)
             if stuck
-            else bring_back(session, record, former)
+            else bring_back(session.paths.state, record, former)
         )
     marked = True
     if failure.kind == SLOW and needed and _is_slow(session, former, servers.values(), needed):
@@ -384,5 +384,8 @@ def _is_slow(
 ) -> bool:
     """Tell whether a server that runs the former build again is slower than ``needed``."""
     back = [each.name for each in servers if each.outcome is ServerOutcome.BACK]
-    speeds = [speed_now(session, name, former) for name in back]
+    speeds = [
+        speed_now(session.paths.state, name, former, canary=session.settings.canary)
+        for name in back
+    ]
     return any(speed is not None and speed < needed for speed in speeds)
