@@ -131,12 +131,14 @@ def test_failures_are_listed_and_forgotten(data: Path, starter: Starter) -> None
     machine = Machine(LocalHost(None, starter.environ), NOW, starter.environ)
     session = make_session(data, machine)
     note = FailureNote(vulkan.id, "device lost", cuda.id, AN_HOUR_AGO)
-    assert noted_failures(session) == ((note,), True, False)
+    assert noted_failures(session.paths.state, session.machine.environ) == ((note,), True, False)
     other = session._replace(machine=machine._replace(environ={"CUDA_VISIBLE_DEVICES": "1"}))
-    assert noted_failures(other) == ((note,), False, False), "of other drivers: it does not count"
-    assert forget_failures(other) == ((note,), False, True)
-    assert noted_failures(session) == ((), False, False)
-    assert forget_failures(session) == ((), False, True)
+    assert noted_failures(other.paths.state, other.machine.environ) == ((note,), False, False), (
+        "of other drivers: it does not count"
+    )
+    assert forget_failures(other.paths.state, other.machine.environ) == ((note,), False, True)
+    assert noted_failures(session.paths.state, session.machine.environ) == ((), False, False)
+    assert forget_failures(session.paths.state, session.machine.environ) == ((), False, True)
 
 
 def test_a_note_about_other_drivers_is_no_reason_to_ask(data: Path, starter: Starter) -> None:

@@ -97,7 +97,9 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
     from tsuku_llm.steps.serve.fallback import forget_failures, noted_failures
 
     with open_session(console, looking=not forget) as session:
-        noted = forget_failures(session) if forget else noted_failures(session)
+        noted = (forget_failures if forget else noted_failures)(
+            session.paths.state, session.machine.environ
+        )
     return CommandResult(noted, render.fallback_lines(noted))
 
 

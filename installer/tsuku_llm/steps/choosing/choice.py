@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -483,23 +483,23 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
     return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
-def tell_temporary(session: Session, choice: Choice) -> None:
+def tell_temporary(note: Callable[[str], None], choice: Choice) -> None:
     """Print the problems that will pass, such as a driver that waits for a reboot, and their fixes.
 
     Without this note, the user would take the CPU build for the best one that fits.
     """
     for problem in choice.hardware.all_problems:
         if problem.transient:
-            session.user.note(f"temporary: {problem.text}; {problem.fix}")
+            note(f"temporary: {problem.text}; {problem.fix}")
 
 
-def tell_idle(session: Session, choice: Choice) -> None:
+def tell_idle(note: Callable[[str], None], choice: Choice) -> None:
     """Print which GPUs a driver lists and no variant that fits can use."""
     if names := choice.selection.idle:
-        session.user.note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
+        note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
 
 
-def require_lasting(session: Session, choice: Choice, active: Installed) -> None:
+def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installed) -> None:
     """Refuse to leave the GPU of the active version because of a problem that will pass.
 
     A request for the CPU is not refused. Raises ``SelectionError``.
@@ -518,7 +518,7 @@ def require_lasting(session: Session, choice: Choice, active: Installed) -> None
         problems += [
             Problem("gpu-hidden", f"{name} is set, which can hide the GPU", f"unset {name}")
             for name in row.hiding_variables
-            if name in session.machine.environ
+            if name in environ
         ]
     if problems:
         raise SelectionError(

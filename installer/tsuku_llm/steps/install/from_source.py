@@ -117,7 +117,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         if path.is_dir():
             check_below(path)
     hardware = probe(session.machine.host, session.settings.probe_timeout)
-    backend = requested_backend(session) or _best(session, hardware)
+    backend = requested_backend(session.settings) or _best(session, hardware)
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
     cards = cards_here(build, hardware)

@@ -93,14 +93,14 @@ def install(
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
     refuse_revoked(session, choice)
-    tell_temporary(session, choice)
-    tell_idle(session, choice)
+    tell_temporary(session.user.note, choice)
+    tell_idle(session.user.note, choice)
     # Without a readable version there is nothing to leave.
     active = None
     with suppress(TsukuError):
         active = session.reader.active()
     if active:
-        require_lasting(session, choice, active)
+        require_lasting(session.machine.environ, choice, active)
         _tell_over(session, choice, active)
     if dry_run:
         return _plan(session, choice, force=force)
@@ -178,7 +178,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
                 store.drop_downloads(report.installed.receipt.digests)
                 # Otherwise a temporary state that is over would be asked about at each start.
                 now = _restated(
-                    session, choice, report.installed, report.candidate, report.passed_over
+                    environ, choice, report.installed, report.candidate, report.passed_over
                 )
                 if now != report.installed.receipt:
                     with store.lock(report.installed.id):
@@ -306,7 +306,13 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
         if installed is None:
             installed = builder.build()
         if before:
-            now = _restated(builder.session, choice, installed, builder.candidate, builder.reasons)
+            now = _restated(
+                builder.session.machine.environ,
+                choice,
+                installed,
+                builder.candidate,
+                builder.reasons,
+            )
             installed = store.restate(installed, _bound(choice, now, before))
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
@@ -317,7 +323,7 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
 
 
 def _restated(
-    session: Session,
+    environ: Mapping[str, str],
     choice: Choice,
     installed: Installed,
     candidate: Candidate,
@@ -333,7 +339,7 @@ def _restated(
         line=choice.line(candidate),
         reasons=texts(reasons),
         hardware=hardware_facts(choice.hardware, candidate.variant),
-        hidden_by=hiding(session.machine.environ),
+        hidden_by=hiding(environ),
     )
 
 
@@ -365,7 +371,9 @@ def is_about(choice: Choice, installed: Installed) -> bool:
     return (choice.catalog.repository.name, choice.release.release) == same
 
 
-def better_than(session: Session, choice: Choice, installed: Installed) -> Candidate | None:
+def better_than(
+    reader: StoreReader, environ: Mapping[str, str], choice: Choice, installed: Installed
+) -> Candidate | None:
     """Return the best variant of an installed release if it is better than the installed one.
 
     A build for the CPU is never better, and neither is one that did not start on this machine as it
@@ -373,7 +381,7 @@ def better_than(session: Session, choice: Choice, installed: Installed) -> Candi
     """
     if not is_about(choice, installed):
         return None
-    failed = known_failures(session.reader, choice, session.machine.environ)
+    failed = known_failures(reader, choice, environ)
     usable = (each for each in choice.selection.compatible if each.variant.name not in failed)
     best = next(usable, None)
     if best is None or best.variant.name == installed.receipt.variant:

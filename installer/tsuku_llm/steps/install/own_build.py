@@ -18,6 +18,7 @@ from pathlib import Path
 from tsuku_llm import __version__, archive
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.choose.selection import detected
+from tsuku_llm.config.settings import Settings
 from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import (
     Declined,
@@ -87,7 +88,7 @@ def install_own(
     run here, and the errors of the store.
     """
     path = Path(os.path.abspath(working_folder() / path))  # noqa: PTH100  # links stay
-    requested = requested_backend(session)
+    requested = requested_backend(session.settings)
     _require_build(path, session.paths.data)
     store = session.store
     if not dry_run:
@@ -256,10 +257,10 @@ def _digest(entries: Iterable[TreeEntry]) -> str:
     return sha256("\n".join(lines).encode()).hexdigest()
 
 
-def requested_backend(session: Session) -> str:
+def requested_backend(settings: Settings) -> str:
     """Return the backend that a flag names, "" without one. Raises ``UnknownRequest``."""
-    word = meaning(session.settings.backend)
-    if "backend" not in session.settings.flags or word == "auto":
+    word = meaning(settings.backend)
+    if "backend" not in settings.flags or word == "auto":
         return ""
     if is_backend(word):
         return word

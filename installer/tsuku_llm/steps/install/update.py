@@ -155,7 +155,7 @@ def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
         exact and choice.kept_by == RELEASE and not is_about(choice, active)
     )
     states = withheld(active.receipt, session.settings.backend)
-    better = None if newer else better_than(session, choice, active)
+    better = None if newer else better_than(session.reader, session.machine.environ, choice, active)
     report = UpdateReport(
         active,
         choice,
@@ -230,8 +230,8 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
         # The setting may name a revoked release.
         refuse_revoked(session, choice)
         if report.newer:
-            require_lasting(session, choice, active)
-        tell_temporary(session, choice)
+            require_lasting(session.machine.environ, choice, active)
+        tell_temporary(session.user.note, choice)
         if report.replaced:
             session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
         return install_choice(session, choice)
@@ -239,7 +239,7 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
     session.store.drop_downloads(active.receipt.digests)
     if report.revocation and report.way_back:
         raise revoked(active.receipt.release, report.revocation, report.way_back)
-    tell_temporary(session, choice)
+    tell_temporary(session.user.note, choice)
     if not is_about(choice, active):
         # The newest release that fits is older than the active one: their variants differ.
         noted = active.receipt.reasons.items()

@@ -7,7 +7,9 @@ So it is tried again as soon as the drivers or the release change, or if the not
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tsuku_llm.ground.errors import BackendFailed, Declined, GateFailed, NotInstalled, TsukuError
@@ -274,14 +276,14 @@ class NotedFailures(NamedTuple):
     forgotten: bool = False
 
 
-def noted_failures(session: Session) -> NotedFailures:
+def noted_failures(state: Path, environ: Mapping[str, str]) -> NotedFailures:
     """Return every failure that is noted; the drivers are not asked."""
-    drivers = driver_fingerprint(session.machine.environ)
-    return NotedFailures(*StateNotes(session.paths.state, drivers).all_failures())
+    drivers = driver_fingerprint(environ)
+    return NotedFailures(*StateNotes(state, drivers).all_failures())
 
 
-def forget_failures(session: Session) -> NotedFailures:
+def forget_failures(state: Path, environ: Mapping[str, str]) -> NotedFailures:
     """Remove every note, so that each variant is tried again; return what was noted."""
-    noted = noted_failures(session)
-    StateNotes(session.paths.state, None).forget_failures()
+    noted = noted_failures(state, environ)
+    StateNotes(state, None).forget_failures()
     return noted._replace(forgotten=True)

@@ -67,7 +67,7 @@ def _better(
     choice = choose_like(session.with_settings(backend=request), active, hardware=hardware)
     if not is_about(choice, active):
         return None
-    better = better_than(session, choice, active)
+    better = better_than(session.reader, session.machine.environ, choice, active)
     if better is None:
         fits = choice.selection.candidate(active.receipt.variant) is not None
         if fits and not any(problem.transient for problem in hardware.all_problems):

@@ -61,7 +61,7 @@ def ensure_server(  # noqa: PLR0913
     # Held until the server is ready: a caller that waits here finds it below. A ``serve --detach``
     # takes no such lock; the claim of the name decides between it and us.
     with exclusive(lock, timeout=session.settings.lock_timeout, on_wait=session.waiting):
-        if found := _ready(session, instances, name):
+        if found := _ready(session.user.note, instances, name):
             return EnsuredServer(found, started=False)
         try:
             wanted_version(session)
@@ -77,7 +77,7 @@ def ensure_server(  # noqa: PLR0913
         line = children.this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
         # As in ``serve --detach``: no secret is an argument of the process that stays.
         words = handed_over(arguments)
-        env = words.added_to(_environment(session, chosen))
+        env = words.added_to(_environment(session.machine.environ, chosen))
         said, code = background.start([*line, *words.argv], on_loading, env=env)
         if code is None:
             for warning in said.get("warnings", ()):
@@ -85,7 +85,9 @@ def ensure_server(  # noqa: PLR0913
             return EnsuredServer(background.server(session.paths.state, name), started=True)
         failure = _failure(said, code, name)
         # Another process has taken the name between our look and the start.
-        if failure.slug == "already-running" and (found := _ready(session, instances, name)):
+        if failure.slug == "already-running" and (
+            found := _ready(session.user.note, instances, name)
+        ):
             return EnsuredServer(found, started=False)
         raise failure
 
@@ -102,24 +104,24 @@ def name_for(arguments: Sequence[str], chosen: Mapping[str, str]) -> str:
     return f"{stem.strip('-')[:40] or 'server'}-{digest}"
 
 
-def _ready(session: Session, instances: Instances, name: str) -> Record | None:
+def _ready(note: Callable[[str], None], instances: Instances, name: str) -> Record | None:
     """Return the server of a name when it is ready; None if none runs or loads."""
     told = False
     while (record := instances.find(name)) and record.state.is_up:
         if record.state is not ServerState.STARTING:
             return record
         if not told:
-            session.user.note(f"waiting for the server {name}, which another process starts")
+            note(f"waiting for the server {name}, which another process starts")
             told = True
         # Its supervisor ends a server that makes no progress: then it is not up any more.
         time.sleep(_PAUSE)
     return None
 
 
-def _environment(session: Session, chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return this session's environment, with the settings of this call as variables."""
+def _environment(environ: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment, with the settings of this call as variables."""
     variables = {key_named(f"llm.{key}").variable: value for key, value in chosen.items()}
-    return {**session.machine.environ, **variables}
+    return {**environ, **variables}
 
 
 def _failure(said: Mapping[str, object], code: int, name: str) -> TsukuError:

@@ -57,6 +57,7 @@ from tsuku_llm.steps.servers.server_trials import (
 )
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.layout import UNATTENDED_LOCK
+from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import (
     RolledBack,
@@ -152,7 +153,7 @@ def _finished(session: Session) -> UnattendedReport | None:
 def _updated(session: Session) -> UnattendedReport:
     report = check_update(session, exact=True)
     former = report.installed
-    if known := _known_failure(session, report):
+    if known := _known_failure(session.paths.data, report):
         session.user.note(
             f"{known.release} was {known.text}; it is not tried again; to try it: {known.ends}"
         )
@@ -169,7 +170,7 @@ def _updated(session: Session) -> UnattendedReport:
         return _refused_by_gate(session, report, error)
     except BaseException:
         # Nothing has moved, or the next run finds the journal and the pointer, and goes on.
-        if _active_id(session) == former.id:
+        if _active_id(session.reader) == former.id:
             drop_journal(session.paths.data)
         raise
     new = None if isinstance(made, UpToDate) else made.installed
@@ -179,14 +180,14 @@ def _updated(session: Session) -> UnattendedReport:
     return _judged(session, former, new)
 
 
-def _active_id(session: Session) -> str | None:
+def _active_id(reader: StoreReader) -> str | None:
     with suppress(StoreError):
-        active = session.reader.active()
+        active = reader.active()
         return active.id if active else None
     return None
 
 
-def _known_failure(session: Session, report: UpdateReport) -> PassedOver | None:
+def _known_failure(data: Path, report: UpdateReport) -> PassedOver | None:
     """Return that what an update would install failed here; None if it did not.
 
     A channel's release was left out before; this is about one that a setting names, and about
@@ -197,7 +198,7 @@ def _known_failure(session: Session, report: UpdateReport) -> PassedOver | None:
         return None
     release, variant = choice.release.release, candidate.variant
     here = None if report.newer else release
-    bounds = Bounds(choice.repository, here=here, marks=read_marks(session.paths.data))
+    bounds = Bounds(choice.repository, here=here, marks=read_marks(data))
     offered = Offered(release, variant=variant.name, id=version_of(release, variant))
     return next(iter(why_passed_over(offered, bounds)), None)
 
