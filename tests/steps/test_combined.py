@@ -249,7 +249,7 @@ def test_updates_rollback_and_prune_are_those_of_any_version(
     assert (active.receipt.release, active.receipt.variant) == ("b2", "cuda+vulkan")
     assert rollback(session).id == first.id
     for word in ("cuda+vulkan", "vk+cuda", "gpu", "auto"):
-        assert requested_version(session.reader, changed(session, backend=word)).id == first.id
+        assert requested_version(changed(session, backend=word)).id == first.id
     assert first.id not in prune(session.store, session.paths).pruned.removed
 
 

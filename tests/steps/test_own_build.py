@@ -321,10 +321,10 @@ def test_it_is_never_taken_unless_it_is_named(session: Session, tmp_path: Path) 
     install_own(session, own(tmp_path / "own", "vulkan", VULKAN_STEPS))
     install(session)
     with pytest.raises(NotInstalled):
-        requested_version(session.reader, changed(session, backend="vulkan"))
-    found = requested_version(session.reader, changed(session, backend="own-vulkan"))
+        requested_version(changed(session, backend="vulkan"))
+    found = requested_version(changed(session, backend="own-vulkan"))
     assert found.receipt.unsigned
-    assert requested_version(session.reader, session).receipt.unsigned is None
+    assert requested_version(session).receipt.unsigned is None
 
 
 def test_the_report_of_a_plan_has_what_it_would_install(session: Session, folder: Path) -> None:

@@ -213,7 +213,7 @@ def test_a_backend_that_is_not_installed_leads_to_what_is(
     session = on(folder_shop, tmp_path / "home", WITHOUT_GPU, backend="cuda", environ=environ)
     put(Store(session.paths.data))
     with pytest.raises(NotInstalled) as caught:
-        requested_version(session.reader, session)
+        requested_version(session)
     assert caught.value.hint == (
         f"run: tsuku-llm install --backend cuda; or use what is installed: {undo}"
     )

@@ -63,20 +63,21 @@ def which(session: Session, tool: str | None = None) -> FoundProgram:
 def _version_of(session: Session) -> Installed:
     """Return the requested version; a setting that names no backend counts as not set."""
     try:
-        return requested_version(session.reader, session)
+        return requested_version(session)
     except UnknownRequest:
         from tsuku_llm.steps.choosing.names import without_unknown  # noqa: PLC0415 - only for an error
 
-        return requested_version(session.reader, without_unknown(session))
+        return requested_version(without_unknown(session))
 
 
-def requested_version(reader: StoreReader, session: Session) -> Installed:
+def requested_version(session: Session) -> Installed:
     """Return the active version, or another installed one if only that has the requested backend.
 
     The user's choice is never replaced by another backend that happens to be installed. Raises
     ``NotInstalled``, and ``UnknownRequest`` if there is no such backend.
     """
-    active, backend = reader.active(), session.settings.backend
+    reader, backend = session.reader, session.settings.backend
+    active = reader.active()
     if active and meets(active.receipt, backend):
         return active
     # An unsigned build is only taken by its own name, or if the user made it active.

@@ -108,7 +108,7 @@ def _in_use(reader: StoreReader, session: Session) -> Installed | None:
     """
     with suppress(TsukuError):
         try:
-            return requested_version(reader, session)
+            return requested_version(session)
         except NotInstalled:
             return reader.active()
     return None
@@ -143,7 +143,7 @@ def _installed(reader: StoreReader, session: Session, backend: str) -> Installed
     """Return the intact version that ``serve`` would start for a backend, or the error."""
     try:
         check_path(session.paths.data)  # also if nothing is installed yet
-        installed = requested_version(reader, session.with_settings(backend=backend))
+        installed = requested_version(session.with_settings(backend=backend))
         reader.check(installed)
     except UnsafeLocation as error:
         # Print this even if an earlier link is broken: until it is fixed, every command that writes

@@ -212,7 +212,7 @@ def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
     of the checks.
     """
     reader = session.reader
-    installed = requested_version(reader, session)
+    installed = requested_version(session)
     receipt = installed.receipt
     best = next(iter(choice.selection.compatible), None)
     if best is None or receipt.backend != best.variant.backend:

@@ -26,6 +26,7 @@ from tsuku_llm.model_caches.finding import FoundModels, local_models
 from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.steps.choosing.which import lacks_https
 from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.store.reader import StoreReader
 
 _MOST_LISTED = 20
 """Names in an error."""
@@ -62,7 +63,7 @@ def list_models(session: Session) -> ModelList:
     """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
     found = local_models(session.machine.environ, session.settings.model_path)
     if not found.models:
-        return ModelList(found, (), ways=ways_to_a_model(session))
+        return ModelList(found, (), ways=ways_to_a_model(session.reader))
     from tsuku_llm.steps.report.explain import explain, memory_judge  # noqa: PLC0415 - it asks drivers
 
     try:
@@ -120,7 +121,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
             hint=f"let the server download it: tsuku-llm serve -- --model-url {shell_word(text)}"
-            if not text.lower().startswith("https:") or _can_download(session)
+            if not text.lower().startswith("https:") or _can_download(session.reader)
             else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
         )
     found = local_models(session.machine.environ, session.settings.model_path)
@@ -152,15 +153,15 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         hint=did_you_mean(
             text,
             names,
-            "see: tsuku-llm models" if names else "; or: ".join(ways_to_a_model(session)),
+            "see: tsuku-llm models" if names else "; or: ".join(ways_to_a_model(session.reader)),
         ),
     )
 
 
-def ways_to_a_model(session: Session) -> tuple[str, ...]:
+def ways_to_a_model(reader: StoreReader) -> tuple[str, ...]:
     """Say how to get a model, as far as the installed build can download one."""
     elsewhere = f"{_ELSEWHERE}, then: tsuku-llm serve -m FILE.gguf"
-    if _can_download(session):
+    if _can_download(reader):
         return "let the server download one: tsuku-llm serve -- -hf OWNER/REPOSITORY", elsewhere
     return (elsewhere,)
 
@@ -168,10 +169,10 @@ def ways_to_a_model(session: Session) -> tuple[str, ...]:
 _ELSEWHERE = "download a GGUF file with another program"
 
 
-def _can_download(session: Session) -> bool:
+def _can_download(reader: StoreReader) -> bool:
     # A start tells what is wrong with a build; this is advice only.
     with suppress(StoreError, OSError):
-        installed = session.reader.active()
+        installed = reader.active()
         return installed is None or not lacks_https(installed)
     return True
 
@@ -190,7 +191,7 @@ def without_a_model(session: Session) -> str:
         for model in local_models(session.machine.environ, session.settings.model_path).models
     ]
     if not names:
-        ways = "; or: ".join(ways_to_a_model(session))
+        ways = "; or: ".join(ways_to_a_model(session.reader))
         return f"no model is named, and none was found on this machine; {ways}"
     if len(names) == 1:
         name = shell_word(names[0])

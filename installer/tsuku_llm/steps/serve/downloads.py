@@ -8,7 +8,6 @@ from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.launch.plan.wishes import downloads_in
 from tsuku_llm.model_caches.finding import local_models
 from tsuku_llm.steps.choosing.which import lacks_https
-from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
 _ENDPOINTS = ("MODEL_ENDPOINT", "HF_ENDPOINT")
@@ -16,13 +15,16 @@ _ENDPOINTS = ("MODEL_ENDPOINT", "HF_ENDPOINT")
 
 
 def require_https(
-    session: Session, installed: Installed, arguments: Sequence[str], environ: Mapping[str, str]
+    installed: Installed,
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    model_path: Sequence[str],
 ) -> None:
     """Refuse a start that has to download a model, with a build that cannot.
 
     A repository that was downloaded before is served from its cache. Raises ``LaunchError``.
     """
-    needed = _first_download(session, arguments, environ)
+    needed = _first_download(arguments, environ, model_path)
     if needed is None or not lacks_https(installed):
         return
     receipt = installed.receipt
@@ -40,7 +42,7 @@ def require_https(
 
 
 def _first_download(
-    session: Session, arguments: Sequence[str], environ: Mapping[str, str]
+    arguments: Sequence[str], environ: Mapping[str, str], model_path: Sequence[str]
 ) -> str | None:
     """Return the first argument that needs HTTPS here, with its value; None if there is none."""
     plain = any(environ.get(name, "").startswith("http:") for name in _ENDPOINTS)
@@ -51,12 +53,12 @@ def _first_download(
         elif "docker" in option.lower() or option == "-dr":
             needed = True
         else:
-            needed = not plain and repository not in _repositories_here(session)
+            needed = not plain and repository not in _repositories_here(environ, model_path)
         if needed:
             return f"{option} {value}"
     return None
 
 
-def _repositories_here(session: Session) -> set[str]:
-    found = local_models(session.machine.environ, session.settings.model_path).models
+def _repositories_here(environ: Mapping[str, str], model_path: Sequence[str]) -> set[str]:
+    found = local_models(environ, model_path).models
     return {each.model_repository.casefold() for each in found if each.model_repository}

@@ -40,7 +40,7 @@ def wanted_version(session: Session) -> Installed:
     ``GateFailed``, ``Revoked``, and the errors of ``fetch``, ``archive`` and ``store``.
     """
     try:
-        return requested_version(session.reader, session)
+        return requested_version(session)
     except NotInstalled as error:
         # Without a request there is nothing to offer: ``install`` tells what it does, and why.
         if session.settings.backend == "auto":

@@ -122,7 +122,7 @@ class Exchange:
 
     def _active_or(self, installed: Installed) -> Installed:
         try:
-            return requested_version(self._session.reader, self._session)
+            return requested_version(self._session)
         except TsukuError as error:
             # A server that ran must run.
             note = f"warning: {error.message}; {installed.id} is started again"

@@ -41,7 +41,7 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     ``Revoked`` and ``LaunchError``.
     """
     reader = session.reader
-    installed = requested_version(reader, session)
+    installed = requested_version(session)
     # From here on other processes cannot remove this version, nor the drivers' caches; the tool
     # inherits the descriptors and keeps the holds.
     with (
@@ -104,7 +104,7 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
     session = session._replace(user=session.user._replace(ask=lambda _: False, can_ask=False))
     cwd, gpu_only = working_folder(), how.require_gpu
     notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    preferred = requested_version(session.reader, session)
+    preferred = requested_version(session)
     installed, failures = remembered(session, notes, preferred, gpu_only=gpu_only)
     # As in ``serve``: ``next_version`` goes down the ranking, so this ends.
     while True:
@@ -125,7 +125,7 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start, after the same checks and with the same errors."""
-    installed = requested_version(session.reader, session)
+    installed = requested_version(session)
     environ = would_give(installed.receipt.backend, session.paths, session.machine.environ)
     with session.reader.hold(installed):
         plan = _checked_plan(session, installed, tool, arguments, environ)

@@ -168,7 +168,8 @@ class VersionStart(NamedTuple):
         if downloads_in(self.arguments, environ):
             from tsuku_llm.steps.serve.downloads import require_https  # noqa: PLC0415 - only then
 
-            require_https(self.session, self.installed, self.arguments, environ)
+            folders = self.session.settings.model_path
+            require_https(self.installed, self.arguments, environ, folders)
 
     def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
         installed = self.installed
