@@ -450,7 +450,7 @@ def test_situation_10_a_crashing_build_is_replaced_by_one_without_the_plugin(
         assert done.code == 0, done.stderr
         assert done.document["data"]["variant"] == "cpu", "it is not even asked for its devices"
         (vulkan,) = done.document["data"]["passed_over"]
-        assert (vulkan["variant"], vulkan["slug"]) == ("vulkan", "SLUG")
+        assert (vulkan["variant"], vulkan["slug"]) == ("vulkan", "failed-start")
         assert "SIGSEGV" in vulkan["text"]
 
 
