@@ -100,7 +100,7 @@ def complete(home: Path) -> Complete:
         ("status ", ["big"]),
         ("run llama", ["llama-server"]),
         ("completion f", ["fish"]),
-        ("serve --scope sy", ["system"]),
+        ("service systemd --scope sy", ["system"]),
         ("serve --superv", []),
         ("repository pa", []),
         ("nosuch x", []),

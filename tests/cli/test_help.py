@@ -196,7 +196,11 @@ SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
         ("-V", ["hint: did you mean --version?"]),
         (
             "install --require-gpu",
-            ["  tsuku-llm serve has it", "hint: see: tsuku-llm install --help"],
+            [
+                "  tsuku-llm serve has it",
+                *(f"  tsuku-llm service {way} has it" for way in ("launchd", "systemd", "windows")),
+                "hint: see: tsuku-llm install --help",
+            ],
         ),
         (
             "repository list --fingerprint x",

@@ -1,4 +1,4 @@
-"""``serve --launchd-plist`` and ``--windows-task``: files that their systems' parsers can read."""
+"""``service launchd`` and ``service windows``: files that their systems' parsers can read."""
 
 import plistlib
 import sys
@@ -10,12 +10,12 @@ import pytest
 from support.program import Result, environment, run_program
 
 SERVER = ("-m", "/my model.gguf", "--alias", 'a "b" <c> & \\')
-BOTH = ("--launchd-plist", "--windows-task")
+BOTH = ("launchd", "windows")
 NAMESPACE = "{http://schemas.microsoft.com/windows/2004/02/mit/task}"
 
 
 def printed(folder: Path, *words: str, **extra: str) -> Result:
-    return run_program("serve", *words, env=environment(folder, **extra), cwd=folder)
+    return run_program("service", *words, env=environment(folder, **extra), cwd=folder)
 
 
 def agent(text: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def in_task(text: str, name: str) -> str:
 
 
 def test_the_agent_serves_with_these_arguments(tmp_path: Path) -> None:
-    words = ("--launchd-plist", "--name", "big", "--", *SERVER)
+    words = ("launchd", "--name", "big", "--", *SERVER)
     done = printed(tmp_path, *words, TSUKU_LLM_BACKEND="vulkan", HOME=str(tmp_path))
     assert (done.code, done.stderr) == (0, "")
     found = agent(done.stdout)
@@ -47,7 +47,7 @@ def test_the_agent_serves_with_these_arguments(tmp_path: Path) -> None:
 
 
 def test_the_task_serves_in_the_background(tmp_path: Path) -> None:
-    done = printed(tmp_path, "--windows-task", "--name", "big", "--", *SERVER)
+    done = printed(tmp_path, "windows", "--name", "big", "--", *SERVER)
     assert done.code == 0
     assert "setx: TSUKU_HOME" in done.stderr
     assert in_task(done.stdout, "Command") == sys.executable
@@ -60,12 +60,12 @@ def test_the_task_serves_in_the_background(tmp_path: Path) -> None:
 
 def test_the_files_are_written_with_the_line_that_starts_them(tmp_path: Path) -> None:
     folder = tmp_path / "Library/LaunchAgents"
-    done = printed(tmp_path, "--launchd-plist", "--output", str(folder), "--", *SERVER)
+    done = printed(tmp_path, "launchd", "--output", str(folder), "--", *SERVER)
     assert done.code == 0, done.stderr
     start = "launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/tsuku-llm.plist"
     assert done.stdout.splitlines()[-1] == f"start it with: {start}"
     assert "--output" not in agent((folder / "tsuku-llm.plist").read_text())["ProgramArguments"]
-    done = printed(tmp_path, "--windows-task", "--output", ".", "--", *SERVER)
+    done = printed(tmp_path, "windows", "--output", ".", "--", *SERVER)
     file = tmp_path / "tsuku-llm.xml"
     # The parser takes the encoding from the file itself.
     root = ET.fromstring(file.read_bytes())  # noqa: S314 - our own text
@@ -84,8 +84,8 @@ def test_a_secret_is_refused(way: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", BOTH)
-@pytest.mark.parametrize("other", ["--systemd-unit", "--detach", "--exec", "--scope=user"])
-def test_it_is_one_way_to_serve(way: str, other: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", ["systemd", "--detach", "--exec", "--scope=user"])
+def test_it_has_no_option_of_another_way_to_serve(way: str, other: str, tmp_path: Path) -> None:
     assert printed(tmp_path, way, other).code == 2
 
 
@@ -99,6 +99,6 @@ def test_the_json_has_the_keys_of_a_unit(way: str, tmp_path: Path) -> None:
 def test_a_new_user_has_a_place_for_units(tmp_path: Path) -> None:
     """The documented command makes ~/.config/systemd/user, which a new user lacks."""
     folder = tmp_path / ".config/systemd/user"
-    done = printed(tmp_path, "--systemd-unit", "--output", str(folder), "--", "-m", "m.gguf")
+    done = printed(tmp_path, "systemd", "--output", str(folder), "--", "-m", "m.gguf")
     assert done.code == 0, done.stderr
     assert (folder / "tsuku-llm.service").is_file()

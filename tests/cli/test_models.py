@@ -229,7 +229,7 @@ def test_a_model_that_is_not_here_is_refused_with_the_names(
 @pytest.mark.usefixtures("build")
 @pytest.mark.parametrize("twice", ["-m", "--model", "-hf", "--model-url"])
 def test_a_model_on_both_sides_is_refused(twice: str, run: Run) -> None:
-    for command in (("serve",), ("serve", "--detach"), ("serve", "--systemd-unit"), ("explain",)):
+    for command in (("serve",), ("serve", "--detach"), ("service", "systemd"), ("explain",)):
         done = run(*command, "-m", "tiny", "--", twice, "other")
         assert done.code == 2
         assert "a model is named twice" in done.stderr
@@ -250,7 +250,7 @@ def test_a_server_in_the_background_serves_the_named_model(run: Run, user: Path)
 
 @pytest.mark.usefixtures("build")
 def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
-    done = run("serve", "--systemd-unit", "--json", "-m", "tiny", "--", "--port", "0")
+    done = run("service", "systemd", "--json", "-m", "tiny", "--", "--port", "0")
     unit = done.document["data"]["unit"]
     assert str(user / ".cache" / "llama.cpp" / "tiny.gguf") in unit
     assert " -m tiny" not in unit

@@ -97,11 +97,11 @@ def test_N07_a_unit_is_not_written_with_what_systemd_cannot_be_told(name: str) -
 def test_N07_the_command_refuses_such_a_folder(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     folder.mkdir(parents=True)
-    done = run_program("serve", "--systemd-unit", env=environment(tmp_path), cwd=folder)
+    done = run_program("service", "systemd", env=environment(tmp_path), cwd=folder)
     assert (done.code, done.stdout) == (2, ""), done.stdout
     assert "error[bad-usage]: systemd cannot be told" in done.stderr
     output = tmp_path / "out"
-    for words in (("serve", "--systemd-unit"), ("serve", "--launchd-plist")):
+    for words in (("service", "systemd"), ("service", "launchd")):
         run_program(*words, "--output", str(output), env=environment(tmp_path), cwd=folder)
     assert not list(tmp_path.rglob("*.service"))
 

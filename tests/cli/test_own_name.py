@@ -115,7 +115,7 @@ def test_root_has_another_path(tmp_path: Path) -> None:
     script = script_in(tmp_path / "bin")
     env = environment(tmp_path, PATH=f"{script.parent}:{OTHERS}", HOME=str(tmp_path))
     del env["TSUKU_HOME"]
-    words = ("serve", "--systemd-unit", "--scope", "system")
+    words = ("service", "systemd", "--scope", "system")
     done = subprocess.run([script, *words], env=env, capture_output=True, text=True, check=False)
     assert f": {SUDO}TSUKU_HOME=/opt/tsuku {script} install" in done.stderr
 

@@ -101,10 +101,10 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("self-update", "--dry-run"),
     ("serve", "--dry-run", "--", *SERVER),
     ("serve", "--dry-run", "--", *SERVER, *MODEL, *PROJECTOR),
-    ("serve", "--systemd-unit", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
-    ("serve", "--systemd-unit", "--exec", "--name", "e", "--", *SERVER, *MODEL, *PROJECTOR),
-    ("serve", "--launchd-plist", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
-    ("serve", "--windows-task", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
+    ("service", "systemd", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
+    ("service", "systemd", "--exec", "--name", "e", "--", *SERVER, *MODEL, *PROJECTOR),
+    ("service", "launchd", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
+    ("service", "windows", "--output", ".", "--", *SERVER, *MODEL, *PROJECTOR),
     ("run", "llama-server", "--dry-run", "--", *SERVER, *MODEL),
     ("serve", "--detach", "--", *SERVER),
     ("status",),
@@ -160,7 +160,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
         once = {"mirror", "bundle"}
         again = [line for line in COMMANDS if line[0] not in once and "--detach" not in line]
         run_all([(line[0], "--json", *line[1:]) for line in again], env)
-        run_all([("config", "list"), ("serve", "--systemd-unit"), ("update",)], other, "variable: ")
+        run_all([("config", "list"), ("service", "systemd"), ("update",)], other, "variable: ")
         (record,) = instances.all()
         found.processes = living()
         _require_handed_over(record, found.processes)

@@ -198,15 +198,15 @@ def test_a_build_that_does_not_know_the_switch_keeps_its_page(home: Home) -> Non
 @pytest.mark.parametrize(
     ("way", "words"),
     [
-        ("", "--port 70000"),
-        ("--detach", "--port 80a"),
-        ("--exec", "--port 1 --port 2"),
-        ("--dry-run", "--host [::1]"),
-        ("--systemd-unit", "--api-prefix v"),
+        ("serve", "--port 70000"),
+        ("serve --detach", "--port 80a"),
+        ("serve --exec", "--port 1 --port 2"),
+        ("serve --dry-run", "--host [::1]"),
+        ("service systemd", "--api-prefix v"),
     ],
 )
 def test_a_wrong_address_is_refused_in_every_way_to_serve(home: Home, way: str, words: str) -> None:
-    done = home.run("serve", *way.split(), "--", *words.split())
+    done = home.run(*way.split(), "--", *words.split())
     assert done.code == 2
     assert done.stderr.startswith("error[bad-usage]: --")
     assert not (home.path / "llm" / "state" / "servers").exists()
@@ -325,7 +325,7 @@ def test_exec_tells_where_the_server_will_be(home: Home) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--on-demand",)])
 def test_a_unit_tells_where_its_server_will_be(home: Home, flags: tuple[str, ...]) -> None:
-    line = ("serve", "--systemd-unit", *flags, "--", "--port", "8123")
+    line = ("service", "systemd", *flags, "--", "--port", "8123")
     told = ["web page: http://127.0.0.1:8123/", "OpenAI API: http://127.0.0.1:8123/v1"]
     printed = home.run(*line)
     assert printed.stderr.splitlines() == (told if flags else [])
@@ -333,7 +333,7 @@ def test_a_unit_tells_where_its_server_will_be(home: Home, flags: tuple[str, ...
     assert written.stdout.splitlines()[-3:-1] == told
 
 
-@pytest.mark.parametrize("way", ["--exec", "--notify", "--systemd-unit"])
+@pytest.mark.parametrize("way", ["--exec", "--notify"])
 def test_open_is_refused_where_no_user_waits(home: Home, way: str) -> None:
     done = home.run("serve", way, "--open")
     assert done.code == 2

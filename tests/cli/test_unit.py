@@ -1,4 +1,4 @@
-"""``serve --systemd-unit``: a unit that systemd itself accepts and reads as it was meant."""
+"""``service systemd``: a unit that systemd itself accepts and reads as it was meant."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from tsuku_llm.steps.serve.credentials import Handover
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
 SERVER = ("-m", "my model.gguf", "--alias", '$5 "%h')
-WORDS = ("serve", "--systemd-unit", "--name", "big", "--", *SERVER)
+WORDS = ("service", "systemd", "--name", "big", "--", *SERVER)
 ODD = ["a b", "%h", "$HOME", 'q"q', "\\", "new\nline", "é", "'", ";", ""]
 
 
@@ -61,7 +61,7 @@ def test_the_unit_has_the_users_folder_and_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", [(), ("--exec",)], ids=["supervised", "exec"])
 def test_the_line_of_the_unit_starts_the_server(way: tuple[str, ...], tmp_path: Path) -> None:
     """With nothing installed it gets as far as saying so."""
-    unit = printed(tmp_path, "serve", "--systemd-unit", *way, "--", "-m", "x.gguf").stdout
+    unit = printed(tmp_path, "service", "systemd", *way, "--", "-m", "x.gguf").stdout
     line = shlex.split(option(unit, "ExecStart"))
     done = subprocess.run(
         line, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
@@ -138,7 +138,7 @@ def test_T16_a_secret_is_in_a_file_of_its_owner_and_not_in_the_unit(
     state = tmp_path / "llm" / "state"
     before = os.umask(mask)
     try:
-        done = printed(tmp_path, "serve", "--systemd-unit", "--", "-m", "x.gguf", *words, **extra)
+        done = printed(tmp_path, "service", "systemd", "--", "-m", "x.gguf", *words, **extra)
     finally:
         os.umask(before)
     assert done.code == 0, done.stderr
@@ -170,14 +170,14 @@ def read_by_a_shell(file: Path, variables: dict[str, str]) -> dict[str, str]:
 
 def test_T16_key_files_and_arguments_without_secrets_stay_in_the_unit(tmp_path: Path) -> None:
     words = ("--api-key-file", "keys.txt", "--ssl-key-file", "k.pem", "-mu", "https://h/m@v", "x@y")
-    done = printed(tmp_path, "serve", "--systemd-unit", "--", *words)
+    done = printed(tmp_path, "service", "systemd", "--", *words)
     assert (done.code, done.stderr) == (0, "")
     assert option(done.stdout, "ExecStart").endswith(f" -- {' '.join(words)}")
     assert not (tmp_path / "llm").exists()
 
 
 def test_T16_a_key_that_systemd_would_drop_is_refused(tmp_path: Path) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", "--", "--api-key", "K3Y\nX=1")
+    done = printed(tmp_path, "service", "systemd", "--", "--api-key", "K3Y\nX=1")
     assert (done.code, done.stdout) == (2, "")
     assert "LLAMA_API_KEY has a character that systemd does not pass on" in done.stderr
     assert "K3Y" not in done.stderr
@@ -186,7 +186,7 @@ def test_T16_a_key_that_systemd_would_drop_is_refused(tmp_path: Path) -> None:
 def test_T16_another_key_replaces_the_file_and_the_json_says_where(tmp_path: Path) -> None:
     file = tmp_path / "llm" / "state" / "credentials" / "big.env"
     for key in ("K3Y", "0THER"):
-        words = ("serve", "--systemd-unit", "--name", "big", "--json", "--", "--api-key", key)
+        words = ("service", "systemd", "--name", "big", "--json", "--", "--api-key", key)
         done = printed(tmp_path, *words)
         assert done.document["data"]["credentials"] == str(file)
         assert file.read_text("utf-8") == f'LLAMA_API_KEY="{key}"\n'
@@ -200,7 +200,7 @@ def test_T16_a_dry_run_masks_keys_and_shows_other_arguments() -> None:
 
 
 def test_a_unit_that_becomes_the_server_is_a_choice(tmp_path: Path) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", "--exec", "--", "-m", "x.gguf")
+    done = printed(tmp_path, "service", "systemd", "--exec", "--", "-m", "x.gguf")
     assert option(done.stdout, "Type") == "exec"
     assert option(done.stdout, "ExecStart").endswith("serve --exec -- -m x.gguf")
     assert "WatchdogSec" not in done.stdout
@@ -221,7 +221,7 @@ SHARED = ("--scope", "system")
 
 
 def test_a_unit_of_the_system_has_a_user_with_folders_of_its_own(tmp_path: Path) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", *SHARED, "--", "-m", "x.gguf")
+    done = printed(tmp_path, "service", "systemd", *SHARED, "--", "-m", "x.gguf")
     assert done.code == 0, done.stderr
     unit = done.stdout
     assert option(unit, "DynamicUser") == "yes"
@@ -257,7 +257,7 @@ def test_the_groups_of_the_gpu_are_in_the_unit_of_the_system(tmp_path: Path) -> 
 def test_a_service_of_the_system_cannot_use_a_users_own_builds(tmp_path: Path) -> None:
     env = environment(tmp_path, HOME=str(tmp_path))
     del env["TSUKU_HOME"]
-    done = run_program("serve", "--systemd-unit", *SHARED, env=env, cwd=tmp_path)
+    done = run_program("service", "systemd", *SHARED, env=env, cwd=tmp_path)
     assert (done.code, done.stdout) == (2, "")
     assert f"{SUDO}TSUKU_HOME=/opt/tsuku " in done.stderr
 
@@ -265,12 +265,12 @@ def test_a_service_of_the_system_cannot_use_a_users_own_builds(tmp_path: Path) -
 def test_what_the_services_own_user_cannot_read_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"")
     tmp_path.chmod(0o700)
-    done = printed(tmp_path, "serve", "--systemd-unit", *SHARED, "--", "-m", "m.gguf")
+    done = printed(tmp_path, "service", "systemd", *SHARED, "--", "-m", "m.gguf")
     assert done.code == 0
     assert "is closed to other users" in done.stderr
 
 
-DEMANDED = ("serve", "--systemd-unit", "--on-demand", "--name", "big", "--json")
+DEMANDED = ("service", "systemd", "--on-demand", "--name", "big", "--json")
 
 
 @pytest.mark.parametrize("scope", ["user", "system"])
@@ -341,7 +341,7 @@ def test_the_proxy_has_the_user_of_the_server(tmp_path: Path) -> None:
 def test_a_start_on_demand_that_cannot_work_is_refused(
     words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", "--on-demand", *words)
+    done = printed(tmp_path, "service", "systemd", "--on-demand", *words)
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -369,22 +369,26 @@ def test_units_are_written_into_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--on-demand",), SHARED, ("--output", "x")])
-def test_an_option_of_units_without_a_unit_is_refused(
+def test_serve_names_the_command_that_has_an_option_of_units(
     words: tuple[str, ...], tmp_path: Path
 ) -> None:
     done = printed(tmp_path, "serve", *words)
     assert done.code == 2
-    assert f"{words[0]} needs --systemd-unit" in done.stderr
+    assert "tsuku-llm service systemd has it" in done.stderr
 
 
-def test_two_ways_to_serve_are_refused(tmp_path: Path) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", "--detach")
+@pytest.mark.parametrize("other", ["--detach", "--notify", "--open", "--dry-run"])
+def test_a_unit_has_no_option_of_a_start_by_hand(other: str, tmp_path: Path) -> None:
+    done = printed(tmp_path, "service", "systemd", other)
     assert done.code == 2
-    assert "cannot be combined" in done.stderr
-    assert printed(tmp_path, "serve", "--systemd-unit", "--name", "A/B").code == 2
+    assert f"tsuku-llm service systemd has no option {other}" in done.stderr
+
+
+def test_a_unit_has_a_name_that_a_server_can_have(tmp_path: Path) -> None:
+    assert printed(tmp_path, "service", "systemd", "--name", "A/B").code == 2
 
 
 def test_the_json_has_the_text_of_the_unit(tmp_path: Path) -> None:
-    done = printed(tmp_path, "serve", "--systemd-unit", "--json", "--", "-m", "x.gguf")
-    assert done.document["data"]["unit"].startswith("# Made by: tsuku-llm serve --systemd-unit\n")
+    done = printed(tmp_path, "service", "systemd", "--json", "--", "-m", "x.gguf")
+    assert done.document["data"]["unit"].startswith("# Made by: tsuku-llm service systemd\n")
     assert "--json" not in option(done.document["data"]["unit"], "ExecStart")

@@ -31,7 +31,7 @@ REFUSED = {
     "serve": ("serve", "--", "-m", "x.gguf"),
     "serve, become": ("serve", "--exec"),
     "serve, detach": ("serve", "--detach"),
-    "serve, unit": ("serve", "--systemd-unit"),
+    **{f"service {way}": ("service", way) for way in ("systemd", "launchd", "windows")},
     "run": ("run", "llama-cli"),
     "bench": ("bench", "-m", "x.gguf"),
     "update": ("update", "--check"),

@@ -66,9 +66,9 @@ class Machine:
 
     def units(self, *options: str) -> Path:
         folder = self.home / UNITS
-        words = ("--systemd-unit", "--output", str(folder), *options)
+        words = ("systemd", "--output", str(folder), *options)
         done = run_program(
-            *("serve", *words, "--", "--port", str(self.port)),
+            *("service", *words, "--", "--port", str(self.port)),
             env=environment(self.home),
             cwd=self.folder,
         )

@@ -80,6 +80,6 @@ def test_a_request_that_nothing_meets_is_refused_with_the_reasons(owner: User) -
 
 
 def test_a_unit_keeps_the_backend(owner: User) -> None:
-    done = owner.run("serve", "--backend", "cpu-tuned", "--systemd-unit", "--json", *ANSWER)
+    done = owner.run("service", "systemd", "--backend", "cpu-tuned", "--json", *ANSWER)
     assert done.code == 0, done.stderr
     assert "--backend cpu-tuned" in json.dumps(done.document["data"]["unit"])

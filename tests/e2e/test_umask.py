@@ -23,7 +23,7 @@ STEPS = (
     ("serve",),
     ("serve", "--detach", "--", "--port", "0"),
     ("stop",),
-    ("serve", "--systemd-unit", "--", "--api-key", "K"),
+    ("service", "systemd", "--", "--api-key", "K"),
     ("run", "llama-server"),
     ("bench", "-m", "model.gguf", "--rounds", "1", "--yes", "--save"),
 )

@@ -40,11 +40,11 @@ def machine(tmp_path: Path) -> Iterator[SelfUpdating]:
     with self_updating(tmp_path) as machine:
         machine.publish("b1")
         machine.run("install")
-        units = ("--systemd-unit", "--output", str(machine.home / UNITS))
+        units = ("--output", str(machine.home / UNITS))
         machine.model.write_bytes(b"GGUF" + bytes(60))
         model = ("-m", str(machine.model))
-        machine.run("serve", *units, *model, "--", "--port", "0")
-        machine.run("update", *units, "--window", "02:00-05:00")
+        machine.run("service", "systemd", *units, *model, "--", "--port", "0")
+        machine.run("update", "--systemd-unit", *units, "--window", "02:00-05:00")
         yield machine
 
 

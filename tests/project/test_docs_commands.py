@@ -126,9 +126,8 @@ def reason(line: str) -> str | None:
 
 def serves(line: str) -> bool:
     """Tell whether a line is a server in the foreground, which does not end by itself."""
-    files = ("--systemd-unit", "--launchd-plist", "--windows-task")
-    ended = ("--detach", *files, "--dry-run", "--service", "--help")
-    return plain(line).startswith("tsuku-llm serve") and not any(each in line for each in ended)
+    ended = ("--detach", "--dry-run", "--service", "--help")
+    return plain(line).startswith("tsuku-llm serve ") and not any(each in line for each in ended)
 
 
 WITH_COMMANDS = [document for document in DOCUMENTS if lines_of(document)]

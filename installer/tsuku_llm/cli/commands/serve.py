@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from tsuku_llm.steps.session import Session
 
 
-def _exclusive(context: click.Context, parameter: click.Parameter, wanted: bool) -> bool:  # noqa: FBT001
-    """Refuse two ways to serve at once."""
-    # The first of these flags that is set is kept in the context; a second one differs from it.
-    first = context.meta.setdefault("tsuku_llm.way", parameter) if wanted else parameter
-    # A unit that is printed may start the server in this way.
-    if first is not parameter and {first.name, parameter.name} != {"replace", "unit"}:
-        raise UsageError(
-            f"{first.opts[0]} and {parameter.opts[0]} cannot be combined",
-            hint="omit one of them",
-        )
-    return wanted
-
-
 def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     try:
         return None if text is None else share_of(parse_share(text))
@@ -41,6 +28,57 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         raise UsageError(
             f"--min-gpu-share {error}", hint="such as 0.9, or 0 to allow every share"
         ) from error
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_STARTING = (
+    options.model,
+    options.setting("backend"),
+    click.option(
+        "--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used."
+    ),
+    click.option(
+        "--min-gpu-share",
+        metavar="SHARE",
+        callback=_share,
+        help="With --require-gpu: the smallest part of the model that must be on the GPU, such as "
+        "0.5 or 50%; 0 also accepts an unknown part. By default, all layers that were asked for.",
+    ),
+    click.option(
+        "--require-fit",
+        is_flag=True,
+        help="End with exit code 7 if the model probably does not fit into the free memory.",
+    ),
+    click.option(
+        "--fallback/--no-fallback",
+        default=None,
+        help="Try the next variant if a backend fails, or do not. By default, llm.fallback "
+        "decides.",
+    ),
+    click.option("--verify", is_flag=True, help="Check the hash of every installed file first."),
+    options.name,
+    options.setting("idle_timeout", "TIME"),
+    options.setting("start_timeout", "TIME"),
+    options.require_fresh,
+    options.allow_revoked,
+    options.arguments,
+)
+
+
+def starting(command: F) -> F:
+    """Add the options that say how a server starts; each command of ``service`` has them, too."""
+    for option in reversed(_STARTING):
+        command = option(command)
+    return command
+
+
+replace = click.option(
+    "--exec",
+    "replace",
+    is_flag=True,
+    help="Replace this process with the server, for containers; not with --json.",
+)
 
 
 @click.command(
@@ -56,80 +94,17 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         "tsuku-llm serve -- --help": "Show the options of llama-server itself.",
     },
 )
-@options.model
-@options.setting("backend")
-@click.option("--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used.")
-@click.option(
-    "--min-gpu-share",
-    metavar="SHARE",
-    callback=_share,
-    help="With --require-gpu: the smallest part of the model that must be on the GPU, such as 0.5 "
-    "or 50%; 0 also accepts an unknown part. By default, all layers that were asked for.",
-)
-@click.option(
-    "--require-fit",
-    is_flag=True,
-    help="End with exit code 7 if the model probably does not fit into the free memory.",
-)
-@click.option(
-    "--fallback/--no-fallback",
-    default=None,
-    help="Try the next variant if a backend fails, or do not. By default, llm.fallback decides.",
-)
-@click.option("--verify", is_flag=True, help="Check the hash of every installed file first.")
+@starting
 @click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
-@click.option(
-    "--exec",
-    "replace",
-    is_flag=True,
-    callback=_exclusive,
-    help="Replace this process with the server, for containers; not with --json.",
-)
+@replace
 @click.option(
     "--detach",
     is_flag=True,
-    callback=_exclusive,
     help="Serve in the background; see status, logs and stop.",
-)
-@click.option(
-    "--systemd-unit",
-    "unit",
-    is_flag=True,
-    callback=_exclusive,
-    help="Print a systemd unit with these options; start nothing.",
-)
-@click.option(
-    "--launchd-plist",
-    is_flag=True,
-    callback=_exclusive,
-    help="Print an agent of launchd (macOS) that serves at login; start nothing.",
-)
-@click.option(
-    "--windows-task",
-    is_flag=True,
-    callback=_exclusive,
-    help="Print a task of Windows' Task Scheduler that serves at logon; start nothing.",
-)
-@click.option(
-    "--scope",
-    type=click.Choice(["user", "system"]),
-    help="With --systemd-unit: a service of this user (the default), or of the system.",
-)
-@click.option(
-    "--on-demand",
-    is_flag=True,
-    help="With --systemd-unit: start at the first connection and end when idle.",
-)
-@click.option(
-    "--output",
-    type=options.FILE,
-    metavar="FOLDER",
-    help="With one of these three: write the files into FOLDER.",
 )
 @click.option(
     "--notify",
     is_flag=True,
-    callback=_exclusive,
     help="Report to systemd when the server is ready (Type=notify), and its state.",
 )
 @click.option(
@@ -138,14 +113,8 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     is_flag=True,
     help="Open the server's web page in your browser once the server is ready.",
 )
-@click.option("--supervised", is_flag=True, callback=_exclusive, hidden=True)
+@click.option("--supervised", is_flag=True, hidden=True)
 @click.option("--own-folder", is_flag=True, hidden=True)
-@options.name
-@options.setting("idle_timeout", "TIME")
-@options.setting("start_timeout", "TIME")
-@options.require_fresh
-@options.allow_revoked
-@options.arguments
 @click.pass_context
 def serve_command(  # noqa: PLR0913 - each is an option
     context: click.Context,
@@ -160,12 +129,6 @@ def serve_command(  # noqa: PLR0913 - each is an option
     dry_run: bool,
     replace: bool,
     detach: bool,
-    unit: bool,
-    launchd_plist: bool,
-    windows_task: bool,
-    scope: str | None,
-    on_demand: bool,
-    output: Path | None,
     notify: bool,
     opens_page: bool,
     supervised: bool,
@@ -187,13 +150,12 @@ def serve_command(  # noqa: PLR0913 - each is an option
     _require_consistent(context)
     console: Console = context.obj
     argv: tuple[str, ...] = context.meta[ARGV]
-    at_login = launchd_plist or windows_task
     with open_session(
         console,
         backend=backend,
         require_fresh=require_fresh,
         allow_revoked=allow_revoked,
-        fallback=_FALLBACK[fallback],
+        fallback=FALLBACK[fallback],
         idle_timeout=idle_timeout,
         start_timeout=start_timeout,
     ) as session:
@@ -201,8 +163,8 @@ def serve_command(  # noqa: PLR0913 - each is an option
 
         require_address(arguments, session.machine.environ)
         if model is not None:
-            argv, arguments = _with_model(session, model, argv, arguments)
-        elif console.can_ask and not (supervised or notify or unit or at_login):
+            argv, arguments = with_model(session, model, argv, arguments)
+        elif console.can_ask and not (supervised or notify):
             # A script that starts llama-server as a router needs no advice.
             _hint_at_models(session, arguments)
         from tsuku_llm.steps.serve.version_start import Serving
@@ -230,22 +192,6 @@ def serve_command(  # noqa: PLR0913 - each is an option
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
             return background.detach(console, session, name, argv, opens_page=opens_page)
-        if at_login:
-            from tsuku_llm.cli.services.login import login_file
-
-            return login_file(session, name, argv, windows=windows_task, output=output)
-        if unit:
-            from tsuku_llm.cli.services import units
-
-            return units.unit(
-                session,
-                name,
-                argv,
-                replace=replace,
-                system=scope == "system",
-                on_demand=on_demand,
-                output=output,
-            )
         if supervised or notify:
             from tsuku_llm.cli.services import background
 
@@ -254,36 +200,29 @@ def serve_command(  # noqa: PLR0913 - each is an option
         return _in_foreground(console, session, arguments, how, opens_page=opens_page)
 
 
-_NEEDED = {
-    "scope": ("unit",),
-    "on_demand": ("unit",),
-    "output": ("unit", "launchd_plist", "windows_task"),
-    "min_gpu_share": ("require_gpu",),
-}
-"""Options that mean nothing without one of some others."""
-
-_NOT_WITH_OPEN = ("replace", "unit", "notify", "launchd_plist", "windows_task")
-"""The ways to serve in which no user waits for the page."""
+_WAYS = ("replace", "detach", "notify", "supervised")
+"""The ways to serve of which a start has one; without any it serves in the foreground."""
 
 
 def _require_consistent(context: click.Context) -> None:
     """Refuse options that need another one, or that exclude each other."""
     spelled = {each.name: each.opts[0] for each in context.command.params}
-    # By identity: a share of 0 equals False, and is given.
-    given = {
-        name for name, value in context.params.items() if value is not None and value is not False
-    }
-    for name, needed in _NEEDED.items():
-        if name in given and given.isdisjoint(needed):
-            first = spelled[needed[0]]
-            raise UsageError(f"{spelled[name]} needs {first}", hint=f"add {first}, or omit it")
-    for name in _NOT_WITH_OPEN:
-        if {"opens_page", name} <= given:
-            raise UsageError(
-                f"--open and {spelled[name]} cannot be combined", hint="omit one of them"
-            )
+    given = context.params
+    if given["min_gpu_share"] is not None and not given["require_gpu"]:
+        raise UsageError(
+            "--min-gpu-share needs --require-gpu", hint="add --require-gpu, or omit it"
+        )
+    ways = [name for name in _WAYS if given[name]]
+    # No user waits for the page where another program takes this one's place or watches it.
+    if given["opens_page"]:
+        ways = ["opens_page", *(name for name in ways if name != "detach")]
+    if len(ways) > 1:
+        raise UsageError(
+            f"{spelled[ways[0]]} and {spelled[ways[1]]} cannot be combined",
+            hint="omit one of them",
+        )
     # After exec this program can no longer print a document.
-    if context.obj.json and "replace" in given and given.isdisjoint({"dry_run", "unit"}):
+    if context.obj.json and given["replace"] and not given["dry_run"]:
         raise UsageError("--exec and --json cannot be combined", hint="omit one of them")
 
 
@@ -341,7 +280,7 @@ class _Follower:
             open_or_tell(self._console, report)
 
 
-def _with_model(
+def with_model(
     session: Session, model: str, argv: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return our arguments and the server's, with the files of the model among the server's."""
@@ -364,7 +303,7 @@ def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
         session.user.note(without_a_model(session))
 
 
-_FALLBACK = {True: "auto", False: "off", None: None}
+FALLBACK = {True: "auto", False: "off", None: None}
 """The flag as a value of the setting; None leaves it to the setting."""
 
 

@@ -1,4 +1,4 @@
-"""``serve --launchd-plist`` and ``--windows-task``: a start at login, printed or written."""
+"""``service launchd`` and ``service windows``: a start at login, printed or written."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tsuku_llm.launch.plan.addresses import expected_addresses
 from tsuku_llm.steps.serve.credentials import handover
 from tsuku_llm.steps.servers.service import write_units
 from tsuku_llm.steps.session import Session, working_folder
-
-_FLAGS = ("--launchd-plist", "--windows-task")
 
 
 def login_file(
@@ -38,7 +36,7 @@ def login_file(
     label = unit_name(checked_name(name))
     # launchd watches its own process. A task that detaches shows no window after the start.
     options = ["--detach"] if windows else []
-    words = serve_again(argv, without=_FLAGS, without_values=("--output",), options=options)
+    words = serve_again(argv, without=(), without_values=("--output",), options=options)
     line = [*this_program(), *words]
     folder = working_folder()
     if windows:

@@ -1,4 +1,4 @@
-"""``serve --systemd-unit``: the units for a start with the same arguments, printed or written."""
+"""``service systemd``: the units for a start with the same arguments, printed or written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tsuku_llm.steps.session import Session, working_folder
 _IDLE = 300
 """Seconds without a connection after which a server on demand ends, if no setting says so."""
 
-_FLAGS = ("--systemd-unit", "--on-demand", "--exec", "--quiet", "-q")
+_FLAGS = ("--on-demand", "--exec", "--quiet", "-q")
 _WITH_VALUE = ("--scope", "--output")
 
 

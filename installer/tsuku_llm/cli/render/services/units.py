@@ -86,7 +86,7 @@ def _head(service: Service) -> str:
         else ("# To run it while you are not logged in: loginctl enable-linger\n")
     )
     return (
-        "# Made by: tsuku-llm serve --systemd-unit\n"
+        "# Made by: tsuku-llm service systemd\n"
         f"# Save {names} {folder}/{service.unit}.{files}, then:\n"
         f"#   {service.start_command}\n{linger}"
     )

@@ -255,8 +255,8 @@ def as_service(module, tool):
     if state in ("stopped", "absent"):
         return end_service(module, systemd, before)
     own, args = serve_words(params)
-    own += ["--systemd-unit", "--scope", params["scope"], *flags(params, "on_demand")]
-    after = tool.get("serve", *own, *args)["units"]
+    own += ["--scope", params["scope"], *flags(params, "on_demand")]
+    after = tool.get("service", "systemd", *own, *args)["units"]
     main_unit = systemd.unit + (".socket" if params["on_demand"] else ".service")
     stale = [name for name in before if name not in after]
     rewrites = before != after
@@ -267,7 +267,7 @@ def as_service(module, tool):
             systemd.control("disable", "--now", name)
             os.unlink(os.path.join(systemd.folder, name))
         if rewrites:
-            tool.get("serve", *own, "--output", systemd.folder, *args)
+            tool.get("service", "systemd", *own, "--output", systemd.folder, *args)
             systemd.control("daemon-reload", must=True)
         systemd.control("enable", main_unit, must=True)
         again = runs and (rewrites or state == "restarted")
