@@ -195,7 +195,7 @@ def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
     The same server passes if the user asks for that part only.
     """
     port = str(_free_port())
-    words = ("serve", "--require-gpu", "--min-gpu-share", "90 %", "--json", "--")
+    words = ("serve", "--require-gpu", "90 %", "--json", "--")
     done = machine.program(*words, "-m", str(model), "--port", port, "-ngl", "5")
     error = done.document.get("error") or {}
     named = isinstance(error, dict) and error.get("code") == "not-on-gpu"

@@ -24,7 +24,6 @@ REPORT = StartReport(
     requested="auto",
     detected=("vulkan", "cpu"),
     selected="vulkan",
-    verification="fingerprint",
     supervisor=US.pid,
     pid=US.pid,
     host="127.0.0.1",
@@ -117,7 +116,6 @@ def test_any_text_can_be_a_label() -> None:
         "verdict": "on_gpu",
         "device": 'Vulkan0: NVIDIA "H200"\\\\n',
         "driver": "NVIDIA 580.159.04",
-        "verification": "fingerprint",
         "fallen_back_from": "cuda-13.4",
         "trouble": "",
     }

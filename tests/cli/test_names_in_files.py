@@ -159,7 +159,7 @@ US = Process.of(os.getpid())
 assert US
 REPORT = StartReport(
     name="gpu", release="b1", id="b1-x", requested="auto", detected=("cpu",), selected="cpu",
-    verification="gate", supervisor=1, pid=1, host="127.0.0.1", port=1,
+    supervisor=1, pid=1, host="127.0.0.1", port=1,
     started_at="2026-11-21T12:00:00Z", ready=True,
 )  # fmt: skip
 GOOD = Record(name="good", supervisor=US, host="127.0.0.1", port=1, server=US, report=REPORT)

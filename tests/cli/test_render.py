@@ -247,7 +247,6 @@ REPORT = StartReport(
     requested="auto",
     detected=("vulkan", "cpu"),
     selected="vulkan",
-    verification="fingerprint",
     supervisor=1,
     pid=2,
     host="127.0.0.1",

@@ -145,13 +145,6 @@ def test_a_missing_gpu_is_one_warning_without_require_gpu(home: Path) -> None:
     assert "it was started" in done.stderr
 
 
-def test_verify_hashes_every_file_before_a_start(home: Path) -> None:
-    build = install_stand_in(home / "llm", backend="cpu", serve=("err listening on :1", "exit 0"))
-    told = serve(home, "--verify", "--json").document["data"]["start"]
-    assert (told["verification"], told["id"]) == ("hash", build.id)
-    assert serve(home, "--json").document["data"]["start"]["verification"] == "fingerprint"
-
-
 @pytest.mark.parametrize("mask", [0o000, 0o077])
 def test_X12_a_start_sets_the_same_modes_with_any_umask(mask: int, home: Path) -> None:
     """The state folder is 0755 and its files are 0644: other users cannot write there."""

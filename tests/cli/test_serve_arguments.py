@@ -87,12 +87,11 @@ def test_a_plain_start_has_the_usual_errors(own: list[str], tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--min-gpu-share", "0"), "--min-gpu-share needs --require-gpu"),
         (("--output", "units"), "tsuku-llm service systemd has it"),
         (("--open", "--notify"), "--open and --notify cannot be combined"),
         (("--exec", "--detach"), "--exec and --detach cannot be combined"),
         (("--exec", "--json"), "--exec and --json cannot be combined"),
-        (("--require-gpu", "--min-gpu-share", "2"), "hint: such as 0.9, or 0 to allow every share"),
+        (("--require-gpu", "2"), "hint: such as 0.9, or 0 to allow every share"),
         (("--name", "a b"), "'a b' cannot be a server's name"),
         (("--name", "a/b", "--detach"), "'a/b' cannot be a server's name"),
     ],

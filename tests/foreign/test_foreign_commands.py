@@ -48,7 +48,6 @@ def servers(home: Path, **changes: Any) -> Instances:
         requested="auto",
         detected=("cpu",),
         selected="cpu",
-        verification="hash",
         supervisor=us.pid,
         pid=us.pid,
         host="127.0.0.1",

@@ -24,7 +24,6 @@ REPORT = StartReport(
     requested="auto",
     detected=("cpu",),
     selected="cpu",
-    verification="fingerprint",
     supervisor=1,
     pid=2,
     host="127.0.0.1",

@@ -206,7 +206,7 @@ def test_a_part_that_was_not_asked_for_breaks_the_promise(case: Case, tmp_path: 
     code, slug, message, _, hint = found["error"]
     assert (code, slug) == (8, "not-on-gpu"), found
     assert "less of the model is on the GPU than was asked for" in message
-    assert "--min-gpu-share 0." in hint
+    assert "--require-gpu 0." in hint
 
 
 @pytest.mark.parametrize("words", [("-ngl", "10"), ("--cpu-moe",)])
@@ -229,4 +229,4 @@ def test_X24_work_too_short_for_the_driver_is_no_proof_of_the_cpu(tmp_path: Path
     assert (code, slug) == (8, "not-on-gpu"), found
     assert "engines: no driver shows any work of the GPU's engines for this process" in facts
     assert "device-memory: 0 bytes more of the GPU's memory are used since the start" in facts
-    assert "--min-gpu-share 0" in hint
+    assert "--require-gpu 0" in hint

@@ -151,7 +151,7 @@ def test_what_cannot_be_shown_does_not_keep_the_promise(
     assert "process-memory: no driver counts this process's GPU memory" in facts
     refused = "no canary request: answered with HTTP status 500"
     assert (refused if "500" in str(steps) else "no driver shows any work of") in facts
-    assert "--min-gpu-share 0" in caught.value.hint
+    assert "--require-gpu 0" in caught.value.hint
     assert not starter.report.ready
     # The way out that the hint names.
     assert starter.start("-m", "/none.gguf", require_gpu=True, min_gpu_share=0) == 0

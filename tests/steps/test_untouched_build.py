@@ -131,9 +131,11 @@ def test_N01_the_root_folder_is_nobodys(home: Path) -> None:
 def test_N01_a_server_that_several_programs_share_runs_in_none_of_their_folders(
     home: Path, folder: Path
 ) -> None:
-    done = serve(home, folder, "--own-folder")
-    assert where(done) == home / "llm/state/work"
-    assert "warning" not in done.stderr
+    line = ("serve", "--notify", "library", "--", "-m", "a.gguf")
+    done = run_program(*line, env=environment(home), cwd=folder)
+    log = (home / "llm/state/servers/default.log").read_text("utf-8")
+    assert f"cwd {home / 'llm/state/work'}\n" in log
+    assert "warning" not in log + done.stderr
 
 
 @pytest.mark.usefixtures("installed")

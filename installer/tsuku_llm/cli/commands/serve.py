@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from tsuku_llm.steps.session import Session
 
 
-def _share(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+_ALL = "all"
+"""The share of ``--require-gpu`` without a value: all layers that were asked for."""
+
+
+def _share(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Refuse what is no share, before anything is looked up."""
     try:
-        return None if text is None else share_of(parse_share(text))
+        return text if text in (None, _ALL) else parse_share(text)
     except ValueError as error:
         raise UsageError(
-            f"--min-gpu-share {error}", hint="such as 0.9, or 0 to allow every share"
+            f"--require-gpu {error}", hint="such as 0.9, or 0 to allow every share"
         ) from error
 
 
@@ -36,14 +41,13 @@ _STARTING = (
     options.model,
     options.setting("backend"),
     click.option(
-        "--require-gpu", is_flag=True, help="End with exit code 8 if the GPU is not used."
-    ),
-    click.option(
-        "--min-gpu-share",
-        metavar="SHARE",
+        "--require-gpu",
+        is_flag=False,
+        flag_value=_ALL,
+        metavar="[SHARE]",
         callback=_share,
-        help="With --require-gpu: the smallest part of the model that must be on the GPU, such as "
-        "0.5 or 50%; 0 also accepts an unknown part. By default, all layers that were asked for.",
+        help="End with exit code 8 if less than SHARE of the model is on the GPU, such as 0.5 or "
+        "50%; 0 also accepts an unknown part. Without SHARE, all layers that were asked for.",
     ),
     click.option(
         "--require-fit",
@@ -56,7 +60,6 @@ _STARTING = (
         help="Try the next variant if a backend fails, or do not. By default, llm.fallback "
         "decides.",
     ),
-    click.option("--verify", is_flag=True, help="Check the hash of every installed file first."),
     options.name,
     options.setting("idle_timeout", "TIME"),
     options.setting("start_timeout", "TIME"),
@@ -104,7 +107,10 @@ replace = click.option(
 )
 @click.option(
     "--notify",
-    is_flag=True,
+    type=click.Choice(["systemd", "starter", "library"]),
+    is_flag=False,
+    flag_value="systemd",
+    metavar="",  # the others are for this program's own processes
     help="Report to systemd when the server is ready (Type=notify), and its state.",
 )
 @click.option(
@@ -113,26 +119,20 @@ replace = click.option(
     is_flag=True,
     help="Open the server's web page in your browser once the server is ready.",
 )
-@click.option("--supervised", is_flag=True, hidden=True)
-@click.option("--own-folder", is_flag=True, hidden=True)
 @click.pass_context
 def serve_command(  # noqa: PLR0913 - each is an option
     context: click.Context,
     *,
     model: str | None,
     backend: str | None,
-    require_gpu: bool,
-    min_gpu_share: float | None,
+    require_gpu: str | None,
     require_fit: bool,
     fallback: bool | None,
-    verify: bool,
     dry_run: bool,
     replace: bool,
     detach: bool,
-    notify: bool,
+    notify: str | None,
     opens_page: bool,
-    supervised: bool,
-    own_folder: bool,
     name: str,
     idle_timeout: str | None,
     start_timeout: str | None,
@@ -164,7 +164,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = with_model(session, model, argv, arguments)
-        elif console.can_ask and not (supervised or notify):
+        elif console.can_ask and not notify:
             # A script that starts llama-server as a router needs no advice.
             _hint_at_models(session, arguments)
         from tsuku_llm.steps.serve.version_start import Serving
@@ -172,11 +172,11 @@ def serve_command(  # noqa: PLR0913 - each is an option
         how = Serving(
             name=name,
             replace=replace,
-            require_gpu=require_gpu,
-            min_gpu_share=min_gpu_share,
+            require_gpu=require_gpu is not None,
+            min_gpu_share=None if require_gpu in (None, _ALL) else share_of(require_gpu),
             require_fit=require_fit,
-            verify=verify,
-            own_folder=own_folder,
+            # Programs in other folders find the same server: it runs in none of theirs.
+            own_folder=notify == "library",
         )
         # Before the other ways: a dry run starts nothing.
         if dry_run:
@@ -192,15 +192,15 @@ def serve_command(  # noqa: PLR0913 - each is an option
             # The process in the background has no terminal to offer a missing build.
             wanted_version(session)
             return background.detach(console, session, name, argv, opens_page=opens_page)
-        if supervised or notify:
+        if notify:
             from tsuku_llm.cli.services import background
 
-            way = background.supervise if supervised else background.notify
+            way = background.notify if notify == "systemd" else background.supervise
             return way(console, session, arguments, how)
         return _in_foreground(console, session, arguments, how, opens_page=opens_page)
 
 
-_WAYS = ("replace", "detach", "notify", "supervised")
+_WAYS = ("replace", "detach", "notify")
 """The ways to serve of which a start has one; without any it serves in the foreground."""
 
 
@@ -208,10 +208,6 @@ def _require_consistent(context: click.Context) -> None:
     """Refuse options that need another one, or that exclude each other."""
     spelled = {each.name: each.opts[0] for each in context.command.params}
     given = context.params
-    if given["min_gpu_share"] is not None and not given["require_gpu"]:
-        raise UsageError(
-            "--min-gpu-share needs --require-gpu", hint="add --require-gpu, or omit it"
-        )
     ways = [name for name in _WAYS if given[name]]
     # No user waits for the page where another program takes this one's place or watches it.
     if given["opens_page"]:

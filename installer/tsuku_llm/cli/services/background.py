@@ -37,7 +37,7 @@ def detach(
     at = argv.index("--") if "--" in argv else len(argv)
     # Everybody can read the supervisor's arguments while it lives; only its user its environment.
     server = handed_over(argv[at:])
-    options = ("--supervised", "--json")
+    options = ("--notify", "starter", "--json")
     words = serve_again((*argv[:at], *server.argv), without=_OF_THIS_CALL, options=options)
     env = server.added_to(session.machine.environ)
     try:

@@ -131,8 +131,7 @@ class StartReport(NamedTuple):
     ``device`` is the GPU in words. Memory is the device's, in bytes: ``memory_used`` by this
     server alone. ``model_bytes`` is the size of the model, ``gpu_bytes`` the part of it that is
     on the devices called ``gpu_names``; both are None while that is not known.
-    ``verification`` says how the tree was compared with its receipt:
-    ``fingerprint`` or ``hash``. ``pid`` is the server's, ``supervisor`` the process that
+    ``pid`` is the server's, ``supervisor`` the process that
     watches it (the same after ``--exec``). ``port`` is None if the server has not said which
     one it took, or listens on a Unix socket; then ``host`` is the socket. ``started_at`` is
     in UTC, to the second. ``signals`` are the signs; stored reports and ``--json`` have that
@@ -149,7 +148,6 @@ class StartReport(NamedTuple):
     requested: str
     detected: tuple[str, ...]
     selected: str
-    verification: str
     supervisor: int
     pid: int
     host: str
@@ -260,7 +258,7 @@ READ_REPORT = records.record(
     StartReport,
     {
         **dict.fromkeys(("name", "release", "id", "requested", "selected"), _text),
-        **dict.fromkeys(("verification", "host"), _text),
+        "host": _text,
         "started_at": records.moment,
         "detected": records.many(_text),
         **dict.fromkeys(("supervisor", "pid"), _count),

@@ -351,7 +351,7 @@ def _refused(report: StartReport, broken: str, limit: Wishes) -> TsukuError:
         return NotOnGpu(
             broken,
             facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
-            hint="to allow what cannot be shown: --min-gpu-share 0; or leave out --require-gpu",
+            hint="to allow what cannot be shown: --require-gpu 0; or leave out --require-gpu",
         )
     share = report.gpu_share
     part = "an unknown part" if share is None else f"{share:.0%}"
@@ -363,7 +363,7 @@ def _refused(report: StartReport, broken: str, limit: Wishes) -> TsukuError:
     return NotOnGpu(
         f"{broken}: {part} of the model",
         facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
-        hint=f"{more}; to allow it: --min-gpu-share {allowed:g}",
+        hint=f"{more}; to allow it: --require-gpu {allowed:g}",
     )
 
 

@@ -54,7 +54,7 @@ class Serving(NamedTuple):
     of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
     ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
     ``require_fit`` refuses a model that does not fit into the free memory.
-    ``verify`` hashes every file first. ``one_stream`` merges its stdout into its stderr. ``sink``
+    ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
@@ -69,7 +69,6 @@ class Serving(NamedTuple):
     require_gpu: bool = False
     min_gpu_share: float | None = None
     require_fit: bool = False
-    verify: bool = False
     one_stream: bool = False
     sink: Sink | None = None
     stop_handle: StopHandle | None = None
@@ -163,7 +162,7 @@ class VersionStart(NamedTuple):
 
         The caller holds the version, so that what was checked is what starts.
         """
-        self.session.reader.admit(self.installed, full=self.how.verify)
+        self.session.reader.admit(self.installed)
         require_not_revoked(self.session, self.installed.receipt)
         if downloads_in(self.arguments, environ):
             from tsuku_llm.steps.serve.downloads import require_https  # noqa: PLC0415 - only then
@@ -374,7 +373,6 @@ class VersionStart(NamedTuple):
             requested=self.session.settings.backend,
             detected=receipt.detected,
             selected=receipt.variant,
-            verification="hash" if self.how.verify else "fingerprint",
             supervisor=os.getpid(),
             pid=os.getpid(),
             host="127.0.0.1",

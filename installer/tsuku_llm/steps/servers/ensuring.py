@@ -72,8 +72,7 @@ def ensure_server(  # noqa: PLR0913
                 "the interpreter of this process is not known",
                 hint="start the server with the command: tsuku-llm serve --detach",
             )
-        # Callers in other folders find the same server: it runs in none of theirs.
-        options = ("--supervised", "--own-folder", "--json", "--name", name)
+        options = ("--notify", "library", "--json", "--name", name)
         line = children.this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
         # As in ``serve --detach``: no secret is an argument of the process that stays.
         words = handed_over(arguments)

@@ -94,7 +94,7 @@ def _labels(record: Record) -> dict[str, str]:
 
 _TEXTS = (
     *("release", "id", "requested", "selected"),
-    *("backend", "device", "driver", "verification"),
+    *("backend", "device", "driver"),
 )
 """Fields of the report that become labels."""
 

@@ -110,7 +110,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     memory = f"{size(report.memory_used)} of {size(report.memory_total)}"
     addresses = report.addresses if any(record.urls) else ()
     facts = {
-        "build": f"{report.selected} of {report.release}, checked by {report.verification}",
+        "build": f"{report.selected} of {report.release}",
         "runs on": _runs_on(report),
         "on the GPU": report.told_share or None,
         "device": report.device,
