@@ -56,7 +56,7 @@ def metadata_of_release() -> Load:
 
 
 def archives_of(variant: str) -> Load:
-    """Return the load of a variant's archives, with ``llm.connections = 1``."""
+    """Return the load of a variant's archives, each as one request."""
     (path,) = _MANIFESTS.glob(f"targets/*/*.{RELEASE}.json")
     document: dict[str, Any] = json.loads(path.read_bytes())
     artifacts = document["platforms"][PLATFORM]["variants"][variant]["artifacts"]

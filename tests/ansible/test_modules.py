@@ -105,7 +105,7 @@ def test_wrong_settings_are_refused_before_the_first_is_written(host: Host) -> N
         ({"colour": "red"}, "colour"),
     ):
         for check in (True, False):
-            failed = host.run("config", check=check, settings={"hold": False, **wrong})
+            failed = host.run("config", check=check, settings={"update_check": False, **wrong})
             assert failed.get("failed"), failed
             assert reason in failed["msg"]
     assert host.state() == before
@@ -199,7 +199,7 @@ def test_a_bundle_is_made_once_and_installed_from(
 def test_an_unattended_update_that_goes_back_fails_with_its_reason(
     machine: SelfUpdating, host: Host
 ) -> None:
-    host.run("config", settings={"hold": None})
+    host.run("config", settings={"release": None})
     host.run("variant")
     machine.serve()
     machine.publish("b4000")

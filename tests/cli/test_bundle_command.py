@@ -53,7 +53,6 @@ def test_a_bundle_is_made_shown_and_installed_from(
         ("install", "--allow-expired"),
         ("install", "--fingerprint", "0" * 64),
         ("install", "--bundle", "x", "--dry-run"),
-        ("install", "--bundle", "x", "--allow-expired", "--require-fresh"),
         ("install", "--bundle", "missing"),
         ("bundle", "show", "missing"),
         ("bundle", "create", "x", "--no-program", "--python", "3.11"),

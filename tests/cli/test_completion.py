@@ -86,12 +86,13 @@ def complete(home: Path) -> Complete:
         ("list --repository off", ["official"]),
         ("repository refresh off", ["official"]),
         ("repository remove off", []),
-        ("config set llm.ho", ["llm.hold"]),
-        ("config set llm.hold ", ["true", "false"]),
+        ("config set llm.up", ["llm.update_check"]),
+        ("config set llm.update_check ", ["true", "false"]),
         ("config set llm.placement ", ["auto", "all", "off"]),
         ("config set llm.backend openv", ["openvino"]),
         ("config set llm.prefer nat", ["native"]),
-        ("config set llm.start_timeout ", ["5m"]),
+        ("config set llm.release inst", ["installed"]),
+        ("config set llm.probe_timeout ", ["20s"]),
         ("config set llm.none ", []),
         ("use b100-cpu", ["b100-cpu-"]),
         ("uninstall cp", ["cpu"]),
@@ -165,10 +166,10 @@ def test_a_broken_config_file_leaves_the_models_of_other_programs(
 
 LINES = {
     "tsuku-llm insta": "tsuku-llm install",
-    "tsuku-llm config set llm.ho": "tsuku-llm config set llm.hold",
+    "tsuku-llm config set llm.up": "tsuku-llm config set llm.update_check",
     "tsuku-llm config set llm.placement al": "tsuku-llm config set llm.placement all",
     "tsuku-llm serve --backend=openv": "tsuku-llm serve --backend=openvino",
-    "tsuku-llm install --require-f": "tsuku-llm install --require-fresh",
+    "tsuku-llm install --allow-r": "tsuku-llm install --allow-revoked",
     "tsuku-llm stop b": "tsuku-llm stop big",
     "tsuku-llm serve -- -m mod": "tsuku-llm serve -- -m model.gguf",
     "tsuku-llm serve -m mod": "tsuku-llm serve -m model.gguf",
@@ -277,10 +278,10 @@ def test_the_script_is_printed(shell: str, as_json: Callable[..., Any], program:
 
 def test_powershell_gets_each_value_with_its_meaning(home: Path) -> None:
     # PowerShell itself is not run here: this is what its script reads.
-    result = ask("config set llm.ho", home, "powershell")
+    result = ask("config set llm.up", home, "powershell")
     assert result.stdout.splitlines() == [
         "words",
-        "llm.hold\twhether install and update stay at the installed release",
+        "llm.update_check\twhether serve looks for an update once a day, and reports it",
     ]
 
 

@@ -25,19 +25,23 @@ ALWAYS = {
     "logs": 7,
     "stop": 7,
     "config list": 0,
-    "config get llm.hold": 0,
+    "config get llm.canary": 0,
     "config path": 0,
 }
 """Commands that no wrong setting stops, with their exit codes in a home with one version."""
 
 BROKEN = {
-    "no TOML": (b"[llm]\nhold = tru\n", "is not valid TOML", "line 2"),
+    "no TOML": (b"[llm]\ncanary = tru\n", "is not valid TOML", "line 2"),
     "cut off": (b'[llm]\nbackend = "cp', "is not valid TOML", "line 2, the end of the file"),
     "twice": (b"[llm]\n[llm]\n", "is not valid TOML", "line 2"),
     "latin-1": (b"[llm]\n# gr\xfc\xdfe\n", "cannot be read", "line 2 is not UTF-8"),
     "no table": (b"llm = 3\n", "llm is not a table", "it is int 3"),
     "type": (b"[llm]\nbackend = 3\n", "llm.backend must be a text in quotes", "line 2: 3"),
-    "value": (b"[llm]\n\nhold = 'mabe'\n", "llm.hold must be true or false", "line 3: 'mabe'"),
+    "value": (
+        b"[llm]\n\ncanary = 'mabe'\n",
+        "llm.canary must be true, short or false",
+        "line 3: 'mabe'",
+    ),
     "word": (b"[llm]\nfallback = 'aks'\n", "off, ask or auto: did you mean ask?", "line 2: 'aks'"),
     "empty": (b"[llm]\nchannel = ' '\n", "llm.channel must not be empty", "line 2: ' '"),
 }
@@ -170,11 +174,11 @@ def test_a_flag_takes_the_place_of_a_wrong_value(
 
 
 def test_all_wrong_settings_are_told_at_once(program: Program, home: Path) -> None:
-    configure(home, "[llm]\nbackend = 3\nhold = 7\n")
+    configure(home, "[llm]\nbackend = 3\ncanary = 7\n")
     done = program("install", "--dry-run")
     assert done.code == 2
     assert "line 2: 3" in done.stderr
-    assert "llm.hold must be true or false" in done.stderr
+    assert "llm.canary must be true, short or false" in done.stderr
 
 
 # --- names that exist --------------------------------------------------------------------
@@ -245,7 +249,7 @@ def test_no_hint_repeats_a_wrong_name_as_a_command(
 # --- writing -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("old", ["backend = 3", "backend = ''", "hold = []\nbakend = 1"])
+@pytest.mark.parametrize("old", ["backend = 3", "backend = ''", "canary = []\nbakend = 1"])
 def test_a_wrong_old_value_is_overwritten_and_keeps_no_other_from_being_set(
     old: str, program: Program, home: Path
 ) -> None:
@@ -257,9 +261,9 @@ def test_a_wrong_old_value_is_overwritten_and_keeps_no_other_from_being_set(
 
 
 def test_a_mistyped_name_in_the_file_is_removed_by_that_name(program: Program, home: Path) -> None:
-    file = configure(home, "[llm]\nbakend = 1 # x\nhold = true\n")
+    file = configure(home, "[llm]\nbakend = 1 # x\ncanary = true\n")
     assert program("config", "unset", "llm.bakend").stdout == "removed llm.bakend\n"
-    assert file.read_text() == "[llm]\nhold = true\n"
+    assert file.read_text() == "[llm]\ncanary = true\n"
     again = program("config", "unset", "llm.bakend")
     assert (again.code, again.stderr.splitlines()[-1]) == (2, "hint: did you mean llm.backend?")
 
@@ -284,7 +288,7 @@ def test_a_negative_number_is_a_value_and_refused_as_one(
         ("min_age=3   # days", "min_age", "3"),
         ("'backend' = 'cpu'", "backend", "cpu"),
         ("mirror = [\n  'https://a.example/', # ours\n]", "mirror", "https://a.example/"),
-        ("combine = true", "combine", "yes"),
+        ("update_check = true", "update_check", "yes"),
     ],
 )
 def test_an_equal_value_leaves_the_file_as_it_is(
@@ -397,7 +401,7 @@ def test_any_bytes_as_config_file_leave_the_codes_as_documented(
         assert found == code, (line, told.err)
         assert "Traceback" not in told.err
     assert run(["install", "--dry-run"]) in (0, 2, 3)
-    assert run(["config", "set", "llm.hold", "true"]) in (0, 2)
+    assert run(["config", "set", "llm.canary", "true"]) in (0, 2)
     assert "Traceback" not in capfd.readouterr().err
 
 

@@ -96,8 +96,3 @@ def test_a_folder_that_cannot_be_written(operator: User, tmp_path: Path) -> None
 )
 def test_the_places_of_llm_mirror(operator: User, value: str, code: int) -> None:
     assert operator.run("config", "set", "llm.mirror", value).code == code
-
-
-@pytest.mark.parametrize(("value", "code"), [("1", 0), ("16", 0), ("0", 2), ("17", 2), ("x", 2)])
-def test_the_number_of_connections(operator: User, value: str, code: int) -> None:
-    assert operator.run("config", "set", "llm.connections", value).code == code

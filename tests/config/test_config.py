@@ -131,7 +131,7 @@ def test_nothing_set_gives_the_defaults(paths: Paths) -> None:
 
 
 def test_every_key_has_its_place_in_the_settings(paths: Paths) -> None:
-    beside = {"chosen", "flags", "places"}
+    beside = {"chosen", "flags", "places", "combine", "hold", "require_fresh", "warm_up"}
     assert {*Settings._fields} == {*(key.key for key in KEYS), *beside}
     chosen = load(paths, {}, {"llm.backend": "cpu"}).settings.chosen
     assert chosen == {"backend"}
@@ -165,16 +165,11 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
     text = {
         "llm.repository_url": "https://a.example/x",
         "llm.mirror": "file:///m",
-        "llm.connections": "1",
         "llm.lock_timeout": "60",
         "llm.probe_timeout": "1m",
         "llm.refresh": "always",
-        "llm.require_fresh": "true",
         "llm.update_check": "false",
         "llm.canary": "false",
-        "llm.warm_up": "false",
-        "llm.hold": "true",
-        "llm.combine": "true",
         "llm.min_age": "14",
         "llm.ask_above": "1.5 GB",
         "llm.max_download": "600MiB",
@@ -182,7 +177,6 @@ def test_every_key_is_read_from_its_variable(paths: Paths, key: keys.Key) -> Non
         "llm.on_gpu_loss": "restart",
         "llm.placement": "all",
         "llm.idle_timeout": "5m",
-        "llm.start_timeout": "1h",
         "llm.model_path": "/models",
     }.get(key.name, "cpu")
     setting = load(paths, {key.variable: text}).setting(key.name)
@@ -265,9 +259,9 @@ def test_other_tables_are_ignored_and_our_unknown_keys_give_a_warning(paths: Pat
 @pytest.mark.parametrize(("text", "release"), [('"b11429"', "b11429"), ('" V0.6.0"', "v0.6.0")])
 def test_a_release_is_a_tag_or_a_version(paths: Paths, text: str, release: str) -> None:
     assert load(paths, {}).settings.release is None
-    write(paths, f"[llm]\nrelease = {text}\nmin_age = 7\nhold = true\n")
+    write(paths, f"[llm]\nrelease = {text}\nmin_age = 7\n")
     settings = load(paths, {}).settings
-    assert (settings.release, settings.min_age, settings.hold) == (release, 7, True)
+    assert (settings.release, settings.min_age, settings.hold) == (release, 7, False)
     assert load(paths, {"TSUKU_LLM_MIN_AGE": " 30 "}).settings.min_age == 30
 
 
@@ -281,11 +275,62 @@ def test_a_release_is_a_tag_or_a_version(paths: Paths, text: str, release: str) 
 def test_a_switch_is_a_toml_boolean_or_a_usual_word(
     paths: Paths, text: str, *, value: bool
 ) -> None:
-    write(paths, f"[llm]\nrequire_fresh = {text}\nupdate_check = {text}\n")
-    settings = strict(paths, {})
-    assert settings.require_fresh is settings.update_check is value
+    write(paths, f"[llm]\nupdate_check = {text}\n")
+    assert strict(paths, {}).update_check is value
     given = text.strip('"')
     assert strict(paths, {"TSUKU_LLM_CANARY": given}).canary is value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value", "settings"),
+    [
+        ("prefer", "combined", "combined", {"prefer": "portable", "combine": True}),
+        ("prefer", "Combined, native", "combined,native", {"prefer": "native", "combine": True}),
+        ("prefer", "combined,hip", ("combined", "rocm"), {"prefer": ("rocm",), "combine": True}),
+        ("prefer", "native", "native", {"prefer": "native", "combine": False}),
+        ("release", "Installed", "installed", {"release": None, "hold": True}),
+        ("release", "b1", "b1", {"release": "b1", "hold": False}),
+        ("refresh", "required", "required", {"require_fresh": True}),
+        ("refresh", "always", "always", {"refresh": "always", "require_fresh": False}),
+        ("canary", "true", "true", {"canary": True, "warm_up": True}),
+        ("canary", "short", "short", {"canary": True, "warm_up": False}),
+        ("canary", "off", "false", {"canary": False, "warm_up": False}),
+    ],
+)
+def test_a_word_of_a_setting_may_say_two_things(
+    paths: Paths, name: str, text: str, value: object, settings: dict[str, object]
+) -> None:
+    found = load(paths, {f"TSUKU_LLM_{name.upper()}": text})
+    assert found.setting(f"llm.{name}").value == value
+    assert {key: getattr(found.settings, key) for key in settings} == settings
+    # As if the user had set nothing.
+    assert found.settings.without({name})._replace(places={}) == load(paths, {}).settings
+
+
+@pytest.mark.parametrize("key", keys.REMOVED)
+def test_a_setting_of_an_earlier_version_is_an_error_with_what_stands_for_it(
+    paths: Paths, key: str
+) -> None:
+    write(paths, f"[llm]\nbackend = 'cpu'\n{key} = false\n")
+    found = load(paths, {})
+    assert (found.settings.backend, found.warnings) == ("cpu", ())
+    with pytest.raises(ConfigError) as caught:
+        found.require()
+    assert caught.value.message == f"there is no setting llm.{key} any more"
+    assert caught.value.facts == (
+        f"file {paths.config_file}, line 3",
+        f"instead of it: {keys.REMOVED[key]}",
+    )
+    assert caught.value.hint == f"remove it: tsuku-llm config unset llm.{key}"
+    unset_value(paths.config_file, f"llm.{key}")
+    load(paths, {}).require()
+    variable = f"TSUKU_LLM_{key.upper()}"
+    with pytest.raises(ConfigError) as caught:
+        load(paths, {variable: "1"}).require()
+    assert caught.value.hint == f"remove it: unset {variable}"
+    with pytest.raises(UsageError) as unknown:
+        keys.key_named(f"llm.{key}")
+    assert unknown.value.hint == f"instead of it: {keys.REMOVED[key]}"
 
 
 # --- refusals ----------------------------------------------------------------------------
@@ -302,6 +347,8 @@ def test_a_switch_is_a_toml_boolean_or_a_usual_word(
         ("prefer", '["native", "cuda"]'),
         ("prefer", '["cuda", 3]'),
         ("prefer", "[]"),
+        ("prefer", '"combined,combined"'),
+        ("prefer", '"cuda,combined"'),
         ("channel", "true"),
         ("repository", '"../x"'),
         ("repository_url", '"http://a.example"'),
@@ -336,11 +383,10 @@ def test_a_switch_is_a_toml_boolean_or_a_usual_word(
         ("probe_timeout", '"0ms"'),
         ("probe_timeout", '"1h1s"'),
         ("probe_timeout", "true"),
-        ("require_fresh", '"maybe"'),
+        ("canary", '"maybe"'),
         ("release", '""'),
         ("release", '"b1 or b2"'),
         ("release", "true"),
-        ("hold", '"b1"'),
         ("min_age", "-1"),
         ("ask_above", "-1"),
         ("ask_above", '"a lot"'),
@@ -352,8 +398,9 @@ def test_a_switch_is_a_toml_boolean_or_a_usual_word(
         ("min_age", "1.5"),
         ("min_age", '"a week"'),
         ("min_age", "100000"),
-        ("require_fresh", "2"),
-        ("require_fresh", "[]"),
+        ("update_check", "2"),
+        ("update_check", "[]"),
+        ("canary", "[]"),
         ("update_check", '""'),
     ],
 )
@@ -559,16 +606,11 @@ TEXTS = {
     "llm.prefer": PREFERENCES,
     "llm.repository_url": st.lists(URLS, min_size=1, max_size=3).map(",".join),
     "llm.mirror": st.lists(URLS | st.just("origin"), min_size=1, max_size=3).map(",".join),
-    "llm.connections": st.integers(1, 16).map(str),
     "llm.lock_timeout": st.integers(0, 9_999_999).map(str),
     "llm.probe_timeout": st.integers(1, 3600).map(str),
     "llm.refresh": st.sampled_from(keys.REFRESHES),
-    "llm.require_fresh": st.sampled_from(["true", "false"]),
     "llm.update_check": st.sampled_from(["true", "false"]),
-    "llm.canary": st.sampled_from(["true", "false"]),
-    "llm.warm_up": st.sampled_from(["true", "false"]),
-    "llm.hold": st.sampled_from(["true", "false"]),
-    "llm.combine": st.sampled_from(["true", "false"]),
+    "llm.canary": st.sampled_from(["true", "short", "false"]),
     "llm.min_age": st.integers(0, 99_999).map(str),
     "llm.ask_above": st.integers(0, 10**12).map(str),
     "llm.max_download": st.integers(0, 10**6).map(lambda count: f"{count} MB"),
@@ -578,9 +620,8 @@ TEXTS = {
     "llm.model_path": st.lists(
         st.from_regex(r"~/[a-z \[\"'#]{0,9}[a-z]", fullmatch=True), min_size=1
     ).map(os.pathsep.join),
-    **dict.fromkeys(
-        ("llm.idle_timeout", "llm.start_timeout"),
-        st.from_regex(r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True),
+    "llm.idle_timeout": st.from_regex(
+        r"([0-9]{1,7}(\.[0-9]{1,9})?(h|m|s|ms)){1,3}", fullmatch=True
     ),
 }
 PAIRS = st.sampled_from(KEYS).flatmap(

@@ -52,9 +52,8 @@ def test_M20_the_installed_version_starts_and_the_clock_is_named(
     started = then(installed, "serve", "--", "--list-devices")
     assert started.code == 0, started.stderr
     assert "clock says 2020-01-01" in started.stderr
-    code, error = error_of(
-        then(installed, "serve", "--require-fresh", "--json", "--", "--list-devices")
-    )
+    strict = User(installed.home, {**installed.env, "TSUKU_LLM_REFRESH": "required"})
+    code, error = error_of(then(strict, "serve", "--json", "--", "--list-devices"))
     assert (code, error["code"]) == (5, "clock-behind")
-    code, error = error_of(then(installed, "install", "--require-fresh", "--json"))
+    code, error = error_of(then(strict, "install", "--json"))
     assert (code, error["code"]) == (5, "clock-behind")

@@ -140,20 +140,21 @@ def test_a_check_under_a_hold_says_what_keeps_the_user(
     folder_shop: FolderShop, owner: User
 ) -> None:
     publish(folder_shop, "b2")
-    assert owner.run("config", "set", "llm.hold", "true").code == 0
+    assert owner.run("config", "set", "llm.release", "installed").code == 0
     data = check(owner)
     assert (data["available"], data["newest"]["release"], data["kept_by"]) == (
         False,
         "b1",
-        "llm.hold",
+        "llm.release",
     )
     shown = owner.run("update", "--check")
-    assert "named by llm.hold: b1, built by simulator" in shown.stdout
+    assert "named by llm.release: b1, built by simulator" in shown.stdout
     assert shown.stdout.startswith("The Vulkan build b1 is up to date.\n")
-    assert "b2 is there, and llm.hold keeps b1" in shown.stderr
+    assert "b2 is there, and llm.release keeps b1" in shown.stderr
     assert owner.run("update").code == 0
     assert "b1-vulkan" in owner.run("which").stdout
-    young = check(User(owner.home, {**owner.env, "TSUKU_LLM_HOLD": "false", **AGED}))
+    assert owner.run("config", "unset", "llm.release").code == 0
+    young = check(User(owner.home, {**owner.env, **AGED}))
     left = [(each["release"], each["slug"]) for each in young["passed_over"]]
     assert (young["available"], left) == (False, [("b2", "young")])
 

@@ -68,7 +68,7 @@ def test_a_hint_that_leads_nowhere_is_seen(text: str) -> None:
     [
         "run tsuku-llm again",
         "tsuku-llm serve -- -m MODEL.gguf --port 8080",
-        "to stay: tsuku-llm config set llm.hold true",
+        "to stay: tsuku-llm config set llm.release installed",
         "run: tsuku-llm install --backend cuda; or: tsuku-llm doctor --backend cuda",
     ],
 )

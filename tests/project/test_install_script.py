@@ -435,7 +435,7 @@ def answer(env: dict[str, str], *words: str) -> str:
     "chosen",
     [
         {},
-        {"llm.hold": "true"},
+        {"llm.release": "installed"},
         {"llm.release": "v0.6.0"},
         {"llm.backend": "cuda"},
         {"llm.channel": "nightly"},

@@ -257,7 +257,7 @@ def test_an_update_that_combines_no_longer_says_why(shop: FolderShop, session: S
     publish_both(shop, "b1")
     installed(session, combine=True)
     publish_both(shop, "b2")
-    assert (check_update(session).replaced or "").startswith("llm.combine is off")
+    assert (check_update(session).replaced or "").startswith("llm.prefer is not combined")
     publish(shop, "b3", ("cuda", build(shop, "b3", "cuda")))
     assert check_update(session).replaced == "b3 has no such variant"
     assert check_update(changed(session, combine=True)).replaced == "b3 has no such variant"

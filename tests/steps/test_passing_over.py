@@ -52,7 +52,7 @@ CASES = (
         "llm.release keeps b1",
         "tsuku-llm config unset llm.release",
         {},
-        {"kept": Kept("b1", "llm.release", "tsuku-llm config unset llm.release")},
+        {"kept": Kept("b1", "tsuku-llm config unset llm.release")},
     ),
     Case(
         "young",
@@ -126,11 +126,9 @@ def test_reasons_do_not_hide_one_another(chosen: set[int]) -> None:
     assert reasons(*cases) == tuple(map(expected, cases))
 
 
-def test_a_hold_has_its_own_name() -> None:
-    kept = Kept("b1", "llm.hold", "tsuku-llm config set llm.hold false")
-    (why,) = why_passed_over(OFFERED, BOUNDS._replace(kept=kept))
-    assert (why.slug, why.text, why.ends) == ("held", "llm.hold keeps b1", kept.undo)
-    assert why_passed_over(OFFERED, BOUNDS._replace(kept=kept._replace(release="b2"))) == ()
+def test_the_release_that_a_setting_names_is_not_passed_over() -> None:
+    kept = Kept("b2", "tsuku-llm config unset llm.release")
+    assert why_passed_over(OFFERED, BOUNDS._replace(kept=kept)) == ()
 
 
 def test_a_revoked_release_may_be_allowed() -> None:

@@ -1,4 +1,4 @@
-"""The settings that keep a user at a release: ``llm.release``, ``llm.hold``, ``llm.min_age``."""
+"""The settings that keep a user at a release: ``llm.release`` and ``llm.min_age``."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def test_a_hold_keeps_install_and_update_at_the_installed_release(shop: Shop, ho
         update(session)
         assert install(session).outcome == "unchanged"
     assert active(session) == "b1"
-    told = "b2 is there, and llm.hold keeps b1; to take the newest release: "
-    assert f"{told}tsuku-llm config set llm.hold false" in notes(session)
+    told = "b2 is there, and llm.release keeps b1; to take the newest release: "
+    assert f"{told}tsuku-llm config unset llm.release" in notes(session)
 
 
 def test_under_a_hold_another_variant_of_the_same_release_is_installed(
@@ -173,7 +173,7 @@ def test_a_flag_for_another_channel_is_told_that_the_hold_outranks_it(
     shop.release("b7", 3, channel="nightly")
     install(shop.own(home), release="b1")
     flag = frozenset({"channel"})
-    told = "--channel nightly changes nothing: llm.hold keeps b1 of the channel stable; "
+    told = "--channel nightly changes nothing: llm.release keeps b1 of the channel stable; "
     for channel, flags, is_told in (
         ("nightly", flag, True),
         ("nightly", frozenset(), False),
@@ -194,7 +194,7 @@ def test_a_hold_does_not_stop_the_repair_of_a_damaged_pointer(shop: Shop, home: 
     session = shop.own(home, hold=True, min_age=1)
     install(session)
     assert active(session) == "b2"
-    assert any(note.startswith("llm.hold holds nothing: ") for note in notes(session))
+    assert any(note.startswith("llm.release holds nothing: ") for note in notes(session))
 
 
 def test_a_flag_or_a_named_release_ends_a_hold(shop: Shop, home: Path) -> None:

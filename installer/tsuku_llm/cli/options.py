@@ -75,17 +75,6 @@ def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | N
         raise UsageError(f"--release {error}", hint="see: tsuku-llm list --available") from error
 
 
-# Two options of one name: install and bench ask for newer metadata, serve and run do not.
-require_fresh = click.option(
-    "--require-fresh",
-    flag_value="true",
-    help="Refuse signed metadata that has expired, wherever it came from.",
-)
-ask_first = click.option(
-    "--require-fresh",
-    flag_value="true",
-    help="Ask for newer signed metadata first; fail without an answer.",
-)
 offline = click.option(
     "--offline", is_flag=True, help="Use no network, only what this machine already has."
 )

@@ -18,11 +18,14 @@ from tsuku_llm.catalog.metadata_status import configured
 from tsuku_llm.catalog.offered import OfferedNames, offered
 from tsuku_llm.cli.terminal.text import size
 from tsuku_llm.config.keys import (
+    COMBINED,
     FALLBACKS,
+    INSTALLED,
     KEYS,
     ON_GPU_LOSS,
     PLACEMENTS,
     REFRESHES,
+    SHORT,
     parse_switch,
     text_of,
 )
@@ -130,7 +133,7 @@ def _backends(context: click.Context) -> Values:
 
 def _preferences(context: click.Context) -> Values:
     del context
-    return ((word, "") for word in (*POLICIES, *NAMES))
+    return ((word, "") for word in (COMBINED, *POLICIES, *NAMES))
 
 
 def _channels(context: click.Context) -> Values:
@@ -145,6 +148,11 @@ def _releases(context: click.Context) -> Values:
             yield f"v{each.version}", f"{each.release}, {channels}"
     for installed in _installed(context):
         yield installed.receipt.release, "installed"
+
+
+def _kept_releases(context: click.Context) -> Values:
+    yield INSTALLED, "the one that is active"
+    yield from _releases(context)
 
 
 def _repositories(context: click.Context) -> Values:
@@ -202,6 +210,7 @@ def _commands(context: click.Context) -> Values:
 
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
+    "llm.canary": ("true", SHORT, "false"),
     "llm.fallback": FALLBACKS,
     "llm.on_gpu_loss": ON_GPU_LOSS,
     "llm.placement": PLACEMENTS,
@@ -212,7 +221,7 @@ _OF_SETTINGS: Mapping[str, Callable[[click.Context], Values]] = {
     "llm.backend": _backends,
     "llm.prefer": _preferences,
     "llm.channel": _channels,
-    "llm.release": _releases,
+    "llm.release": _kept_releases,
     "llm.repository": _repositories,
 }
 

@@ -18,9 +18,17 @@ Value = str | tuple[str, ...] | None
 FALLBACKS = ("off", "ask", "auto")
 ON_GPU_LOSS = ("warn", "restart", "fallback", "stop")
 PLACEMENTS = ("auto", "all", "off")
-REFRESHES = ("auto", "always", "never")
+REFRESHES = ("auto", "always", "required", "never")
 ORIGIN = "origin"
 """The word in ``llm.mirror`` for the hosts that are asked without one."""
+INSTALLED = "installed"
+"""The word in ``llm.release`` for the one that is active."""
+PORTABLE = "portable"
+"""The order of backends by default."""
+COMBINED = "combined"
+"""The word in ``llm.prefer`` for two builds in one, before the others."""
+SHORT = "short"
+"""The word in ``llm.canary`` for the short request without the warm-up."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """The names of backends, variants, channels and repositories are lower case."""
@@ -28,8 +36,6 @@ _HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
 """An https URL without spaces or commas: a comma separates mirrors."""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _DAYS = re.compile(r"[0-9]{1,5}", re.ASCII)
-_COUNT = re.compile(r"[0-9]{1,3}", re.ASCII)
-_MOST_CONNECTIONS = 16
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 REGISTRY = re.compile(
     r"oci://(?P<host>(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?)"
@@ -107,22 +113,25 @@ def parse_backend(value: object) -> str:
 def parse_preference(value: object) -> Value:
     """Parse the name of a policy, or backends in the order of preference.
 
-    A maker of GPUs stands for its own backends; other names of backends are understood, too.
+    ``combined`` may stand before them, or alone. A maker of GPUs stands for its own backends; other
+    names of backends are understood, too.
     """
     # Imported here: most starts of the program have no such setting.
     from tsuku_llm.machine.backends import NAMES, POLICIES, VENDORS, WORDS, backends_of, meaning  # noqa: PLC0415
 
     items = [meaning(item) for item in _items(value)]
-    if len(items) == 1 and items[0] in POLICIES:
-        return items[0]
+    before = (COMBINED,) if items[:1] == [COMBINED] else ()
+    items = items[len(before) :]
+    if (before and not items) or (len(items) == 1 and items[0] in POLICIES):
+        return ",".join((*before, *items))
     unknown = [item for item in items if item not in NAMES and item not in VENDORS]
     if unknown or not items:
         choice = f"{' or '.join(POLICIES)}, or a list of {', '.join(NAMES)}"
-        known = (*POLICIES, *NAMES, *VENDORS, *WORDS)
+        known = (COMBINED, *POLICIES, *NAMES, *VENDORS, *WORDS)
         near = did_you_mean(unknown[0], known) if unknown else ""
         raise ValueError(f"must be {choice}" + (f": {near}" if near else ""))
     named = (backends_of(item) if item in VENDORS else (item,) for item in items)
-    return tuple(chain.from_iterable(named))
+    return (*before, *chain.from_iterable(named))
 
 
 def parse_places(value: object) -> tuple[str, ...]:
@@ -151,14 +160,6 @@ def parse_mirrors(value: object) -> tuple[str, ...]:
     return places
 
 
-def parse_connections(value: object) -> str:
-    """Parse how many connections a download may use at once."""
-    text = str(value).strip() if type(value) is int else _text(value)
-    if not (_COUNT.fullmatch(text) and 1 <= int(text) <= _MOST_CONNECTIONS):
-        raise ValueError(f"must be a number from 1 to {_MOST_CONNECTIONS}")
-    return text
-
-
 _SWITCH = {
     **dict.fromkeys(("true", "yes", "on", "1"), "true"),
     **dict.fromkeys(("false", "no", "off", "0"), "false"),
@@ -172,6 +173,16 @@ def parse_switch(value: object) -> str:
     if text not in _SWITCH:
         raise ValueError("must be true or false (or yes, no, on, off, 1, 0)")
     return _SWITCH[text]
+
+
+def parse_canary(value: object) -> str:
+    """Parse a switch, or the word for the short request alone."""
+    if isinstance(value, str) and value.strip().lower() == SHORT:
+        return SHORT
+    try:
+        return parse_switch(value)
+    except ValueError:
+        raise ValueError(f"must be true, {SHORT} or false") from None
 
 
 def _is_true(text: str) -> bool:
@@ -302,17 +313,11 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         "llm.prefer",
-        "portable",
+        PORTABLE,
         parse_preference,
-        "which backend to prefer among equal GPUs: portable, native, or a list such as cuda,vulkan",
-    ),
-    Key(
-        "llm.combine",
-        "false",
-        parse_switch,
-        "whether a CUDA or ROCm build and the Vulkan build of a release are installed as one where "
-        "that uses a card of another maker, too",
-        _is_true,
+        "which backend to prefer among equal GPUs: portable, native, or a list such as "
+        "cuda,vulkan; combined before it installs a CUDA or ROCm build and the Vulkan build of a "
+        "release as one where that uses a card of another maker, too",
     ),
     Key(
         "llm.fallback",
@@ -325,14 +330,8 @@ KEYS: tuple[Key, ...] = (
         "llm.release",
         None,
         parse_release,
-        "the release to install and keep, such as b11429 or v0.6.0; unset: the newest that fits",
-    ),
-    Key(
-        "llm.hold",
-        "false",
-        parse_switch,
-        "whether install and update stay at the installed release",
-        _is_true,
+        "the release to install and keep, such as b11429 or v0.6.0; installed: the one that is "
+        "active; unset: the newest that fits",
     ),
     Key(
         "llm.min_age",
@@ -355,13 +354,6 @@ KEYS: tuple[Key, ...] = (
         parse_mirrors,
         "where metadata and archives come from instead of their own hosts, in this order: https: "
         "or file: URLs, oci://HOST/NAME for a registry, and origin for their own hosts",
-    ),
-    Key(
-        "llm.connections",
-        "8",
-        parse_connections,
-        "how many connections a download uses at most; 1: one request for a whole archive",
-        int,
     ),
     Key(
         "llm.ask_above",
@@ -395,14 +387,8 @@ KEYS: tuple[Key, ...] = (
         "llm.refresh",
         "auto",
         one_of(REFRESHES),
-        "when install and bench ask for newer metadata: auto (once a day), always, never",
-    ),
-    Key(
-        "llm.require_fresh",
-        "false",
-        parse_switch,
-        "whether install, bench, serve and run refuse metadata that is not fresh",
-        _is_true,
+        "when install and bench ask for newer metadata: auto (once a day), always, required "
+        "(always; then install, bench, serve and run refuse metadata that is not fresh), never",
     ),
     Key(
         "llm.update_check",
@@ -414,16 +400,10 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.canary",
         "true",
-        parse_switch,
-        "whether serve sends the server one short request, to see if the GPU works",
-        _is_true,
-    ),
-    Key(
-        "llm.warm_up",
-        "true",
-        parse_switch,
-        "whether the GPU's drivers compile their code before the server counts as ready",
-        _is_true,
+        parse_canary,
+        "whether serve sends the server one short request, to see if the GPU works, and has the "
+        "GPU's drivers compile their code before it counts as ready: true, short (the request "
+        "alone), false",
     ),
     Key(
         "llm.on_gpu_loss",
@@ -446,13 +426,6 @@ KEYS: tuple[Key, ...] = (
         seconds_of,
     ),
     Key(
-        "llm.start_timeout",
-        "5m",
-        parse_duration,
-        "the time without progress after which a start in the background is stopped; 0: never",
-        seconds_of,
-    ),
-    Key(
         "llm.model_path",
         "",
         parse_folders,
@@ -461,12 +434,24 @@ KEYS: tuple[Key, ...] = (
     ),
 )
 
+REMOVED = {
+    "combine": "llm.prefer combined",
+    "connections": "nothing: a download takes as many connections as make it faster, at most 8",
+    "hold": f"llm.release {INSTALLED}",
+    "require_fresh": "llm.refresh required",
+    "start_timeout": "the option --start-timeout of serve",
+    "warm_up": f"llm.canary {SHORT}",
+}
+"""What stands for a setting that an earlier version had."""
+
 PREFIX = "llm."
 _BY_NAME = {key.name: key for key in KEYS}
 
 
 def near_key(name: str) -> str:
-    """Return the hint for a name that no setting has; "" if none is similar."""
+    """Return the hint for a name that no setting has; "" if none is similar or stands for it."""
+    if instead := REMOVED.get(name.removeprefix(PREFIX)):
+        return f"instead of it: {instead}"
     # Users also type the name as it stands in the file, or with a hyphen as in the flag.
     return did_you_mean(name.replace("-", "_"), (key.key for key in KEYS), before=PREFIX)
 

@@ -12,7 +12,17 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tsuku_llm.config.file import TABLE, decoded, line_of, llm_table, parse, read
-from tsuku_llm.config.keys import KEYS, Key, Value, checked, near_key
+from tsuku_llm.config.keys import (
+    COMBINED,
+    INSTALLED,
+    KEYS,
+    PORTABLE,
+    REMOVED,
+    Key,
+    Value,
+    checked,
+    near_key,
+)
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import ConfigError, StoreError, TsukuError, did_you_mean
 from tsuku_llm.ground.safe_text import has_secret, shortened
@@ -67,10 +77,11 @@ class Settings(NamedTuple):
 
     ``channel``, ``release`` and ``repository`` are None if the user named none: then an operation
     may choose. ``prefer`` is a policy of the manifest, or backends in order of preference. The
-    timeouts are in seconds; an ``idle_timeout`` or ``start_timeout`` of 0 means never. ``min_age``
-    is in days, ``ask_above`` and ``max_download`` in bytes. ``chosen`` are the keys that the user
-    set, and ``flags`` those of them that a flag of this command set. ``places`` says for each
-    chosen key where it was set. A key whose value is wrong has its default, and is not chosen.
+    timeouts are in seconds; an ``idle_timeout`` of 0 means never. ``min_age`` is in days,
+    ``ask_above`` and ``max_download`` in bytes. ``combine``, ``hold``, ``require_fresh`` and
+    ``warm_up`` are words of other settings (``_words``). ``chosen`` are the keys that the user set,
+    and ``flags`` those of them that a flag of this command set. ``places`` says for each chosen key
+    where it was set. A key whose value is wrong has its default, and is not chosen.
     """
 
     backend: str
@@ -84,7 +95,6 @@ class Settings(NamedTuple):
     repository: str | None
     repository_url: tuple[str, ...]
     mirror: tuple[str, ...]
-    connections: int
     ask_above: int
     max_download: int | None
     lock_timeout: float
@@ -97,7 +107,6 @@ class Settings(NamedTuple):
     on_gpu_loss: str
     placement: str
     idle_timeout: int
-    start_timeout: int
     model_path: tuple[str, ...]
     chosen: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
@@ -111,10 +120,34 @@ class Settings(NamedTuple):
             if key.key in keys
         }
         return self._replace(
-            **defaults,
+            **_words(defaults),
             chosen=self.chosen - set(keys),
             places={key: place for key, place in self.places.items() if key not in keys},
         )
+
+
+def _words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of keys as those of ``Settings``, where some of their words have own fields."""
+    found = dict(values)
+    if "prefer" in found:
+        words = found["prefer"]
+        if isinstance(words, str):
+            first, _, rest = words.partition(",")
+        else:
+            first, rest = words[0], words[1:]
+        found["combine"] = first == COMBINED
+        if found["combine"]:
+            found["prefer"] = rest or PORTABLE
+    if "release" in found:
+        found["hold"] = found["release"] == INSTALLED
+        if found["hold"]:
+            found["release"] = None
+    if "refresh" in found:
+        found["require_fresh"] = found["refresh"] == "required"
+    if "canary" in found:
+        found["warm_up"] = found["canary"] == "true"
+        found["canary"] = found["canary"] != "false"
+    return found
 
 
 def unique(errors: Iterable[TsukuError]) -> tuple[TsukuError, ...]:
@@ -123,10 +156,14 @@ def unique(errors: Iterable[TsukuError]) -> tuple[TsukuError, ...]:
 
 
 class Configuration(NamedTuple):
-    """All settings with their sources; ``warnings`` are sentences about what was ignored."""
+    """All settings with their sources; ``warnings`` are sentences about what was ignored.
+
+    ``removed`` are errors about settings that an earlier version had.
+    """
 
     entries: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
+    removed: tuple[ConfigError, ...] = ()
 
     def setting(self, name: str) -> Setting:
         """Return the entry of one key."""
@@ -152,7 +189,7 @@ class Configuration(NamedTuple):
     @property
     def problems(self) -> tuple[TsukuError, ...]:
         """What is wrong with the file and with values, each once."""
-        return unique(entry.problem for entry in self.entries if entry.problem)
+        return unique((*self.removed, *(each.problem for each in self.entries if each.problem)))
 
     def require(self) -> None:
         """Refuse to go on if anything is wrong.
@@ -173,7 +210,7 @@ class Configuration(NamedTuple):
         for key in DEFAULT_IS_NO_CHOICE - chosen.keys():
             values[key] = None
         return Settings(
-            **values,
+            **_words(values),
             chosen=frozenset(chosen),
             flags=frozenset(key for key, entry in chosen.items() if entry.by_flag),
             places={key: entry.place for key, entry in chosen.items()},
@@ -213,13 +250,14 @@ def load(
         warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
     entries = tuple(_in_force(key, flags or {}, environ, file) for key in KEYS)
     warnings += (*_readable_secret(file), *file.warnings(), *_unknown_variables(environ))
-    return Configuration(entries, warnings)
+    return Configuration(entries, warnings, (*file.removed(), *_removed_variables(environ)))
 
 
 def in_file(paths: Paths, data: bytes) -> Configuration:
     """Return the values that a config file of this content gives, and what is wrong with it."""
     file = _InFile.of(paths, data)
-    return Configuration(tuple(_in_force(key, {}, {}, file) for key in KEYS), file.warnings())
+    entries = tuple(_in_force(key, {}, {}, file) for key in KEYS)
+    return Configuration(entries, file.warnings(), file.removed())
 
 
 class _InFile(NamedTuple):
@@ -250,12 +288,20 @@ class _InFile(NamedTuple):
         line = line_of(self.text, key)
         return f"file {self.paths.config_file}" + (f", line {line}" if line else "")
 
+    def removed(self) -> tuple[ConfigError, ...]:
+        """Say what stands for the settings in the file that an earlier version had."""
+        return tuple(
+            _removed(key, self.place(key), f"tsuku-llm config unset {TABLE}.{key}")
+            for key in REMOVED
+            if key in self.table
+        )
+
     def warnings(self) -> tuple[str, ...]:
         """Say which names in the file are none of ours, and so are ignored."""
         unknown = [
             (f"{self.place(key)}: unknown setting {TABLE}.", key, near_key(key))
             for key in self.table
-            if key not in ALL
+            if key not in ALL and key not in REMOVED
         ]
         # With TSUKU_HOME the file is tsuku's, and all other tables are its own.
         if self.paths.home is None:
@@ -282,9 +328,27 @@ def _readable_secret(file: _InFile) -> Iterator[str]:
             yield f"{path} has a password or a token, and other users can read it: chmod 600 {path}"
 
 
+def _removed_variables(environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
+    variables = {key: PREFIX + key.upper() for key in REMOVED}
+    return tuple(
+        _removed(key, f"environment {variable}", f"unset {variable}")
+        for key, variable in variables.items()
+        if variable in environ
+    )
+
+
+def _removed(key: str, place: str, way_out: str) -> ConfigError:
+    return ConfigError(
+        f"there is no setting {TABLE}.{key} any more",
+        facts=(place, f"instead of it: {REMOVED[key]}"),
+        hint=f"remove it: {way_out}",
+    )
+
+
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Say which variables with our prefix set nothing."""
     known = {*(key.variable.removeprefix(PREFIX) for key in KEYS), *NO_SETTINGS}
+    known |= {key.upper() for key in REMOVED}
     return tuple(
         f"environment {shortened(name, 80)}: there is no such setting, and it is ignored"
         + (f"; {near}" if (near := did_you_mean(name, known, before=PREFIX)) else "")

@@ -128,12 +128,11 @@ def working_folder() -> Path:
 
 def network_for(session: Session) -> Network:
     """Make the network of a run that downloads archives."""
-    from tsuku_llm.fetch import Limits, Network  # noqa: PLC0415 - a start does without
+    from tsuku_llm.fetch import Network  # noqa: PLC0415 - a start does without
 
     return Network(
         session.machine.environ,
         mirrors=session.settings.mirror,
-        limits=Limits(connections=session.settings.connections),
         offline=session.offline,
         on_wait=session.user.note,
     )

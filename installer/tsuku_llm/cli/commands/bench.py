@@ -45,7 +45,6 @@ from tsuku_llm.steps.report.models import chosen_model
 @click.option("--yes", is_flag=True, help="Install variants that fit but are not installed.")
 @click.option("--save", is_flag=True, help="Write the fastest variant into the config file.")
 @click.option("--svg", type=options.FILE, metavar="FILE", help="Draw a chart into FILE.")
-@options.ask_first
 @options.offline
 @options.allow_revoked
 @options.arguments
@@ -58,7 +57,6 @@ def bench_command(  # noqa: PLR0913
     yes: bool,
     save: bool,
     svg: Path | None,
-    require_fresh: str | None,
     offline: bool,
     allow_revoked: bool,
     arguments: tuple[str, ...],
@@ -69,7 +67,6 @@ def bench_command(  # noqa: PLR0913
     """
     with open_session(
         console,
-        require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         offline=offline,
         agreed=yes,

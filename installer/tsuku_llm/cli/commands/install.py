@@ -31,7 +31,6 @@ from tsuku_llm.ground.errors import UsageError
 @options.setting("channel")
 @options.release
 @options.setting("repository")
-@options.ask_first
 @options.offline
 @options.allow_revoked
 @click.option(
@@ -79,7 +78,6 @@ def install_command(  # noqa: PLR0913
     own: Path | None,
     source: str | None,
     repository: str | None,
-    require_fresh: str | None,
     offline: bool,
     allow_revoked: bool,
     dry_run: bool,
@@ -114,10 +112,9 @@ def install_command(  # noqa: PLR0913
             "--fingerprint and --allow-expired are for --bundle",
             hint="add --bundle FILE, or leave them out",
         )
-    if bundle is not None and (dry_run or (allow_expired and require_fresh)):
-        wrong = "--dry-run" if dry_run else "--allow-expired with --require-fresh"
+    if bundle is not None and dry_run:
         raise UsageError(
-            f"{wrong} cannot be used with --bundle",
+            "--dry-run cannot be used with --bundle",
             hint="to see what a bundle has: tsuku-llm bundle show FILE",
         )
     with open_session(
@@ -126,7 +123,6 @@ def install_command(  # noqa: PLR0913
         backend=backend,
         channel=channel,
         repository=repository,
-        require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         offline=offline,
         agreed=yes,

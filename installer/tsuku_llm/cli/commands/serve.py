@@ -12,7 +12,7 @@ from tsuku_llm.cli.command import ARGV, Launching
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.config.keys import parse_share, share_of
+from tsuku_llm.config.keys import parse_duration, parse_share, seconds_of, share_of
 from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +33,14 @@ def _share(_: click.Context, __: click.Parameter, text: str | None) -> str | Non
         raise UsageError(
             f"--require-gpu {error}", hint="such as 0.9, or 0 to allow every share"
         ) from error
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str) -> int:
+    try:
+        return seconds_of(parse_duration(text))
+    except ValueError as error:
+        hint = "such as 5m, or 0 for no limit"
+        raise UsageError(f"--start-timeout {error}", hint=hint) from error
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,8 +70,15 @@ _STARTING = (
     ),
     options.name,
     options.setting("idle_timeout", "TIME"),
-    options.setting("start_timeout", "TIME"),
-    options.require_fresh,
+    click.option(
+        "--start-timeout",
+        metavar="TIME",
+        default="5m",
+        show_default=True,
+        callback=_seconds,
+        help="The time without progress after which a start in the background is stopped; "
+        "0: never.",
+    ),
     options.allow_revoked,
     options.arguments,
 )
@@ -135,8 +150,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
     opens_page: bool,
     name: str,
     idle_timeout: str | None,
-    start_timeout: str | None,
-    require_fresh: str | None,
+    start_timeout: int,
     allow_revoked: bool,
     arguments: tuple[str, ...],
 ) -> CommandResult:
@@ -153,11 +167,9 @@ def serve_command(  # noqa: PLR0913 - each is an option
     with open_session(
         console,
         backend=backend,
-        require_fresh=require_fresh,
         allow_revoked=allow_revoked,
         fallback=FALLBACK[fallback],
         idle_timeout=idle_timeout,
-        start_timeout=start_timeout,
     ) as session:
         from tsuku_llm.launch.plan.addresses import require_address
 
@@ -175,6 +187,7 @@ def serve_command(  # noqa: PLR0913 - each is an option
             require_gpu=require_gpu is not None,
             min_gpu_share=None if require_gpu in (None, _ALL) else share_of(require_gpu),
             require_fit=require_fit,
+            start_timeout=start_timeout,
             # Programs in other folders find the same server: it runs in none of theirs.
             own_folder=notify == "library",
         )
@@ -309,16 +322,14 @@ FALLBACK = {True: "auto", False: "off", None: None}
     examples={"tsuku-llm run llama-cli -- -m MODEL.gguf": "Chat with a model in the terminal."},
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
-@options.require_fresh
 @options.allow_revoked
 @click.argument("tool", shell_complete=options.completed_by("tool"))
 @options.arguments
 @click.pass_obj
-def run_command(  # noqa: PLR0913
+def run_command(
     console: Console,
     *,
     dry_run: bool,
-    require_fresh: str | None,
     allow_revoked: bool,
     tool: str,
     arguments: tuple[str, ...],
@@ -336,7 +347,6 @@ def run_command(  # noqa: PLR0913
         )
     with open_session(
         console,
-        require_fresh=require_fresh,
         allow_revoked=allow_revoked,
     ) as session:
         if dry_run:

@@ -124,12 +124,12 @@ def _session(
 
     A wrong address or an unknown model is an error here, and not at each start of the service.
     """
-    settings = ("backend", "require_fresh", "idle_timeout", "start_timeout")
     with open_session(
         context.obj,
         allow_revoked=start["allow_revoked"],
         fallback=FALLBACK[start["fallback"]],
-        **{key: start[key] for key in settings},
+        backend=start["backend"],
+        idle_timeout=start["idle_timeout"],
     ) as session:
         from tsuku_llm.launch.plan.addresses import require_address
 

@@ -35,6 +35,7 @@ from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.held_builds import digests_of, held_only, nothing_held
 from tsuku_llm.steps.choosing.passing_over import (
     NOT_IN_BUNDLE,
+    RELEASE,
     REVOKED,
     Bounds,
     Kept,
@@ -159,7 +160,7 @@ def choose(
         except UnknownRequest as error:
             if kept:
                 note_place(session.settings, "release", error)
-                error.hint = f"{kept.setting} names it; {_way_to_leave(kept)}"
+                error.hint = f"{RELEASE} names it; {_way_to_leave(kept)}"
             raise
         named = session.settings.channel or next(iter(entry.channels), DEFAULT_CHANNEL)
         left = _newer(session, catalog, named, entry, kept) if kept else ()
@@ -167,7 +168,7 @@ def choose(
         return replace(
             choice,
             revocation=catalog.revocation(entry),
-            kept_by=kept.setting if kept else None,
+            kept_by=RELEASE if kept else None,
             passed_over=left,
         )
     channel = channel or session.settings.channel or DEFAULT_CHANNEL

@@ -9,6 +9,7 @@ from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.repositories import OFFICIAL, repositories, repository
 from tsuku_llm.choose.selection import known_request
+from tsuku_llm.config.keys import INSTALLED
 from tsuku_llm.config.settings import NAMING, warning_of
 from tsuku_llm.ground.errors import StoreError, TrustError, TsukuError, UnknownRequest
 from tsuku_llm.probe import platform_key
@@ -22,6 +23,8 @@ def check_exists(session: Session, key: str, value: str) -> None:
     metadata can be read, the name is accepted with a note. Raises ``UnknownRequest``, which lists
     what exists, and ``CorruptStore`` for a repository that cannot be understood.
     """
+    if key == "release" and value == INSTALLED:
+        return
     if key == "repository":
         repository(session.paths.data, value)
         return
@@ -68,7 +71,8 @@ def unknown_names(session: Session) -> dict[str, TsukuError]:
         if key not in settings.chosen - settings.flags:
             continue
         try:
-            check_exists(session, key, getattr(settings, key))
+            if (value := getattr(settings, key)) is not None:  # a word is no name
+                check_exists(session, key, value)
         except UnknownRequest as error:
             note_place(session.settings, key, error)
             wrong[key] = error

@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # a start does without
     from tsuku_llm.machine.hardware import Problem
     from tsuku_llm.store.records.updates import RolledBack
 
-HOLD, RELEASE, MIN_AGE = "llm.hold", "llm.release", "llm.min_age"
+RELEASE, MIN_AGE = "llm.release", "llm.min_age"
 
-REVOKED, PINNED, HELD, YOUNG = "revoked", "pinned", "held", "young"
+REVOKED, PINNED, YOUNG = "revoked", "pinned", "young"
 ROLLED_BACK, NOT_IN_BUNDLE = "rolled-back", "not-in-bundle"
 FAILED_START, WITHHELD = "failed-start", "withheld"
 
@@ -49,10 +49,9 @@ class PassedOver(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The release that a setting names; ``undo`` is the command that ends the setting."""
+    """The release that ``llm.release`` names; ``undo`` is the command that ends the setting."""
 
     release: str
-    setting: str
     undo: str | None = None
 
 
@@ -137,8 +136,7 @@ def _kept(offered: Offered, bounds: Bounds) -> _Why | None:
     kept = bounds.kept
     if kept is None or kept.release == offered.release:
         return None
-    slug = PINNED if kept.setting == RELEASE else HELD
-    return slug, f"{kept.setting} keeps {kept.release}", kept.undo
+    return PINNED, f"{RELEASE} keeps {kept.release}", kept.undo
 
 
 def _young(offered: Offered, bounds: Bounds) -> _Why | None:

@@ -1,6 +1,6 @@
-"""The settings that keep a user at a release: ``llm.release`` and ``llm.hold``.
+"""The setting that keeps a user at a release: ``llm.release``.
 
-The flag ``--release`` comes before both. No setting keeps a revoked release running.
+The flag ``--release`` comes before it. No setting keeps a revoked release running.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from tsuku_llm.config.settings import Settings
 from tsuku_llm.ground.errors import StoreError
-from tsuku_llm.steps.choosing.passing_over import HOLD, RELEASE, Kept
+from tsuku_llm.steps.choosing.passing_over import RELEASE, Kept
 from tsuku_llm.steps.session import Session, way_to_undo
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
 def staying(session: Session) -> Session:
-    """Return the session of a user who stays at the installed release, if ``llm.hold`` says so.
+    """Return the session of a user who stays at the installed release, if ``llm.release`` says so.
 
-    The release is then the active one, with its channel and repository. ``llm.release``, and a
-    setting or a flag for another repository, end the hold.
+    The release is then the active one, with its channel and repository. A setting or a flag for
+    another repository ends the hold.
     """
     settings = session.settings
     if not settings.hold or settings.release:
@@ -30,7 +30,7 @@ def staying(session: Session) -> Session:
         installed = session.reader.active()
     except StoreError as error:
         # An install is what repairs this, so it must go on.
-        session.user.note(f"{HOLD} holds nothing: {error.message}")
+        session.user.note(f"{RELEASE} holds nothing: {error.message}")
         return session
     if installed is None:
         return session
@@ -39,8 +39,8 @@ def staying(session: Session) -> Session:
         return session
     if "channel" in settings.flags and settings.channel != active.channel:
         session.user.note(
-            f"--channel {settings.channel} changes nothing: {HOLD} keeps {active.release} of the "
-            f"channel {active.channel}; to end that: tsuku-llm config set {HOLD} false"
+            f"--channel {settings.channel} changes nothing: {RELEASE} keeps {active.release} of "
+            f"the channel {active.channel}; to end that: tsuku-llm config unset {RELEASE}"
         )
     return session.with_settings(
         release=active.release, repository=active.repository, channel=active.channel
@@ -49,12 +49,10 @@ def staying(session: Session) -> Session:
 
 def kept_release(settings: Settings, environ: Mapping[str, str]) -> Kept | None:
     """Return the release that a setting names, after ``staying``; None if none does."""
-    release = settings.release
-    if release is None:
+    if settings.release is None:
         return None
-    setting = RELEASE if "release" in settings.chosen else HOLD
-    command = f"unset {RELEASE}" if setting == RELEASE else f"set {HOLD} false"
-    return Kept(release, setting, way_to_undo(settings, environ, setting, command))
+    undo = way_to_undo(settings, environ, RELEASE, f"unset {RELEASE}")
+    return Kept(settings.release, undo)
 
 
 def active_release(reader: StoreReader, repository: str) -> str | None:

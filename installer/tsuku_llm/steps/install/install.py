@@ -75,7 +75,7 @@ def install(
 ) -> InstallReport:
     """Choose, download, verify, unpack, try and commit the best variant, and make it active.
 
-    ``release`` comes before the settings ``llm.release`` and ``llm.hold``.
+    ``release`` comes before the setting ``llm.release``.
 
     First this asks the repository for newer metadata, if that is due (see ``refresh``). If the
     release host cannot be reached, and the user named neither a channel nor a release, the channel

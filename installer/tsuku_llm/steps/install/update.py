@@ -113,7 +113,9 @@ class UpdateReport:
             return told_over(name, self.over)
         missing = f"{self.choice.release.release} has no such variant"
         if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
-            missing = "llm.combine is off, or this machine has no card of another maker any more"
+            missing = (
+                "llm.prefer is not combined, or this machine has no card of another maker any more"
+            )
         return texts(passed_over(self.choice, candidate, {})).get(name, missing)
 
     @property
@@ -133,7 +135,7 @@ def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
     """Fetch the repository's metadata and compare its newest release with the installed one.
 
     Repository, channel and backend are those of the active version, unless the user names others.
-    With ``llm.release`` or ``llm.hold`` that release counts as the newest. With ``exact`` the one
+    With ``llm.release`` that release counts as the newest. With ``exact`` the one
     that ``llm.release`` names is offered also if it is older.
     The result is remembered for the note that ``serve`` prints. Raises ``NotInstalled``,
     ``DownloadError``, ``MetadataError``, and ``Revoked`` if the channel has only revoked releases.

@@ -277,7 +277,7 @@ def _asked(session: Session, patience: float) -> Catalog:
     if session.offline and session.settings.require_fresh:
         raise UsageError(
             "--offline uses no network, but fresh metadata is required",
-            hint="leave out one of them; see: tsuku-llm config get llm.require_fresh",
+            hint="leave out one of them; see: tsuku-llm config get llm.refresh",
         )
     try:
         known = load_catalog(session)

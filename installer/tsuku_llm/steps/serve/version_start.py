@@ -54,7 +54,8 @@ class Serving(NamedTuple):
     of watching it (systemd, containers). ``require_gpu`` ends a server of which less than
     ``min_gpu_share`` is on the GPU (0 to 1, None: all of the layers that were asked for).
     ``require_fit`` refuses a model that does not fit into the free memory.
-    ``one_stream`` merges its stdout into its stderr. ``sink``
+    ``start_timeout`` are the seconds without progress after which a start in the background ends
+    (0: never). ``one_stream`` merges its stdout into its stderr. ``sink``
     gets each state of the start, from a thread, and must not raise. ``stop_handle`` ends the server
     from another thread. ``on_loading`` is called in the thread of ``sink`` while the server loads,
     with its pid and the bytes that it has logged; a TsukuError that it raises ends the start.
@@ -69,6 +70,7 @@ class Serving(NamedTuple):
     require_gpu: bool = False
     min_gpu_share: float | None = None
     require_fit: bool = False
+    start_timeout: int = 300
     one_stream: bool = False
     sink: Sink | None = None
     stop_handle: StopHandle | None = None

@@ -276,5 +276,5 @@ def _may_ask(env: Mapping[str, str], *, canary: bool) -> bool:
     key = key_named("llm.canary")
     with suppress(ValueError):
         if key.variable in env:
-            return bool(key.typed(key.parse(env[key.variable])))
+            return key.parse(env[key.variable]) != "false"
     return canary

@@ -102,7 +102,7 @@ def watch_over(
     log = instances.log(how.name) if own_log else None
     wishes = wishes_in(arguments, session.machine.environ)
     keeper = _ServerKeeper(
-        session, instances, record, listener, address=address, wishes=wishes, log=log
+        how, instances, record, listener, address=address, wishes=wishes, log=log
     )
     if RELOAD is not None:
         # Before the record, by which others find this process: the signal would end it otherwise.
@@ -170,7 +170,7 @@ class _ServerKeeper:
 
     def __init__(  # noqa: PLR0913
         self,
-        session: Session,
+        how: Serving,
         instances: Instances,
         record: Record,
         listener: Listener,
@@ -188,7 +188,7 @@ class _ServerKeeper:
         folder = working_folder()
         self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)  # noqa: PTH118
         self._log = log
-        self._start_timeout = session.settings.start_timeout
+        self._start_timeout = how.start_timeout
         # Now: this process leaves the user's folder once the server serves.
         model = folder / wishes.model if wishes.model else None
         self._served = ("-m", str(model)) if model else wishes.hub

@@ -20,7 +20,7 @@ options:
       - V(present) means that a build is active which meets the request. An active build that does
         stays, also if there is a newer release.
       - V(latest) asks the repository for newer metadata, and takes the newest release that fits.
-      - V(held) is V(present), and the release stays from then on (setting C(llm.hold)).
+      - V(held) is V(present), and the release stays from then on (setting C(llm.release), V(installed)).
       - V(absent) removes the builds of O(release) and O(backend), or all of them.
     type: str
     choices: [present, latest, held, absent]
@@ -268,10 +268,10 @@ def update(module, tool, active):
 
 def hold(module, tool, result):
     """Keep the release from now on; return the results with that."""
-    if tool.get("config", "get", "llm.hold")["value"] == "true":
+    if tool.get("config", "get", "llm.release")["value"] == "installed":
         return result
     if not module.check_mode:
-        tool.get("config", "set", "llm.hold", "true")
+        tool.get("config", "set", "llm.release", "installed")
     diff = result["diff"]
     before, after = {"build": diff["before"], "hold": False}, {"build": diff["after"], "hold": True}
     return {**result, "changed": True, "diff": difference(before, after)}
