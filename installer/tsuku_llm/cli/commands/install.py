@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -10,8 +11,15 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
-from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
+
+if TYPE_CHECKING:
+    from tsuku_llm.steps.install.install import InstallReport
+    from tsuku_llm.steps.install.own_build import OwnBuildReport
+    from tsuku_llm.steps.session import Session
+
+Given = Mapping[str, Any]
+"""The value of each option."""
 
 
 @click.command(
@@ -68,97 +76,116 @@ from tsuku_llm.ground.errors import UsageError
     is_flag=True,
     help="Allow a bundle whose signed metadata has expired.",
 )
-@click.pass_obj
-def install_command(  # noqa: PLR0913
-    console: Console,
-    *,
-    backend: str | None,
-    channel: str | None,
-    release: str | None,
-    own: Path | None,
-    source: str | None,
-    repository: str | None,
-    offline: bool,
-    allow_revoked: bool,
-    dry_run: bool,
-    yes: bool,
-    force: bool,
-    bundle: Path | None,
-    fingerprint: str | None,
-    allow_expired: bool,
-) -> CommandResult:
+@click.pass_context
+def install_command(context: click.Context, /, **given: Any) -> CommandResult:
     """Install the build that fits this machine."""
-    if source is not None and dry_run:
-        raise UsageError(
-            "--from-source and --dry-run cannot be combined",
-            hint="to see what would be compiled with what: tsuku-publish build show BACKEND",
-        )
-    if own is not None or source is not None:
-        flag = "--from" if own is not None else "--from-source"
-        named = {
-            "--channel": channel,
-            "--release": release,
-            "--repository": repository,
-            "--bundle": bundle,
-            "--from-source": source if own is not None else None,
-        }
-        if others := [name for name, value in named.items() if value is not None]:
-            raise UsageError(
-                f"{flag} and {others[0]} cannot be combined: a build of your own is in no release",
-                hint="omit one of them",
-            )
-    if bundle is None and (fingerprint is not None or allow_expired):
-        raise UsageError(
-            "--fingerprint and --allow-expired are for --bundle",
-            hint="add --bundle FILE, or leave them out",
-        )
-    if bundle is not None and dry_run:
-        raise UsageError(
-            "--dry-run cannot be used with --bundle",
-            hint="to see what a bundle has: tsuku-llm bundle show FILE",
-        )
+    way = next((name for name in _WAYS if given[name] is not None), "release")
+    _require_consistent(context, way)
     with open_session(
-        console,
+        context.obj,
         probes=True,
-        backend=backend,
-        channel=channel,
-        repository=repository,
-        allow_revoked=allow_revoked,
-        offline=offline,
-        agreed=yes,
+        backend=given["backend"],
+        channel=given["channel"],
+        repository=given["repository"],
+        allow_revoked=given["allow_revoked"],
+        offline=given["offline"],
+        agreed=given["yes"],
     ) as session:
-        from tsuku_llm.cli.render import install as render
+        return _WAYS[way].install(session, given)
 
-        if source is not None:
-            from tsuku_llm.steps.install.from_source import install_from_source
 
-            compiled = install_from_source(session, source, force=force)
-            return CommandResult(
-                render.own_data(compiled),
-                render.own_lines(compiled),
-                next_step=render.next_step(compiled),
-            )
-        if own is not None:
-            from tsuku_llm.steps.install.own_build import install_own
+def _from_path(session: Session, given: Given) -> CommandResult:
+    from tsuku_llm.steps.install.own_build import install_own
 
-            found = install_own(session, own, dry_run=dry_run, force=force)
-            return CommandResult(
-                render.own_data(found), render.own_lines(found), next_step=render.next_step(found)
-            )
-        from tsuku_llm.steps.install.bundle_install import install_bundle
-        from tsuku_llm.steps.install.install import install
+    found = install_own(session, given["own"], dry_run=given["dry_run"], force=given["force"])
+    return _own_answer(found)
 
-        if bundle is None:
-            report = install(session, release=release, dry_run=dry_run, force=force)
-        else:
-            report = install_bundle(
-                session,
-                bundle,
-                release=release,
-                fingerprint=fingerprint,
-                expired_too=allow_expired,
-                force=force,
-            )
+
+def _from_source(session: Session, given: Given) -> CommandResult:
+    from tsuku_llm.steps.install.from_source import install_from_source
+
+    return _own_answer(install_from_source(session, given["source"], force=given["force"]))
+
+
+def _own_answer(found: OwnBuildReport) -> CommandResult:
+    from tsuku_llm.cli.render import install as render
+
+    return CommandResult(
+        render.own_data(found), render.own_lines(found), next_step=render.next_step(found)
+    )
+
+
+def _from_bundle(session: Session, given: Given) -> CommandResult:
+    from tsuku_llm.steps.install.bundle_install import install_bundle
+
+    report = install_bundle(
+        session,
+        given["bundle"],
+        release=given["release"],
+        fingerprint=given["fingerprint"],
+        expired_too=given["allow_expired"],
+        force=given["force"],
+    )
+    return _answer(report)
+
+
+def _from_release(session: Session, given: Given) -> CommandResult:
+    from tsuku_llm.steps.install.install import install
+
+    report = install(
+        session, release=given["release"], dry_run=given["dry_run"], force=given["force"]
+    )
+    return _answer(report)
+
+
+def _answer(report: InstallReport) -> CommandResult:
+    from tsuku_llm.cli.render import install as render
+
     return CommandResult(
         render.data(report), render.lines(report), next_step=render.next_step(report)
+    )
+
+
+class _Way(NamedTuple):
+    """A way to a build: what installs, the options that it takes, and what else a user may want."""
+
+    install: Callable[[Session, Given], CommandResult]
+    takes: frozenset[str]
+    instead: Mapping[str, str] = {}
+
+
+_ALWAYS = frozenset({"backend", "offline", "allow_revoked", "yes", "force"})
+_SIGNED = _ALWAYS | {"channel", "release", "repository"}
+
+_WAYS = {
+    "own": _Way(_from_path, _ALWAYS | {"dry_run"}),
+    "source": _Way(
+        _from_source,
+        _ALWAYS,
+        {"dry_run": "to see what is compiled with what: tsuku-publish build show BACKEND"},
+    ),
+    "bundle": _Way(
+        _from_bundle,
+        _SIGNED | {"fingerprint", "allow_expired"},
+        {"dry_run": "to see what a bundle has: tsuku-llm bundle show FILE"},
+    ),
+    "release": _Way(_from_release, _SIGNED | {"dry_run"}),
+}
+"""The ways by the option that chooses them; the last one is also that without any of them."""
+
+
+def _require_consistent(context: click.Context, way: str) -> None:
+    """Refuse an option that the way to a build does not take."""
+    spelled = {each.name: each.opts[0] for each in context.command.params}
+    given = [name for name, value in context.params.items() if value not in (None, False)]
+    other = next((name for name in given if name not in {way, *_WAYS[way].takes}), None)
+    if other is None:
+        return
+    if way == "release":
+        raise UsageError(
+            f"{spelled[other]} is for --bundle", hint="add --bundle FILE, or leave it out"
+        )
+    raise UsageError(
+        f"{spelled[way]} and {spelled[other]} cannot be combined",
+        hint=_WAYS[way].instead.get(other, "omit one of them"),
     )
