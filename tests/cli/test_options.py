@@ -1,4 +1,4 @@
-"""How many options the commands have: a help that fits a screen is read."""
+"""How many options the commands have, and how many settings there are: what fits a page is read."""
 
 from collections.abc import Iterator
 
@@ -7,10 +7,13 @@ import pytest
 
 from tsuku_llm.cli.command import GLOBAL
 from tsuku_llm.cli.program import program
+from tsuku_llm.config.keys import KEYS
 from tsuku_publish.cli.main import group as publisher
 
 MOST = 14
 """The most options of a command, without those that each one has: ``GLOBAL``, and --help."""
+
+MOST_SETTINGS = 20
 
 
 def commands(group: click.Group, words: str) -> Iterator[tuple[str, click.Command]]:
@@ -35,6 +38,10 @@ def test_no_command_has_more_options_than_a_reader_takes_in(name: str) -> None:
         if isinstance(each, click.Option) and each not in GLOBAL
     ]
     assert len(own) <= MOST, own
+
+
+def test_there_are_no_more_settings_than_a_page_shows() -> None:
+    assert len(KEYS) <= MOST_SETTINGS
 
 
 def test_every_command_has_the_options_of_all() -> None:
