@@ -45,5 +45,5 @@ def page() -> str:
         default = f"`{text_of(key.default)}`" if text_of(key.default) else "unset"
         rows.append(f"| `{key.name}` | {default} | `{key.variable}` | {key.help} |")
     gone = ["| setting | instead |", "|---|---|"]
-    gone += [f"| `llm.{key}` | {instead} |" for key, instead in REMOVED.items()]
+    gone += [f"| `{key}` | {instead} |" for key, instead in REMOVED.items()]
     return "\n".join([MADE, ABOUT, *rows, "", GONE, *gone, "", REST])

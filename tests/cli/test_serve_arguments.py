@@ -38,11 +38,10 @@ def test_what_follows_the_two_dashes_is_the_server_s(own: list[str], arguments: 
         found = dict(context.params)
     usual = Serving(replace="--exec" in own)
     assert found.pop("arguments") == tuple(arguments)
-    assert [found.pop(name) for name in ("name", "replace", "require_gpu", "verify")] == [
+    assert [found.pop(name) for name in ("name", "replace", "start_timeout")] == [
         usual.name,
         usual.replace,
-        usual.require_gpu,
-        usual.verify,
+        usual.start_timeout,
     ]
     assert not any(found.values())
 

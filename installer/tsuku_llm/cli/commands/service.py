@@ -32,10 +32,10 @@ def service_command() -> None:
     "systemd",
     cls=Launching,
     examples={
-        "tsuku-llm service systemd --output ~/.config/systemd/user -m MODEL.gguf -- --port 8081": ""
-        "Write a unit of this user.",
-        "tsuku-llm service systemd --on-demand -m MODEL.gguf": "Print three units: the first "
-        "connection starts the server.",
+        "tsuku-llm service systemd --output ~/.config/systemd/user -m MODEL.gguf": "Write a unit "
+        "of this user.",
+        "tsuku-llm service systemd --on-demand -m MODEL.gguf -- --port 8081": "Print three units: "
+        "the first connection starts the server.",
     },
 )
 @starting
@@ -79,8 +79,9 @@ def systemd(
     "launchd",
     cls=Launching,
     examples={
-        "tsuku-llm service launchd --output ~/Library/LaunchAgents -m MODEL.gguf -- --port 8081": ""
-        "Write an agent that serves at login.",
+        "tsuku-llm service launchd --output ~/Library/LaunchAgents -m MODEL.gguf": "Write an "
+        "agent that serves at login.",
+        "tsuku-llm service launchd -m MODEL.gguf -- --port 8081": "Print it.",
     },
 )
 @starting
