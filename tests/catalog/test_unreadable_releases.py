@@ -227,7 +227,8 @@ def test_S13_a_release_that_is_not_understood_can_still_be_revoked(
     shop.write()
     assert user.run("repository", "refresh", NAME).code == 0
     (listed,) = user.run("list", "--available", "--json").document["data"]["releases"]
-    assert (listed["revocation"]["release"], listed["readable"]) == ("b1", False)
+    (reason,) = listed["passed_over"]
+    assert (reason["release"], reason["slug"], listed["readable"]) == ("b1", "revoked", False)
     done = user.run("serve", "--json")
     assert (done.code, done.document["error"]["code"]) == (5, "revoked"), done.stderr
 
