@@ -69,7 +69,7 @@ class Lab:
         self._users: dict[str, User] = {}
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory("-bench")))
 
-    def __enter__(self) -> Lab:  # noqa: PYI034 (typing.Self is 3.11's)
+    def __enter__(self) -> Lab:
         return self
 
     def __exit__(

@@ -118,7 +118,7 @@ class NoEvents(Events):
     def loading(self, text: str) -> None:
         """Do nothing."""
 
-    def ask(self, question: str) -> bool:  # noqa: ARG002 - for those who replace it
+    def ask(self, question: str) -> bool:
         """Answer no."""
         return False
 
@@ -235,7 +235,7 @@ class Server:
         """Return what the server has said so far."""
         return logs(self.name, options=self._options)
 
-    def __enter__(self) -> Server:  # noqa: PYI034 - Self is in no library of Python 3.10
+    def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -327,7 +327,7 @@ def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> I
         return _build(maintenance.rollback(session))
 
 
-def ensure_server(  # noqa: PLR0913
+def ensure_server(
     model: str | Path | None = None,
     *,
     name: str | None = None,

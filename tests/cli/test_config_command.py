@@ -195,7 +195,7 @@ def test_all_wrong_settings_are_told_at_once(program: Program, home: Path) -> No
         ("backend", "cuda-13.3", "cuda-13.4"),
     ],
 )
-def test_a_name_that_does_not_exist_is_refused_and_marked(  # noqa: PLR0913, PLR0917
+def test_a_name_that_does_not_exist_is_refused_and_marked(
     key: str, value: str, near: str | None, program: Program, as_json: AsJson, home: Path
 ) -> None:
     refused = program("config", "set", f"llm.{key}", value)

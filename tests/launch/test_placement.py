@@ -22,7 +22,7 @@ GB = 10**9
 GIB = 1 << 30
 
 
-def card(  # noqa: PLR0913
+def card(
     name: str,
     free: float | None,
     total: float | None = None,

@@ -419,7 +419,7 @@ def test_a_cpu_variant_of_a_build_with_gpu_code_opens_no_gpu(
         (("--variant", "linux-amd64/cpu={script}", "--publisher", "x" * 200), "not understand"),
     ],
 )
-def test_what_cannot_be_added_changes_nothing(  # noqa: PLR0913, PLR0917 - fixtures
+def test_what_cannot_be_added_changes_nothing(
     tmp_path: Path, company: Path, program: Program, cuda: Path, words: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "empty").mkdir()

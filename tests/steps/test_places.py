@@ -202,7 +202,7 @@ NEWER = [
 
 
 @pytest.mark.parametrize("place", [*NEWER, as_a_package])
-def test_N05_a_frozen_place_hides_nothing_of_a_newer_one(  # noqa: PLR0913, PLR0917
+def test_N05_a_frozen_place_hides_nothing_of_a_newer_one(
     shop: FolderShop,
     session: Session,
     tmp_path: Path,

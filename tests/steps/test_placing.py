@@ -42,7 +42,7 @@ def plan_of(*arguments: str, backend: str = "vulkan", **env: str) -> LaunchPlan:
     return plan_server(Build(TREE, "s", backend), arguments, cwd=Path("/"), environ=env)
 
 
-def placed(  # noqa: PLR0913
+def placed(
     *arguments: str,
     devices: tuple[ListedDevice, ...] = H200,
     backend: str = "vulkan",

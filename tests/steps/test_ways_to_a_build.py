@@ -169,7 +169,7 @@ AMPERE = {"cuda": {"toolkit": "13.4", "sass": ["8.0"], "ptx": []}}
         ("windows-without-vcruntime", "cpu", {"vcruntime": "14.0"}, None),
     ],
 )
-def test_a_build_is_compiled_where_that_helps_and_no_signed_one_fits(  # noqa: PLR0913, PLR0917
+def test_a_build_is_compiled_where_that_helps_and_no_signed_one_fits(
     folder_shop: FolderShop,
     tmp_path: Path,
     machine: str,

@@ -138,7 +138,7 @@ def deflated(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def zipped(  # noqa: PLR0913 - each is one way to lie
+def zipped(
     members: Sequence[Zip],
     *,
     prefix: bytes = b"",

@@ -11,7 +11,7 @@ class Copied(bytes):
 
     total: list[int]
 
-    def __new__(cls, data: bytes, total: list[int]) -> "Copied":  # noqa: PYI034 (Self is 3.11's)
+    def __new__(cls, data: bytes, total: list[int]) -> "Copied":
         made = super().__new__(cls, data)
         made.total = total
         return made

@@ -86,7 +86,7 @@ class FaultServer:
     def url(self) -> str:
         return f"{'https' if self.context else 'http'}://{self.host}:{self.port}"
 
-    def __enter__(self) -> FaultServer:  # noqa: PYI034
+    def __enter__(self) -> FaultServer:
         self._spawn(self._accept)
         return self
 

@@ -25,7 +25,7 @@ NOW = datetime.fromisoformat(_SIGNED["issued"].replace("Z", "+00:00")) + timedel
 """Half a day after the embedded metadata was signed: no later signature makes it the past."""
 
 
-def install_stand_in(  # noqa: PLR0913
+def install_stand_in(
     data: Path,
     *,
     release: str = "b100",

@@ -69,7 +69,7 @@ def fill(tree: Path, files: dict[str, bytes] = FILES, links: dict[str, str] = LI
         (tree / path).symlink_to(target)
 
 
-def install(  # noqa: PLR0913
+def install(
     store: Store,
     release: str = "b100",
     variant: str = "cpu",

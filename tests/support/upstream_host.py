@@ -91,7 +91,7 @@ class Upstream:
 
     # --- what it publishes ----------------------------------------------------------------
 
-    def __enter__(self) -> Upstream:  # noqa: PYI034
+    def __enter__(self) -> Upstream:
         compiled()  # here, in the test's thread: it ends the test where there is no compiler
         upstream = self
 

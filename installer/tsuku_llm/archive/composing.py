@@ -138,7 +138,7 @@ def _entries(variant: Variant) -> list[TreeEntry]:
     return found
 
 
-def join(  # noqa: PLR0913, PLR0917
+def join(
     asides: Iterable[Aside],
     tree: Path,
     server: str,

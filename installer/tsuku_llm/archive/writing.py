@@ -51,7 +51,7 @@ class Writer:
         self._held_size = 0
         self._jobs: dict[Parts, Future[Written]] = {}
 
-    def __enter__(self) -> Writer:  # noqa: PYI034 (typing.Self is 3.11's)
+    def __enter__(self) -> Writer:
         return self
 
     def __exit__(

@@ -143,7 +143,7 @@ def adopt(
     return load(repository, data)
 
 
-def _keep(  # noqa: PLR0913, PLR0917
+def _keep(  # noqa: PLR0913
     repository: Repository,
     data: Path,
     copy: Copy,

@@ -204,7 +204,7 @@ def read_all(data: Path) -> tuple[dict[str, tuple[Revocation, ...]], list[StoreE
             held[name] = read(data, name)
             if name != embedded.REPOSITORY and not (data / "metadata" / name / ADDED).is_file():
                 held[name] = tuple(each._replace(builds=()) for each in held[name])
-        except StoreError as error:  # noqa: PERF203 - a damaged file must not hide the others
+        except StoreError as error:
             damaged.append(error)
     return held, damaged
 

@@ -14,7 +14,7 @@ from tsuku_llm.cli.terminal.style import COLORS
 from tsuku_llm.ground.errors import UsageError
 
 
-def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         text = context.get_help()
         show(CommandResult({"help": text}, tuple(text.splitlines())))
@@ -41,13 +41,13 @@ JSON = click.Option(
 )
 
 
-def _be_quiet(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _be_quiet(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         _one_of_both(context, "quiet")
         context.ensure_object(Console).be_quiet()
 
 
-def _be_verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _be_verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         _one_of_both(context, "verbose")
         context.ensure_object(Console).verbose = True
@@ -143,7 +143,7 @@ class Command(click.Command):
         self.examples = examples
         self.params.extend(GLOBAL)
 
-    def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002
+    def get_help_option(self, ctx: click.Context) -> click.Option:
         """Return our help option: help is an answer."""
         return HELP
 

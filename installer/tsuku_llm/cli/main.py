@@ -42,10 +42,10 @@ def _open_closed_streams() -> None:
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
-        except OSError:  # noqa: PERF203 - contextlib would make --version load more
+        except OSError:
             opened = os.open(os.devnull, os.O_RDWR)
             # The server inherits it: otherwise its own first file would get this number.
-            os.set_inheritable(opened, True)  # noqa: FBT003
+            os.set_inheritable(opened, True)
 
 
 def _print_version() -> bool:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Program(Group):
     """The group of all commands."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands in the order of the table, which is the order of use."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command, as click's documentation has it for lazily loaded subcommands."""
         if cmd_name not in COMMANDS:
             return None
@@ -48,7 +48,7 @@ class Program(Group):
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(each for each in found if each.value.startswith(incomplete)), *options]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table as it is; click would import every command for its summary."""
         # One column for all sections.
         widest = max(map(len, COMMANDS))
@@ -58,7 +58,7 @@ class Program(Group):
                 formatter.write_dl(rows)
 
 
-def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:  # noqa: FBT001
+def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
     from tsuku_llm.cli.render import self_update as render  # noqa: PLC0415 - only then

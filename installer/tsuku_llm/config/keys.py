@@ -88,7 +88,7 @@ class Key(NamedTuple):
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be a text in quotes")  # noqa: TRY004
+        raise ValueError("must be a text in quotes")
     return value.strip()
 
 

@@ -132,7 +132,7 @@ def _require_own_folder(path: Path) -> None:
 
 def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
     """Write and flush a file that must not exist yet. Raises ``OSError``."""
-    with open(os.open(path, _CREATE, mode), "wb") as file:  # noqa: PTH123  # opened with flags
+    with open(os.open(path, _CREATE, mode), "wb") as file:  # opened with flags
         file.write(content)
         file.flush()
         set_mode(file.fileno(), mode)
@@ -172,7 +172,7 @@ def write_note(path: Path, content: bytes) -> None:
     # A fifo without a reader must not block the open.
     nonblocking = getattr(os, "O_NONBLOCK", 0)
     flags = os.O_WRONLY | os.O_CREAT | _NOFOLLOW | _CLOEXEC | _BINARY | nonblocking
-    with open(os.open(path, flags, 0o644), "wb") as file:  # noqa: PTH123  # opened with flags
+    with open(os.open(path, flags, 0o644), "wb") as file:  # opened with flags
         if os.fstat(file.fileno()).st_nlink == 1:
             set_mode(file.fileno(), 0o644)
             file.truncate(0)
@@ -199,10 +199,10 @@ def open_for_changes(folder: Path | int) -> bool:
     """
     if sys.platform == "win32":
         return False
-    mode = stat.S_IMODE(os.stat(folder).st_mode)  # noqa: PTH116 - it may be a descriptor
+    mode = stat.S_IMODE(os.stat(folder).st_mode)
     if mode & _MAY_CHANGE == _MAY_CHANGE:
         return False
-    os.chmod(folder, mode | _MAY_CHANGE)  # noqa: PTH101 - as above
+    os.chmod(folder, mode | _MAY_CHANGE)
     return True
 
 
@@ -214,10 +214,10 @@ def rename(source: Path, target: Path) -> None:
     # Windows refuses to replace a file that another program has open.
     for _ in range(_REPLACE_TRIES if sys.platform == "win32" else 0):
         with suppress(PermissionError):
-            os.replace(source, target)  # noqa: PTH105  # a folder too
+            os.replace(source, target)  # a folder too
             return
         time.sleep(_REPLACE_PAUSE)
-    os.replace(source, target)  # noqa: PTH105
+    os.replace(source, target)
 
 
 def seal_file(path: Path, mode: int) -> None:

@@ -49,7 +49,7 @@ class Folder:
     def names(self) -> list[str]:
         """List the names in the folder, sorted."""
         place = self.path if self._descriptor is None else self._descriptor
-        return sorted(os.listdir(place))  # noqa: PTH208  # of a descriptor
+        return sorted(os.listdir(place))  # of a descriptor
 
     def own_status(self) -> os.stat_result:
         """Return the status of the folder itself."""
@@ -194,7 +194,7 @@ def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None
 
 def no_folder(path: Path, base: Path) -> CorruptStore:
     """Make the error for a link or a file in the place of a folder below ``base``."""
-    linked = os.path.islink(path)  # noqa: PTH114 - Path.is_symlink may raise
+    linked = os.path.islink(path)
     hint = f"to use a larger disk, make {base} itself a link, or set TSUKU_HOME to a folder there"
     return CorruptStore(
         f"{path.name} is not a folder" + (" but a link, which is not followed" if linked else ""),

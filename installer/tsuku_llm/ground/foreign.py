@@ -117,7 +117,7 @@ def _opened(path: Path, *, follow: bool = True) -> int:
     try:
         # Before the open, because the open of a device can do things. The check of the open file
         # below is the one that counts: another process may replace the file in between.
-        _require_plain(os.stat(path, follow_symlinks=follow), path)  # noqa: PTH116
+        _require_plain(os.stat(path, follow_symlinks=follow), path)
         fd = os.open(path, _READ | (0 if follow else getattr(os, "O_NOFOLLOW", 0)))
     except ValueError as error:  # a NUL, or a letter that no file name has
         raise OSError(errno.EINVAL, "its name cannot be that of a file", repr(path)) from error
@@ -141,7 +141,7 @@ def _require_plain(status: os.stat_result, path: Path) -> None:
 def _pseudo_devices() -> Iterator[int]:
     for folder in _PSEUDO:
         with suppress(OSError):
-            yield os.stat(folder).st_dev  # noqa: PTH116
+            yield os.stat(folder).st_dev
 
 
 def _read(fd: int, limit: int, path: Path) -> bytes:
@@ -225,7 +225,7 @@ def parse_object(data: bytes | str, *, ours: bool = False) -> dict[str, Any]:
     """Decode a JSON object, as ``parse_json``. Raises ``ValueError``, also for other values."""
     value = parse_json(data, ours=ours)
     if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")  # noqa: TRY004 - one error for callers
+        raise ValueError("it is not a JSON object")
     return value
 
 

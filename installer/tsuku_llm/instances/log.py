@@ -46,7 +46,7 @@ def rotate_log(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> 
     with suppress(OSError):
         if path.stat().st_size < limit:
             return False
-        os.replace(path, older_log(path))  # noqa: PTH105 - over the one before
+        os.replace(path, older_log(path))
         # Until the next line ``path`` does not exist; writers still write to the renamed file.
         fresh = open_log(path)
         try:

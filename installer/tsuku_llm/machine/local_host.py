@@ -87,7 +87,7 @@ class LocalHost:
     def list_dir(self, path: str) -> tuple[str, ...] | None:
         """Answer as ``Host`` describes."""
         try:
-            return tuple(sorted(os.listdir(self._root + path)))  # noqa: PTH208
+            return tuple(sorted(os.listdir(self._root + path)))
         except (OSError, ValueError):
             return None
 
@@ -146,10 +146,10 @@ def _scratch_folder(environ: Mapping[str, str]) -> str | None:
     name = f"tsuku-llm-{os.urandom(12).hex()}"
     for folder in (*named, *usual):
         # A relative path would depend on the current folder.
-        if folder and os.path.isabs(folder):  # noqa: PTH117
-            path = os.path.join(folder, name)  # noqa: PTH118
+        if folder and os.path.isabs(folder):
+            path = os.path.join(folder, name)
             with contextlib.suppress(OSError):  # missing, read-only or full: try the next one
-                os.mkdir(path, 0o700)  # noqa: PTH102
+                os.mkdir(path, 0o700)
                 return path
     return None
 
@@ -197,9 +197,9 @@ def _ask_in(scratch: str | None, child: Child, questions: Sequence[str]) -> dict
 
 def _remove(scratch: str) -> None:
     try:
-        for name in os.listdir(scratch):  # noqa: PTH208
-            os.unlink(f"{scratch}/{name}")  # noqa: PTH108
-        os.rmdir(scratch)  # noqa: PTH106
+        for name in os.listdir(scratch):
+            os.unlink(f"{scratch}/{name}")
+        os.rmdir(scratch)
     except OSError:
         import shutil  # noqa: PLC0415
 

@@ -227,7 +227,7 @@ def _scalar(raw: Any) -> Raw:
 
 def _of_type(kind: type[T], raw: Any) -> T:
     if not isinstance(raw, kind):
-        raise ValueError(f"{str(raw)[:60]!r} is not of type {kind.__name__}")  # noqa: TRY004
+        raise ValueError(f"{str(raw)[:60]!r} is not of type {kind.__name__}")
     return raw
 
 

@@ -102,7 +102,7 @@ def note_unfinished(seen: Seen, note: Note) -> None:
     if seen.broken or not name.endswith(_UNFINISHED):
         return
     # Hugging Face's files have only a digest as their name.
-    if ".gguf" not in os.path.basename(name):  # noqa: PTH119
+    if ".gguf" not in os.path.basename(name):
         try:
             if read_beginning(seen.path, len(_MAGIC)) != _MAGIC:
                 return

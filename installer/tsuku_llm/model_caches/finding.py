@@ -42,7 +42,7 @@ class FoundModels(NamedTuple):
 
 def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
     """Find the models in the caches of other programs and in the folders of ``llm.model_path``."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home raises where there is none
+    home = os.path.expanduser("~")
     return find_models(places_of(environ, home, sys.platform, folders, _read))
 
 
@@ -118,9 +118,9 @@ def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
 
 def _cached(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
     """Read a cache of Hugging Face's layout, or llama.cpp's own, which had flat names before."""
-    for entry in sorted(os.listdir(place.folder)):  # noqa: PTH208
+    for entry in sorted(os.listdir(place.folder)):
         if found := _HUB_FOLDER.fullmatch(entry):
-            folder = os.path.join(place.folder, entry)  # noqa: PTH118
+            folder = os.path.join(place.folder, entry)
             repository = f"{found['owner']}/{found['name'].replace('--', '/')}"
             yield from _snapshots(place, folder, repository, note)
     if place.source == LLAMA_CPP:
@@ -140,20 +140,20 @@ def _cached(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
 
 def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> Iterator[ModelFile]:
     """Read the files of a repository, of its main revision first; others may have more files."""
-    snapshots = os.path.join(folder, "snapshots")  # noqa: PTH118
+    snapshots = os.path.join(folder, "snapshots")
     try:
-        revisions = sorted(os.listdir(snapshots))  # noqa: PTH208
+        revisions = sorted(os.listdir(snapshots))
     except FileNotFoundError:
         revisions = []
     except OSError as error:
         note(f"{snapshots} cannot be read: {error.strerror or error}")
         return
-    main = _text(os.path.join(folder, "refs", "main")).strip()  # noqa: PTH118
+    main = _text(os.path.join(folder, "refs", "main")).strip()
     revisions.sort(key=lambda revision: revision != main)
     known: set[str] = set()
     for revision in revisions:
         try:
-            seen = list(walk(os.path.join(snapshots, revision), note))  # noqa: PTH118
+            seen = list(walk(os.path.join(snapshots, revision), note))
         except OSError:
             continue
         for each in _gguf_files(seen, note):
@@ -163,7 +163,7 @@ def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> I
                 if file:
                     yield file
     try:
-        for each in walk(os.path.join(folder, "blobs"), note, deepest=0):  # noqa: PTH118
+        for each in walk(os.path.join(folder, "blobs"), note, deepest=0):
             note_unfinished(each, note)
     except OSError:
         return

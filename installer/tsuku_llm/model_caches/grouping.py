@@ -44,7 +44,7 @@ def grouped(files: Iterable[ModelFile], note: Note) -> Iterator[tuple[LocalModel
 
 def _shelf(file: ModelFile) -> str:
     """Return what a model and its projector have in common: a repository, or else a folder."""
-    return file.repository or os.path.dirname(file.path)  # noqa: PTH120
+    return file.repository or os.path.dirname(file.path)
 
 
 def _model(parts: Sequence[ModelFile], projector: ModelFile | None) -> LocalModel:

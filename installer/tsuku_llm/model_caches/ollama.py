@@ -30,7 +30,7 @@ def ollama_files(folder: str, note: Note) -> Iterator[tuple[ModelFile, ModelFile
     Its templates and parameters are Ollama's own, and are left out: the server has those of the
     GGUF file. Raises ``FileNotFoundError`` for a folder that is no store.
     """
-    manifests = os.path.join(folder, "manifests")  # noqa: PTH118
+    manifests = os.path.join(folder, "manifests")
     for seen in walk(manifests, note, deepest=_DEPTH):
         parts = seen.below.split("/")
         if len(parts) == _DEPTH and not seen.broken and not parts[3].startswith("."):
@@ -44,7 +44,7 @@ def ollama_files(folder: str, note: Note) -> Iterator[tuple[ModelFile, ModelFile
                 digest = layers.get(_PROJECTOR)
                 yield model, _blob(folder, digest, name, note) if digest else None
     with suppress(OSError):
-        for seen in walk(os.path.join(folder, "blobs"), note, deepest=0):  # noqa: PTH118
+        for seen in walk(os.path.join(folder, "blobs"), note, deepest=0):
             note_unfinished(seen, note)
 
 
@@ -77,9 +77,9 @@ def _blob(folder: str, digest: str, name: str, note: Note) -> ModelFile | None:
         note(f"{name} of Ollama: its manifest names no file")
         return None
     file = f"sha256-{found[1].lower()}"
-    path = os.path.join(folder, "blobs", file)  # noqa: PTH118
+    path = os.path.join(folder, "blobs", file)
     try:
-        status = os.stat(path)  # noqa: PTH116
+        status = os.stat(path)
     except OSError:
         note(f"{name} of Ollama is not complete: get it again with: ollama pull {name}")
         return None

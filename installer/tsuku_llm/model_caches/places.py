@@ -60,10 +60,10 @@ def _hugging_face(environ: Mapping[str, str], home: str) -> Iterator[ModelPlace]
         ("XDG_CACHE_HOME", ("huggingface", "hub")),
     ):
         if environ.get(name):
-            folder = os.path.join(_expanded(environ[name], home), *below)  # noqa: PTH118
+            folder = os.path.join(_expanded(environ[name], home), *below)
             yield ModelPlace(HUGGING_FACE, folder, named=name.startswith("H"))
             return
-    yield ModelPlace(HUGGING_FACE, os.path.join(home, ".cache", "huggingface", "hub"))  # noqa: PTH118
+    yield ModelPlace(HUGGING_FACE, os.path.join(home, ".cache", "huggingface", "hub"))
 
 
 def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[ModelPlace]:
@@ -74,11 +74,11 @@ def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[M
     if system == "win32":
         base = environ.get("LOCALAPPDATA", "")
     elif system == "darwin":
-        base = os.path.join(home, "Library", "Caches")  # noqa: PTH118
+        base = os.path.join(home, "Library", "Caches")
     else:
-        base = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")  # noqa: PTH118
+        base = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
     if base:
-        yield ModelPlace(LLAMA_CPP, os.path.join(base, "llama.cpp"))  # noqa: PTH118
+        yield ModelPlace(LLAMA_CPP, os.path.join(base, "llama.cpp"))
 
 
 def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[ModelPlace]:
@@ -87,13 +87,13 @@ def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[ModelPl
     A file in the user's home names LM Studio's home; ``downloadsFolder`` in its settings is where
     the user moved the models.
     """
-    pointer = (read(os.path.join(home, ".lmstudio-home-pointer")) or "").strip()  # noqa: PTH118
-    homes = (pointer, os.path.join(home, ".lmstudio"), os.path.join(home, ".cache", "lm-studio"))  # noqa: PTH118
+    pointer = (read(os.path.join(home, ".lmstudio-home-pointer")) or "").strip()
+    homes = (pointer, os.path.join(home, ".lmstudio"), os.path.join(home, ".cache", "lm-studio"))
     for each in dict.fromkeys(filter(os.path.isabs, homes)):
-        moved = _downloads_folder(read(os.path.join(each, "settings.json")) or "")  # noqa: PTH118
+        moved = _downloads_folder(read(os.path.join(each, "settings.json")) or "")
         if moved:
             yield ModelPlace(LM_STUDIO, _expanded(moved, home), named=True)
-        yield ModelPlace(LM_STUDIO, os.path.join(each, "models"))  # noqa: PTH118
+        yield ModelPlace(LM_STUDIO, os.path.join(each, "models"))
 
 
 def _downloads_folder(settings: str) -> str | None:
@@ -111,7 +111,7 @@ def _ollama(environ: Mapping[str, str], home: str, system: str) -> Iterator[Mode
     """
     if environ.get("OLLAMA_MODELS"):
         yield ModelPlace(OLLAMA, environ["OLLAMA_MODELS"].strip(" \"'"), named=True)
-    yield ModelPlace(OLLAMA, os.path.join(home, ".ollama", "models"))  # noqa: PTH118
+    yield ModelPlace(OLLAMA, os.path.join(home, ".ollama", "models"))
     if system == "linux":
         yield ModelPlace(OLLAMA, "/usr/share/ollama/.ollama/models")
 

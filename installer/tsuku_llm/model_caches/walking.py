@@ -43,7 +43,7 @@ def walk(
     while waiting:
         path, below, depth = waiting.pop()
         try:
-            key = _key(os.stat(path))  # noqa: PTH116
+            key = _key(os.stat(path))
             # Links can lead in a circle.
             entries = [] if key in visited else _listed(path, left + 1)
         except OSError as error:
@@ -86,7 +86,7 @@ def _seen(entry: os.DirEntry[str], below: str) -> Seen | None:
     """Return a file, or a link to nothing; None for a pipe, a socket or a device."""
     try:
         # Of the file that a link names. Windows gives an entry's own status no number.
-        status = os.stat(entry.path)  # noqa: PTH116
+        status = os.stat(entry.path)
     except OSError:
         return Seen(entry.path, below + entry.name, 0, (0, 0), broken=True)
     if not stat.S_ISREG(status.st_mode):

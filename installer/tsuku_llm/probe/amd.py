@@ -95,7 +95,7 @@ def kernel_targets(nodes: tuple[str, ...]) -> tuple[str, ...]:
 
 def gfx_name(number: str | None) -> str | None:
     """Return the target's name: 110000 is gfx1100, 90010 is gfx90a; CPU nodes have 0."""
-    if number is None or not number.isascii() or not number.isdecimal() or len(number) > 7:  # noqa: PLR2004
+    if number is None or not number.isascii() or not number.isdecimal() or len(number) > 7:
         return None
     value = int(number)
     major, minor, step = value // 10000, value // 100 % 100, value % 100
@@ -105,7 +105,7 @@ def gfx_name(number: str | None) -> str | None:
 
 def _properties(text: str) -> dict[str, str]:
     pairs = [line.split() for line in text.splitlines()]
-    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}  # noqa: PLR2004 - name, value
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def _gpus(answer: DriverAnswer, targets: tuple[str, ...]) -> tuple[Gpu, ...]:

@@ -177,7 +177,7 @@ def _gpu(line: Mapping[str, Any], driver: str | None) -> Gpu:
 
 
 def _capability(pair: object) -> str | None:
-    if not isinstance(pair, list) or len(pair) != 2:  # noqa: PLR2004 - major and minor
+    if not isinstance(pair, list) or len(pair) != 2:
         return None
     major, minor = answers.integer(pair[0]), answers.integer(pair[1])
     if major is None or minor is None or major < 0 or minor < 0:
@@ -243,7 +243,7 @@ def _mismatch(raw: RawNvidia) -> bool:
     """Tell whether the user library has another version than the loaded kernel module."""
     # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE, and NVML's LIB_RM_VERSION_MISMATCH.
     cuda, nvml = answers.code(raw.cuda, "cuInit"), answers.code(raw.nvml, "nvmlInit_v2")
-    if cuda in (803, 804) or nvml == 18:  # noqa: PLR2004
+    if cuda in (803, 804) or nvml == 18:
         return True
     user = answers.dotted(answers.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
     kernel = kernel_version(raw.kernel)
@@ -255,7 +255,7 @@ def _mismatch_problem(raw: RawNvidia) -> Problem:
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
     # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
     library_path = answers.library(raw.cuda) or ""
-    compat = answers.code(raw.cuda, "cuInit") == 804 or "/compat/" in library_path  # noqa: PLR2004
+    compat = answers.code(raw.cuda, "cuInit") == 804 or "/compat/" in library_path
     aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
     return Problem(
         "driver-updated-reboot",

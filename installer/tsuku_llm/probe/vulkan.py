@@ -149,7 +149,7 @@ def largest_local_heap(heaps: object) -> int | None:
         size
         for heap in heaps
         if isinstance(heap, list)
-        and len(heap) == 2  # noqa: PLR2004 - size and flags
+        and len(heap) == 2
         and (size := answers.positive(heap[0]))
         and (answers.integer(heap[1]) or 0) & DEVICE_LOCAL
     ]

@@ -85,7 +85,9 @@ def users_of(version: Path) -> tuple[str, ...]:
 
 def _has_open(pid: int, file: str) -> bool:
     with suppress(OSError):  # another user's process, or it has just ended
-        return any(os.readlink(link) == file for link in Path(f"/proc/{pid}/fd").iterdir())  # noqa: PTH115  # compares texts
+        return any(
+            os.readlink(link) == file for link in Path(f"/proc/{pid}/fd").iterdir()
+        )  # compares texts
     return False
 
 

@@ -273,7 +273,7 @@ def _create(path: Path, text: str) -> bool:
     except FileExistsError:
         return False
     try:
-        with open(fd, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with flags
+        with open(fd, "w", encoding="utf-8") as file:  # opened with flags
             set_mode(fd, 0o644)  # waiting processes of other users read whom they wait for
             file.write(text)
     except OSError:

@@ -358,7 +358,7 @@ class Store(StoreReader):
         in seconds since the epoch. Raises CorruptStore and UnsafeLocation if the data folder or
         one of its places is not ours.
         """
-        if not os.path.isdir(self.data):  # noqa: PTH112  # an error means: nothing to sweep
+        if not os.path.isdir(self.data):  # an error means: nothing to sweep
             return
         require_ours(self.data)
         now = time.time() if now is None else now

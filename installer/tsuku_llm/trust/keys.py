@@ -144,7 +144,7 @@ def _ecdsa(text: str, curve: str) -> _PublicKey:
 def _rsa(text: str) -> _PublicKey:
     found = _from_pem(text)
     if not isinstance(found, rsa.RSAPublicKey):
-        raise ValueError(_OTHER_KIND)  # noqa: TRY004 - of the metadata, not of an argument
+        raise ValueError(_OTHER_KIND)
     if found.key_size not in _RSA_BITS:
         raise ValueError(
             f"it has an RSA key of {found.key_size} bits: "

@@ -92,7 +92,7 @@ class _ProgramPart:
     programs: tuple[BundledProgram, ...]
 
 
-def create_bundle(  # noqa: PLR0913
+def create_bundle(
     session: Session,
     path: Path,
     wish: BundleWish,

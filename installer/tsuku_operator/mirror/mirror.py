@@ -135,7 +135,7 @@ def mirror(
     return report_of(outcome, str(folder.path), catalog, contents, lacking, swept)
 
 
-def report_of(  # noqa: PLR0913, PLR0917
+def report_of(
     outcome: str,
     place: str,
     catalog: Catalog,

@@ -60,7 +60,7 @@ class Orders:
 
 
 @contextlib.contextmanager
-def orders(  # noqa: PLR0913 - the options of the command
+def orders(
     wishes: BuildWishes,
     work: Path,
     into: Path,
@@ -127,7 +127,7 @@ def orders(  # noqa: PLR0913 - the options of the command
         yield Orders(tuple(planned), source, matrix, tuple(unmade.values()))
 
 
-def build(  # noqa: PLR0913 - the options of the command
+def build(
     planned: Orders,
     source: Source,
     *,

@@ -59,7 +59,7 @@ def run_logged(
         raise _failure(doing, code, lines, log, folder)
 
 
-def run_pip(  # noqa: PLR0913 - those of ``run_logged``
+def run_pip(
     words: Sequence[str],
     *,
     doing: str,

@@ -72,7 +72,7 @@ class Source:
 
 
 @contextmanager
-def opened_source(  # noqa: PLR0913 - the options of the command
+def opened_source(
     named: str,
     release: str | None,
     work: Path,

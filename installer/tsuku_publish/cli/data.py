@@ -43,7 +43,7 @@ day_option = click.option(
 )
 @click.option("--unmeasured", metavar="REASON", help="Why its archives cannot be read.")
 @click.pass_obj
-def refresh(  # noqa: PLR0913 - each is an option
+def refresh(
     console: Console,
     *,
     data: Path,
@@ -131,7 +131,7 @@ def attest(
 @click.option("--reason", metavar="TEXT", required=True, help="What users are told, in one line.")
 @click.option("--by-name", is_flag=True, help="Also if its files are not in the data any more.")
 @click.pass_obj
-def revoke(  # noqa: PLR0913 - each is an option
+def revoke(
     console: Console, *, data: Path, day: datetime, tag: str, reason: str, by_name: bool
 ) -> CommandResult:
     """Record that a release must not be used any more.

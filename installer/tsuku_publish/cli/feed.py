@@ -37,7 +37,7 @@ NOW = click.DateTime(["%Y-%m-%dT%H:%M"])
 @click.option("--model", type=FILE, metavar="FILE", help="Start new builds with this GGUF model.")
 @click.option("--now", type=NOW, metavar="TIME", help="As if it were that time, in UTC.")
 @click.pass_obj
-def feed(  # noqa: PLR0913 - each is an option
+def feed(
     console: Console,
     *,
     data: Path,

@@ -28,7 +28,7 @@ ANY = click.Path(path_type=Path)
 @click.option("--platform", metavar="NAME", help="For which platform, if several have the variant.")
 @click.option("--into", type=ANY, metavar="FOLDER", required=True, help="Where the archives go.")
 @click.option("--url", required=True, help="The https URL at which that folder is served.")
-def pack(  # noqa: PLR0913 - each is an option
+def pack(
     *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
 ) -> CommandResult:
     """Pack your own build, for small updates.

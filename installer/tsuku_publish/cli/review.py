@@ -126,7 +126,7 @@ def review(  # noqa: PLR0913 - each is an option
     "--published", metavar="PLACE", help="Where the channel is published; as repository.toml says."
 )
 @on_option
-def promote(  # noqa: PLR0913 - each is an option
+def promote(
     *,
     data: Path,
     releases: tuple[str, ...],

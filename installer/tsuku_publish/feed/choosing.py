@@ -179,7 +179,7 @@ def channel_after(
     return tuple(tag for tag in healthy if tag in kept)
 
 
-def proposal(  # noqa: PLR0913, PLR0917 - the facts that it weighs
+def proposal(
     versions: Mapping[str, str],
     stable: Sequence[str],
     variants: Mapping[str, Collection[str]],

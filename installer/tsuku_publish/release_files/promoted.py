@@ -54,7 +54,7 @@ def save_promoted(data: Path, promotions: Iterable[Promotion]) -> None:
     replace_file(data / NAME, json_bytes(msgspec.to_builtins(list(last.values()))))
 
 
-def promotion(  # noqa: PLR0913, PLR0917 - the two times, and what is asked
+def promotion(
     release: str,
     origin: str,
     stated: Sighting,

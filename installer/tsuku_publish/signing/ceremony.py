@@ -60,7 +60,7 @@ def published_versions(into: Path) -> dict[str, int]:
     return {name: state.version for name, state in verify(copy, first_root(copy)).roles.items()}
 
 
-def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
+def sign_channel(
     data: Path,
     channel: str,
     signers: Signers,
@@ -82,7 +82,7 @@ def sign_channel(  # noqa: PLR0913, PLR0917 - each is an option of the command
     return plan
 
 
-def require_able(  # noqa: PLR0913, PLR0917 - what is signed, by whom, and where it goes
+def require_able(
     plan: Plan,
     files: Sequence[ReleaseFile],
     signers: Signers,
@@ -225,7 +225,7 @@ def next_of_channel(
     return plan, dated(plan, files)
 
 
-def next_state(  # noqa: PLR0913, PLR0917 - each is an option of the command
+def next_state(
     data: Path,
     into: Path,
     now: datetime,

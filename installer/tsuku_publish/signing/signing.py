@@ -45,7 +45,7 @@ _TIMESTAMP = "metadata/timestamp.json"
 _NOTHING: trust.Copy = MemoryCopy({})
 
 
-def sign(  # noqa: PLR0913, PLR0917 - data, and where it comes from
+def sign(
     plan: Plan,
     releases: Iterable[ReleaseFile],
     signers: Signers,
@@ -97,7 +97,7 @@ def due_roles(plan: Plan, published: trust.Copy) -> tuple[str, ...]:
     return tuple(due)
 
 
-def offline_files(  # noqa: PLR0913, PLR0917 - data, and where it comes from
+def offline_files(
     plan: Plan,
     releases: Iterable[ReleaseFile],
     signers: Signers,

@@ -147,7 +147,7 @@ def _parse(block: bytes) -> _Header:
 
 def _number(field: bytes) -> int:
     """Read an octal number, or one of GNU's base 256; refuse negative and malformed ones."""
-    if field[0] == 0x80:  # noqa: PLR2004
+    if field[0] == 0x80:
         value = int.from_bytes(field[1:], "big")
     elif field[0] & 0x80:
         raise unsafe("a header has a negative number")
@@ -223,7 +223,7 @@ def _pax(data: bytes) -> dict[str, str]:
 
 def _overridden(header: _Header, extensions: dict[str, str]) -> _Header:
     size = extensions.get("size", "")
-    if size and not (size.isascii() and size.isdigit() and len(size) <= 13):  # noqa: PLR2004
+    if size and not (size.isascii() and size.isdigit() and len(size) <= 13):
         raise unsafe("a PAX header has a malformed size", header.name)
     # A reader in C ends the name at the zero byte, another one does not.
     for text in extensions.values():

@@ -247,7 +247,7 @@ def _zip64_field(extra: bytes, name: str) -> tuple[int, ...]:
         if len(body) != length:
             raise unsafe("a member's extra field is malformed", name)
         # Info-ZIP's Unicode path: some readers would use that name instead.
-        if tag == 0x7075:  # noqa: PLR2004
+        if tag == 0x7075:
             raise unsafe("a member has a second name", name)
         if tag == 1:
             # Of two, one reader takes the first and another the last.

@@ -49,7 +49,7 @@ from tsuku_llm.steps.report.models import chosen_model
 @options.allow_revoked
 @options.arguments
 @click.pass_obj
-def bench_command(  # noqa: PLR0913
+def bench_command(
     console: Console,
     *,
     model: str,

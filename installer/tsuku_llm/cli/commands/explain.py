@@ -40,7 +40,7 @@ from tsuku_llm.ground.errors import UsageError
 @options.hardware
 @options.arguments
 @click.pass_obj
-def explain_command(  # noqa: PLR0913
+def explain_command(
     console: Console,
     *,
     model: str | None,

@@ -135,7 +135,7 @@ replace = click.option(
     help="Open the server's web page in your browser once the server is ready.",
 )
 @click.pass_context
-def serve_command(  # noqa: PLR0913 - each is an option
+def serve_command(
     context: click.Context,
     *,
     model: str | None,

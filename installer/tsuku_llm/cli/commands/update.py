@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 @options.setting("repository")
 @options.yes
 @click.pass_obj
-def update_command(  # noqa: PLR0913
+def update_command(
     console: Console,
     *,
     check: bool,

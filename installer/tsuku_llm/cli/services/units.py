@@ -32,7 +32,7 @@ _FLAGS = ("--on-demand", "--exec", "--quiet", "-q")
 _WITH_VALUE = ("--scope", "--output")
 
 
-def unit(  # noqa: PLR0913
+def unit(
     session: Session,
     name: str,
     argv: Sequence[str],

@@ -130,7 +130,7 @@ def amount(done: int, total: int | None) -> str:
     largest = total if total is not None else done
     scale, unit = 1, text.UNITS[0]
     for smaller, larger in pairwise(text.UNITS):
-        if largest / scale < 999.5:  # noqa: PLR2004 - 999.5 would be printed as 1000
+        if largest / scale < 999.5:
             unit = smaller
             break
         scale, unit = scale * 1000, larger
@@ -143,9 +143,9 @@ def amount(done: int, total: int | None) -> str:
 
 def _digits(value: float, unit: str) -> str:
     """Return a number with three digits."""
-    if unit == text.UNITS[0] or value >= 99.95:  # noqa: PLR2004
+    if unit == text.UNITS[0] or value >= 99.95:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"  # noqa: PLR2004
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
 def _bar(job: Job, width: int, *, plain: bool) -> str:
@@ -162,7 +162,7 @@ def _left(job: Job) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
-        return f"{hours}h{minutes:02}m" if hours < 100 else ">99h"  # noqa: PLR2004
+        return f"{hours}h{minutes:02}m" if hours < 100 else ">99h"
     return f"{minutes}:{seconds:02}"
 
 
@@ -308,7 +308,7 @@ class Bars(Tracker):
     def _advanced(self, job: Job, size: int) -> None:
         """Do nothing: the other thread draws."""
 
-    def _ended(self, job: Job) -> None:  # noqa: ARG002 - all are drawn
+    def _ended(self, job: Job) -> None:
         self._draw()
 
     _staged = _ended

@@ -31,10 +31,10 @@ def size(count: int | None) -> str:
     value = float(count)
     for unit in UNITS:
         # 999.5 would be printed as 1000: use the next unit.
-        if value < 999.5 or unit == UNITS[-1]:  # noqa: PLR2004
+        if value < 999.5 or unit == UNITS[-1]:
             break
         value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"  # noqa: PLR2004
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
 
 
 def origin(publisher: str, repository: str) -> str:

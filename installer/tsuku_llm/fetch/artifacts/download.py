@@ -116,7 +116,7 @@ def _from_any_source(transfer: Transfer) -> None:
         for url in urls:
             try:
                 _verified_from(transfer, url)
-            except (DownloadError, DigestMismatch) as error:  # noqa: PERF203 - once per source
+            except (DownloadError, DigestMismatch) as error:
                 failures.append((url, error))
                 if not _is_missing(error):
                     break

@@ -386,7 +386,7 @@ class Connection:
         source, status, size = self._source, response.status_code, self._plan.size
         # The server ignores ranges and sends the whole file. If this connection is alone and
         # nothing is there yet, use this answer instead of a second request.
-        if status == 200 and self._plan.take_all(segment):  # noqa: PLR2004
+        if status == 200 and self._plan.take_all(segment):
             if check_framing(response, source.url) in (None, size):
                 return
             raise NoRanges

@@ -64,7 +64,7 @@ class _SequentialDownload:
         while True:
             try:
                 self._request_once()
-            except WrongPiece as piece:  # noqa: PERF203 - once per piece, at most
+            except WrongPiece as piece:
                 # Requested again at once: the connection is fine, a pause is useless. again()
                 # raises after some tries.
                 self._transfer.again(self._url, piece)
@@ -79,14 +79,14 @@ class _SequentialDownload:
         with answered(self._network, url, headers, transfer.deadline) as response:
             # 416: there is nothing after our bytes. Without a size in the manifest, an earlier
             # run may have got all of them.
-            if response.status_code == 416 and headers:  # noqa: PLR2004
+            if response.status_code == 416 and headers:
                 if transfer.matches():
                     return
                 transfer.restart()
                 raise Transient(_not_satisfied(url))
             check_status(response, url, (200, 206) if headers else (200,))
             # 200 to a range: the server ignores ranges, or the file changed since (If-Range).
-            start = transfer.hashed if response.status_code == 206 else 0  # noqa: PLR2004
+            start = transfer.hashed if response.status_code == 206 else 0
             if start and not is_range(response.headers, start, self._size, self._size, validator):
                 transfer.restart()  # so that the retry asks for no range
                 raise Transient(_not_the_rest(url))

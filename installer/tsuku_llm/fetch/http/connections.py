@@ -130,8 +130,8 @@ class Backend(httpcore.NetworkBackend):
         host: str,
         port: int,
         timeout: float | None = None,
-        local_address: str | None = None,  # noqa: ARG002 - none is configured
-        socket_options: Iterable[Any] | None = None,  # noqa: ARG002 - none is configured
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         """Look up a host and race its addresses; both together have one time limit."""
         self._exchange.at_proxy = self._to_proxy

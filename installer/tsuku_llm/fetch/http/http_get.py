@@ -186,7 +186,7 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
         return
     reason = " ".join(response.reason_phrase.split())  # the server chose it: keep it on one line
     facts = (f"status: {status} {reason}".rstrip(), f"url: {shown(url)}")
-    if status == 407:  # noqa: PLR2004
+    if status == 407:
         raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
     error = HttpStatusError(
         f"{host_of(url)} answered {status}",

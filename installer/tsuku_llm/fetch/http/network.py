@@ -30,7 +30,7 @@ class Network:
     threads still run with it.
     """
 
-    def __init__(  # noqa: PLR0913  # what one run of downloads is made with
+    def __init__(  # what one run of downloads is made with
         self,
         environ: Mapping[str, str],
         *,
@@ -56,7 +56,7 @@ class Network:
         # added before the first request to it.
         self._registries: tuple[str, ...] = ()
 
-    def __enter__(self) -> Network:  # noqa: PYI034 - nobody derives from it
+    def __enter__(self) -> Network:
         return self
 
     def __exit__(self, *_: object) -> None:

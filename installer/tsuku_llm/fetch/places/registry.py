@@ -63,7 +63,7 @@ def mirror_at(place: RegistryPlace, network: Network, deadline: float) -> Regist
             place.manifest, LARGEST_MANIFEST, network, deadline, {"Accept": MANIFEST}
         )
     except HttpStatusError as error:
-        if error.status != 404:  # noqa: PLR2004
+        if error.status != 404:
             raise
         raise HttpStatusError(
             f"there is no mirror at {place}",

@@ -25,7 +25,7 @@ import tsuku_llm
 from tsuku_llm.ground.foreign import read_answer
 from tsuku_llm.ground.processes.inherited import environment, is_private
 
-ROOT = os.path.abspath(os.sep) if sys.platform != "win32" else sys.prefix  # noqa: PTH100
+ROOT = os.path.abspath(os.sep) if sys.platform != "win32" else sys.prefix
 """The working folder of a child: every system has it, and only its administrator writes there.
 
 Not a folder below the one for temporary files: uv and git also read what is above their folder. On
@@ -127,9 +127,9 @@ def which(program: str, environ: Mapping[str, str] | None = None) -> str | None:
 def python(code: str, *arguments: str) -> list[str]:
     """Return the line that runs ``code`` in an isolated Python with the modules of this process."""
     here = _callers_folder()
-    own = os.path.dirname(os.path.dirname(os.path.abspath(tsuku_llm.__file__)))  # noqa: PTH100, PTH120
+    own = os.path.dirname(os.path.dirname(os.path.abspath(tsuku_llm.__file__)))
     # ``python -m`` and ``-c`` put the caller's folder first: it counts only if we are from there.
-    found = (each for each in sys.path if os.path.isabs(each) and os.path.exists(each))  # noqa: PTH110, PTH117
+    found = (each for each in sys.path if os.path.isabs(each) and os.path.exists(each))
     path = [each for each in found if each not in {own, here} and is_private(each)]
     path.append(own)
     warnings = (f"-W{each}" for each in sys.warnoptions)
@@ -146,6 +146,6 @@ def this_program(*arguments: str) -> list[str]:
 
 def _callers_folder() -> str:
     try:
-        return os.getcwd()  # noqa: PTH109 - as sys.path has it
+        return os.getcwd()
     except OSError:  # it was removed
         return ""

@@ -83,6 +83,6 @@ def _home_of_account() -> str:
             home = pwd.getpwuid(os.geteuid()).pw_dir
         except KeyError:
             return _NO_HOME
-        if os.path.isabs(home) and is_private(home):  # noqa: PTH117
+        if os.path.isabs(home) and is_private(home):
             return home
     return _NO_HOME

@@ -47,7 +47,5 @@ def _absolute_entries(name: str, value: str) -> str:
         value.replace(" ", os.pathsep).split(os.pathsep) if loaded else value.split(os.pathsep)
     )
     return os.pathsep.join(
-        each
-        for each in entries
-        if os.path.isabs(each) or (loaded and each and os.sep not in each)  # noqa: PTH117
+        each for each in entries if os.path.isabs(each) or (loaded and each and os.sep not in each)
     )

@@ -55,7 +55,7 @@ def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
         return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:
         return CanaryResult(problem=f"not answered: {error}", lost=True)
-    if status == 200:  # noqa: PLR2004
+    if status == 200:
         return CanaryResult(answered=True)
     return CanaryResult(problem=f"answered with HTTP status {status}")
 
@@ -75,7 +75,7 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     except (OSError, UnicodeError, ValueError):
         return None
     # --no-slots, a wrong key and a router have other answers, which do not come from the queue.
-    return True if status == 200 else None  # noqa: PLR2004
+    return True if status == 200 else None
 
 
 def api_key(wishes: Wishes) -> Secret | None:
@@ -96,7 +96,7 @@ def api_key(wishes: Wishes) -> Secret | None:
     return None
 
 
-def post(  # noqa: PLR0913 - each is one property of the request
+def post(
     address: ServerAddress,
     path: str,
     body: object,
@@ -113,7 +113,7 @@ def post(  # noqa: PLR0913 - each is one property of the request
     return _ask(address, f"POST {path}", key, limit=limit, body=json.dumps(body), on_wait=on_wait)
 
 
-def _ask(  # noqa: PLR0913 - as above
+def _ask(
     address: ServerAddress,
     request: str,
     key: Secret | None,
@@ -149,6 +149,6 @@ def _ask(  # noqa: PLR0913 - as above
             answer += data
     # A server that ends meanwhile sends nothing.
     words = answer[:64].split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/"):  # noqa: PLR2004
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
         raise ValueError("no HTTP")
     return int(words[1])

@@ -205,7 +205,7 @@ def remove_dead_sockets(address: ServerAddress) -> None:
             except ConnectionRefusedError:
                 # Another start may have removed it and bound the same name since.
                 if os.path.samestat(found, os.lstat(path)):
-                    os.unlink(path)  # noqa: PTH108 - a text
+                    os.unlink(path)
 
 
 def connect(address: ServerAddress) -> socket.socket:

@@ -132,7 +132,7 @@ def _ask(
             text = read_answer(answer, _LARGEST)
         except HTTPException as error:
             raise OSError(str(error)) from error
-    if answer.status != 200:  # noqa: PLR2004
+    if answer.status != 200:
         raise LaunchError(
             f"the server refused to be measured: {_message(text)}",
             facts=(f"HTTP status {answer.status} for {path}",),

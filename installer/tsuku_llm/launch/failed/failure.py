@@ -95,7 +95,7 @@ def _missing_model(plan: LaunchPlan) -> Diagnosis | None:
     named = wishes_in(plan.argv, plan.env).model
     if named is None or downloads_in(plan.argv, plan.env):
         return None
-    path = os.path.join(plan.cwd, named)  # noqa: PTH118 - as the server writes it
+    path = os.path.join(plan.cwd, named)
     if os.path.lexists(path):
         return None
     return Diagnosis(
@@ -123,7 +123,7 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
 def why_not_started(error: OSError, executable: Path) -> Diagnosis:
     """Explain why the system refused to start ``executable``."""
     # Python opens the null device and enters the folder for the server: the error names them.
-    if os.path.exists(executable) and error.filename not in (None, str(executable)):  # noqa: PTH110
+    if os.path.exists(executable) and error.filename not in (None, str(executable)):
         cause = f"{error.filename} cannot be used: {error.strerror or error}"
         return Diagnosis("refused", cause, "check that it exists here", fault="system")
     # A noexec mount and a missing execute bit give the same error.
@@ -131,7 +131,7 @@ def why_not_started(error: OSError, executable: Path) -> Diagnosis:
         return _NOEXEC if _on_noexec(executable) else _NOT_EXECUTABLE
     # Linux reports ENOENT also if only the loader that the executable names is missing.
     if error.errno == errno.ENOENT:
-        return _NO_INTERPRETER if os.path.exists(executable) else _NO_SERVER  # noqa: PTH110 - Path.exists may raise
+        return _NO_INTERPRETER if os.path.exists(executable) else _NO_SERVER
     if error.errno == errno.ENOEXEC or getattr(error, "winerror", None) in _BAD_IMAGE:
         return _WRONG_ARCHITECTURE
     cause = f"the system refused to start it: {error.strerror or error}"

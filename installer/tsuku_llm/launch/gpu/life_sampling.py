@@ -254,23 +254,23 @@ def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
     if address.is_unix:
         # Num RefCount Protocol Flags Type St Inode Path: the accepted end has the path, too.
         rows = (line.rstrip("\n").split(maxsplit=7) for line in table)
-        return any(len(row) > 7 and row[7] in address.sockets and row[5] == "03" for row in rows)  # noqa: PLR2004
+        return any(len(row) > 7 and row[7] in address.sockets and row[5] == "03" for row in rows)
     # sl local_address rem_address st: in hexadecimal, and 01 is an open connection.
     port = f":{address.port:04X}"
     rows = (line.split(None, 4) for line in table)
-    return any(len(row) > 3 and row[3] == "01" and row[1].endswith(port) for row in rows)  # noqa: PLR2004
+    return any(len(row) > 3 and row[3] == "01" and row[1].endswith(port) for row in rows)
 
 
 def _sockets_of(pid: int) -> int | None:
     """Count the open sockets of a process; None if that is not permitted."""
     count = 0
     try:
-        names = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names
+        names = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return None
     for name in names:
         with suppress(OSError):  # it was closed meanwhile
-            count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")  # noqa: PTH115
+            count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
     return count
 
 

@@ -288,10 +288,10 @@ def _name_of(pid: int) -> str:
 def _knows_our_ids() -> bool:
     """Tell whether NVIDIA's process ids are ours: not in a container, and not in WSL."""
     try:
-        namespace = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
         return False
-    return namespace == _FIRST_NAMESPACE and not os.path.exists("/dev/dxg")  # noqa: PTH110
+    return namespace == _FIRST_NAMESPACE and not os.path.exists("/dev/dxg")
 
 
 def parse_memory(text: str) -> GpuMemory | None:

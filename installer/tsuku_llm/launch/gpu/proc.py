@@ -63,7 +63,7 @@ def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
     """
     children: dict[int, list[int]] = {}
     with suppress(OSError):
-        for name in os.listdir("/proc"):  # noqa: PTH208 - names
+        for name in os.listdir("/proc"):
             # A process may end between two of these steps.
             if name.isdecimal():
                 with suppress(OSError, ValueError, IndexError):
@@ -205,7 +205,7 @@ def mapped_bytes(maps: str, model: str) -> int:
     total = 0
     for line in maps.splitlines():
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[5].startswith(stem):  # noqa: PLR2004
+        if len(fields) == 6 and fields[5].startswith(stem):
             begin, _, end = fields[0].partition("-")
             total += int(end, 16) - int(begin, 16)
     return total
@@ -266,21 +266,21 @@ def _kfd_memory(pids: Iterable[int]) -> int | None:
     total: int | None = None
     for pid in pids:
         with suppress(OSError, ValueError):
-            for name in os.listdir(f"{_KFD}/{pid}"):  # noqa: PTH208
+            for name in os.listdir(f"{_KFD}/{pid}"):
                 if name.startswith("vram_"):
                     total = (total or 0) + int(_read(f"{_KFD}/{pid}/{name}"))
     return total
 
 
 def _open_files(folder: str) -> Iterator[str]:
-    for name in os.listdir(folder):  # noqa: PTH208 - texts are compared
+    for name in os.listdir(folder):
         with suppress(OSError):  # the process has closed it meanwhile
-            yield os.readlink(f"{folder}/{name}")  # noqa: PTH115
+            yield os.readlink(f"{folder}/{name}")
 
 
 def _descriptors(folder: str) -> Iterator[str]:
     with suppress(OSError):
-        for name in os.listdir(folder):  # noqa: PTH208
+        for name in os.listdir(folder):
             with suppress(OSError):  # as above
                 yield _read(f"{folder}/{name}")
 

@@ -131,7 +131,7 @@ class Fit(NamedTuple):
         return tuple(lines)
 
 
-def judge(  # noqa: PLR0913
+def judge(
     estimate: Callable[[MemoryOptions], MemoryNeed],
     options: MemoryOptions,
     devices: Sequence[FreeMemory],

@@ -58,7 +58,7 @@ def read_layout(path: str) -> ModelLayout | None:
         return None
     except ValueError:
         try:
-            return ModelLayout(sum(os.stat(part).st_size for part in parts_of(path)))  # noqa: PTH116
+            return ModelLayout(sum(os.stat(part).st_size for part in parts_of(path)))
         except OSError:
             return None
     layers: dict[int, int] = {}

@@ -78,7 +78,7 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
     def number(*names: str, default: int) -> int:
         value = text(*names, default="").strip()
         # Upstream reads these with stoi: nine digits are more than any machine's memory.
-        return int(value) if value.isdecimal() and len(value) <= 9 else default  # noqa: PLR2004
+        return int(value) if value.isdecimal() and len(value) <= 9 else default
 
     def path(*names: str) -> str | None:
         found = last_value(argv, env, names)

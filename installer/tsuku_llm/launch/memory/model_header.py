@@ -221,7 +221,7 @@ def _counts(data: bytes) -> tuple[int, int]:
     if not b"GGUF".startswith(magic):
         raise NotGguf("no GGUF")
     _, version, tensors, keys = struct.unpack_from("<4sIQQ", data)
-    if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:  # noqa: PLR2004
+    if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:
         raise NotGguf("no GGUF of a known version")
     return tensors, keys
 
@@ -242,7 +242,7 @@ def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
     for _ in range(tensors):
         name, at = _text(data, at, budget)
         (dimensions,) = struct.unpack_from("<I", data, at)
-        if dimensions > 4:  # noqa: PLR2004 - as ggml
+        if dimensions > 4:
             raise NotGguf("a tensor of too many dimensions")
         shape = struct.unpack_from(f"<{dimensions}Q", data, at + 4)
         at += 4 + 8 * dimensions + 4
@@ -264,7 +264,7 @@ def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
     return ModelHeader(size, values, arrays, tuple(table))
 
 
-def _value(  # noqa: PLR0913, PLR0917 - all of it is one step of the parser
+def _value(
     data: bytes,
     at: int,
     key: str,

@@ -85,7 +85,7 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
             facts.append(f"{path}: {' '.join(kernel_text(path).split())}")
     for path in _LISTED:
         with suppress(OSError):
-            names = " ".join(sorted(os.listdir(path)))  # noqa: PTH208
+            names = " ".join(sorted(os.listdir(path)))
             # Device nodes are made at each boot, so the time of their folder says nothing.
             facts.append(f"{path}: {names}" + ("" if path.startswith("/dev") else _stamp(path)))
     for path in _STAMPED:
@@ -94,7 +94,7 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
             facts.append(path if path.startswith("/dev") else f"{path}:{stamp}")
     for folder, prefix in _OPENED:
         with suppress(OSError):
-            found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))  # noqa: PTH208
+            found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))
             facts += (f"{folder}/{name}: {_opened(f'{folder}/{name}')}" for name in found)
     facts.append(f"asleep: {seconds_asleep()}")
     facts += (f"{name}={env[name]}" for name in sorted(env) if name.startswith(_DECIDING))
@@ -125,5 +125,5 @@ def _opened(path: str) -> str:
 
 def _stamp(path: str) -> str:
     # The inode too: a file that was replaced may keep its time.
-    status = os.stat(path)  # noqa: PTH116
+    status = os.stat(path)
     return f" {status.st_ino} {status.st_mtime_ns}"

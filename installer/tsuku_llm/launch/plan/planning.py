@@ -209,7 +209,7 @@ def require_no_plugins(folder: Path) -> None:
     either.
     """
     try:
-        found = sorted(filter(_PLUGIN.fullmatch, os.listdir(folder)))  # noqa: PTH208  # names
+        found = sorted(filter(_PLUGIN.fullmatch, os.listdir(folder)))  # names
     except PermissionError:
         return
     if found:
@@ -257,7 +257,7 @@ def _canonical(word: str) -> str:
 
 def _absolute(value: str, cwd: Path) -> str:
     """Put ``cwd`` before a relative path; ``..`` stays, as a folder may be a symbolic link."""
-    return os.path.join(cwd, value) if value else value  # noqa: PTH118
+    return os.path.join(cwd, value) if value else value
 
 
 def _absolute_list(value: str, cwd: Path) -> str:

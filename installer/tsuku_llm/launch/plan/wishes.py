@@ -203,7 +203,7 @@ def last_value(
     return found
 
 
-def flagged(  # noqa: PLR0913
+def flagged(
     argv: Sequence[str],
     env: Mapping[str, str],
     *,

@@ -57,7 +57,7 @@ class SignalForwarder:
         self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
-    def __enter__(self) -> SignalForwarder:  # noqa: PYI034 (typing.Self is 3.11's)
+    def __enter__(self) -> SignalForwarder:
         if threading.current_thread() is threading.main_thread():
             if sys.platform != "win32":
                 # The pipe before the handlers: from the first handled signal on, each one
@@ -149,7 +149,7 @@ def collect_orphans() -> None:
     if sys.platform != "linux":
         return
     ours = os.getpid()
-    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - names
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         # Suppressed: it has ended meanwhile, or its parent has collected it.
         with suppress(OSError):
             stat = read_kernel(f"/proc/{name}/stat")

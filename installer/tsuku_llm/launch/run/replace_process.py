@@ -31,7 +31,7 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
         for descriptor in keep:
             # Python opens files close-on-exec. This keeps, for example, a version's lock held:
             # the lock lives as long as the program, and no other process sees a gap.
-            os.set_inheritable(descriptor, True)  # noqa: FBT003
+            os.set_inheritable(descriptor, True)
         # The last step before the exec: if it fails, we are still in the user's folder.
         os.chdir(plan.cwd)
         os.execve(plan.argv[0], plan.argv, environment(plan.env))  # noqa: S606

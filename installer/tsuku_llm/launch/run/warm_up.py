@@ -129,7 +129,7 @@ class WarmUp:
         if status not in (200, *_DENIED) and size == 1 and self._path == "/completion":
             self._path = "/embedding"
             status = self._post(tokens)
-        if status != 200:  # noqa: PLR2004
+        if status != 200:
             return f"a prompt of {size} tokens was answered with HTTP status {status}"
         return self._clock() - begun
 

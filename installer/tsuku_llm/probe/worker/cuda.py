@@ -28,7 +28,7 @@ def ask(channel: Channel, _root: str) -> None:
     )
     if channel.call(cuda, "cuInit", 0) != 0:
         return
-    tell = lambda: {"count": count.value}  # noqa: E731
+    tell = lambda: {"count": count.value}
     if channel.call(cuda, "cuDeviceGetCount", ctypes.byref(count), tell=tell) != 0:
         return
     for index in range(count.value):

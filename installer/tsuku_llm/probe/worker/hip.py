@@ -33,7 +33,7 @@ def ask(channel: Channel, _root: str) -> None:
         ctypes.byref(version),
         tell=lambda: {"version": version.value},
     )
-    tell = lambda: {"count": count.value}  # noqa: E731
+    tell = lambda: {"count": count.value}
     if channel.call(hip, "hipGetDeviceCount", ctypes.byref(count), tell=tell) != 0:
         return
     for index in range(count.value):

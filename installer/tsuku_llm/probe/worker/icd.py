@@ -3,8 +3,6 @@
 Search order: the loader's own description, "Loader and Driver Interface".
 """
 
-# ruff: noqa: PTH110, PTH112, PTH118, PTH119, PTH120, PTH123, PTH208
-
 from __future__ import annotations
 
 import ctypes

@@ -1,7 +1,6 @@
 """Intel's Level Zero. Structures and numbers: ze_api.h."""
 
 # ze_api.h documents the structures.
-# ruff: noqa: D101
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def ask(channel: Channel, _root: str) -> None:
     if zero is None or channel.call(zero, "zeInit", 0) != 0:
         return
     count = c_uint32()
-    tell = lambda: {"count": count.value}  # noqa: E731
+    tell = lambda: {"count": count.value}
     if channel.call(zero, "zeDriverGet", byref(count), None, tell=tell) != 0:
         return
     # Level Zero, like OpenCL, is asked twice: for the count, then for the handles.
@@ -82,7 +81,7 @@ def _driver(channel: Channel, zero: ctypes.CDLL, driver: c_void_p, number: int) 
         byref(version),
         tell=lambda: {"driver": number, "version": version.value},
     )
-    tell = lambda: {"driver": number, "count": count.value}  # noqa: E731
+    tell = lambda: {"driver": number, "count": count.value}
     if channel.call(zero, "zeDeviceGet", driver, byref(count), None, tell=tell) != 0:
         return
     devices = (c_void_p * max(1, count.value))()

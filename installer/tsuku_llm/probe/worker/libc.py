@@ -1,7 +1,5 @@
 """The system's C and C++ libraries, and the symbol versions that they define."""
 
-# ruff: noqa: PTH110
-
 from __future__ import annotations
 
 import mmap

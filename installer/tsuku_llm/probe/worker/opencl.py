@@ -29,7 +29,7 @@ def ask(channel: Channel, _root: str) -> None:
     if opencl is None:
         return
     count = c_uint32()
-    tell = lambda: {"count": count.value}  # noqa: E731
+    tell = lambda: {"count": count.value}
     if channel.call(opencl, "clGetPlatformIDs", 0, None, byref(count), tell=tell) != 0:
         return
     platforms = (c_void_p * max(1, count.value))()

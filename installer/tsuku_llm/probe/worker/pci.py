@@ -1,7 +1,5 @@
 """Display controllers and accelerators on the PCI bus, as sysfs lists them."""
 
-# ruff: noqa: PTH115, PTH119, PTH123, PTH208
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """The child's side of the pipe, and calls that are announced before they are made."""
 
-# ruff: noqa: PTH119, PTH123
-
 from __future__ import annotations
 
 import ctypes

@@ -4,8 +4,6 @@ It differs from this interpreter's search: Python may bring its own libraries (c
 builds), which a prebuilt server never sees.
 """
 
-# ruff: noqa: PTH123
-
 from __future__ import annotations
 
 import mmap

@@ -4,7 +4,6 @@ Structures and numbers: the Vulkan registry, vk.xml.
 """
 
 # vk.xml documents the structures.
-# ruff: noqa: D101
 
 from __future__ import annotations
 
@@ -161,7 +160,7 @@ def _ask_loader(channel: Channel, vulkan: ctypes.CDLL) -> set[int]:
     if channel.call(vulkan, "vkCreateInstance", byref(_instance(api)), None, byref(instance)) != 0:
         return set()
     name = "vkEnumeratePhysicalDevices"
-    tell = lambda: {"count": count.value}  # noqa: E731
+    tell = lambda: {"count": count.value}
     if channel.call(vulkan, name, instance, byref(count), None, tell=tell) != 0 or not count.value:
         return set()
     devices = (c_void_p * count.value)()

@@ -35,7 +35,7 @@ def check_exists(session: Session, key: str, value: str) -> None:
     for each in known:
         try:
             _require(session, loading.load(each, session.paths.data), key, value)
-        except UnknownRequest as error:  # noqa: PERF203 - another repository may have it
+        except UnknownRequest as error:
             missing = missing or error
         except (TrustError, StoreError) as error:
             session.user.note(f"{each.name} could not be asked for a {key}: {error.message}")

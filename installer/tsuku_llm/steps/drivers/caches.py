@@ -142,7 +142,7 @@ def _size(folder: Path) -> tuple[int, int]:
         for name in names:
             # A driver may remove files meanwhile.
             with suppress(OSError):
-                size += os.lstat(os.path.join(where, name)).st_size  # noqa: PTH118
+                size += os.lstat(os.path.join(where, name)).st_size
                 count += 1
     return size, count
 
@@ -252,7 +252,7 @@ def _unwritable(folder: Path, fix: str) -> tuple[str, str] | None:
     # Our own folder is made at the next start: so the first one above it that exists counts. Not
     # ``Path.exists``, which raises below a folder that this user may not open (Python 3.12).
     found = folder
-    while not os.path.exists(found) and found != found.parent:  # noqa: PTH110
+    while not os.path.exists(found) and found != found.parent:
         found = found.parent
     if not found.is_dir():
         return f"{found} is not a folder", "move it away"

@@ -35,7 +35,7 @@ class Check(NamedTuple):
     recalled: bool = False
 
 
-def check_devices(  # noqa: PLR0913
+def check_devices(
     build: Build,
     version: str,
     notes: StateNotes,

@@ -53,7 +53,7 @@ class WhatIsCompiled(NamedTuple):
         status: list[int] = []
         if model:
             with suppress(OSError, ValueError):
-                found = os.stat(model)  # noqa: PTH116 - a name from outside may be no path
+                found = os.stat(model)
                 status = [found.st_size, found.st_mtime_ns]
         content = [
             self.version,

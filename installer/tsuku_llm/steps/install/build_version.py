@@ -45,7 +45,7 @@ class VersionBuilder:
     ``repair``, receipts tell no content of archives: only what is signed counts.
     """
 
-    def __init__(  # noqa: PLR0913 - what one build of a version is made of
+    def __init__(
         self,
         session: Session,
         store: Store,

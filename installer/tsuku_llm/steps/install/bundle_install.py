@@ -47,7 +47,7 @@ class BundledCopy:
         return self.bundle.read(name, LARGEST_FILE)
 
 
-def install_bundle(  # noqa: PLR0913
+def install_bundle(
     session: Session,
     path: Path,
     *,

@@ -106,7 +106,7 @@ def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -
         try:
             store.remove(version)
             removed.append(version)
-        except InUse as error:  # noqa: PERF203 - go on: the others must be removed first
+        except InUse as error:
             used.append(error)
     if used:
         first, *others = used

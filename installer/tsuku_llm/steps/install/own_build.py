@@ -87,7 +87,7 @@ def install_own(
     the build, ``UnsafeArchive`` for what the readers refuse, ``GateFailed`` if its server does not
     run here, and the errors of the store.
     """
-    path = Path(os.path.abspath(working_folder() / path))  # noqa: PTH100  # links stay
+    path = Path(os.path.abspath(working_folder() / path))  # links stay
     requested = requested_backend(session.settings)
     _require_build(path, session.paths.data)
     store = session.store

@@ -98,7 +98,7 @@ def _is_lost(receipt: Receipt) -> bool:
     """Tell whether the files are gone from which an unsigned build was installed or compiled."""
     path = receipt.unsigned or ""
     # A source that pip fetches is not a path.
-    return os.path.isabs(path) and not os.path.exists(path)  # noqa: PTH110, PTH117
+    return os.path.isabs(path) and not os.path.exists(path)
 
 
 def _signed(

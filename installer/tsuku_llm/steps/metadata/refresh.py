@@ -140,7 +140,7 @@ def _newest_valid(
     raise _explained(session, repository, failed)
 
 
-def _newer_places(  # noqa: PLR0913, PLR0917
+def _newer_places(
     session: Session,
     repository: Repository,
     places: tuple[str, ...],

@@ -129,7 +129,7 @@ def fingerprint_of(root: bytes) -> str:
     return sha256(root).hexdigest()
 
 
-def add(  # noqa: PLR0913 - all of it describes one repository
+def add(
     session: Session,
     name: str,
     url: str,

@@ -109,12 +109,12 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     several have, and ``BadModel`` for a path without a file.
     """
     # The shell does not expand "--model=~/x".
-    path = str(working_folder() / os.path.expanduser(text))  # noqa: PTH111
+    path = str(working_folder() / os.path.expanduser(text))
     missing = "it is a folder"
     try:
-        if not stat.S_ISDIR(os.stat(path).st_mode):  # noqa: PTH116
+        if not stat.S_ISDIR(os.stat(path).st_mode):
             first = first_part(path)
-            return (first if os.path.exists(first) else path), None  # noqa: PTH110
+            return (first if os.path.exists(first) else path), None
     except (OSError, ValueError) as error:
         missing = getattr(error, "strerror", None) or str(error)
     if "://" in text:
@@ -125,7 +125,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
         )
     found = local_models(session.machine.environ, session.settings.model_path)
-    written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)  # noqa: PTH117
+    written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
     meant = () if written_as_path else matching(text, found.models)
     if len(meant) == 1:
         return meant[0].path, meant[0].projector

@@ -37,7 +37,7 @@ class ModelFiles(NamedTuple):
         """Estimate the memory for these options, without a driver's own."""
         return estimate_need(self.model, options, draft=self.draft, projector=self.projector)
 
-    def judged(  # noqa: PLR0913
+    def judged(
         self,
         options: MemoryOptions,
         wishes: Wishes,
@@ -78,7 +78,7 @@ def read_models(options: MemoryOptions, read: Callable[[str], ModelHeader]) -> M
     )
 
 
-def fit_of_start(  # noqa: PLR0913
+def fit_of_start(
     plan: LaunchPlan,
     check: Check,
     cards: Sequence[Card],

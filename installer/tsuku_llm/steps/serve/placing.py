@@ -32,7 +32,7 @@ class Placed(NamedTuple):
     models: ModelFiles | None = None
 
 
-def place_start(  # noqa: PLR0913
+def place_start(
     plan: LaunchPlan,
     check: Check,
     hardware: Mapping[str, Any],

@@ -34,7 +34,7 @@ _OURS = ("LLAMA_ARG_", "LLAMA_API_KEY")
 server would make the builds incomparable."""
 
 
-def short_start(  # noqa: PLR0913
+def short_start(
     session: Session,
     installed: Installed,
     arguments: Sequence[str],

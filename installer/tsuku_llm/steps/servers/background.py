@@ -238,7 +238,7 @@ def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:
             f"the server {name} is a service, which has its log in the journal",
             hint=f"see: {record.log_command}",
         )
-    if not os.path.exists(path):  # noqa: PTH110 - Path.exists may raise
+    if not os.path.exists(path):
         _raise_not_running(instances, name)
     if not follow:
         return _told(read_log(path), path)

@@ -37,7 +37,7 @@ class EnsuredServer:
     started: bool
 
 
-def ensure_server(  # noqa: PLR0913
+def ensure_server(
     session: Session,
     name: str,
     arguments: Sequence[str],

@@ -56,7 +56,7 @@ def listen_stream(address: ServerAddress) -> str:
             "--on-demand listens at one address", hint="give one address: -- --host ADDRESS"
         )
     host = "127.0.0.1" if address.host == "localhost" else address.host
-    if address.is_unix and os.path.isabs(host):  # noqa: PTH117 - a text
+    if address.is_unix and os.path.isabs(host):
         return host
     if address.port == 0:
         raise UsageError(

@@ -319,7 +319,7 @@ def _performance(
 # --- the way back --------------------------------------------------------------------------
 
 
-def _back(  # noqa: PLR0913 - what is known of the update
+def _back(
     session: Session,
     former: Installed,
     tried: Installed,

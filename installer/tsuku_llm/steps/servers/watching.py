@@ -168,7 +168,7 @@ class _ServerKeeper:
     thread looks at the log and at the activity.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         how: Serving,
         instances: Instances,
@@ -186,7 +186,7 @@ class _ServerKeeper:
         self._address = address
         # As the server binds them: in the user's folder, which this process leaves.
         folder = working_folder()
-        self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)  # noqa: PTH118
+        self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)
         self._log = log
         self._start_timeout = how.start_timeout
         # Now: this process leaves the user's folder once the server serves.

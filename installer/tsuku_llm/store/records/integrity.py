@@ -61,7 +61,7 @@ def list_tree(tree: Path) -> TreeListing:
         if kinds[name] == "file":
             files[name] = stamp_of(status)
         elif kinds[name] == "link":
-            links[name] = os.readlink(path)  # noqa: PTH115  # hot: no Path per name
+            links[name] = os.readlink(path)  # hot: no Path per name
     return TreeListing(kinds, files, links)
 
 
@@ -227,7 +227,7 @@ def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
     from hashlib import sha256  # noqa: PLC0415
 
     fd = open_to_read(path)
-    with open(fd, "rb", buffering=0) as file:  # noqa: PTH123  # opened above, with flags
+    with open(fd, "rb", buffering=0) as file:  # opened above, with flags
         # Stamps come from the open descriptor: another process may replace the path meanwhile.
         before, buffer = stamp_of(os.fstat(fd)), memoryview(bytearray(_CHUNK))
         for _ in range(_LOOKS):

@@ -77,7 +77,7 @@ def bundle_command() -> None:
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--dry-run", is_flag=True, help="Show what it would have; use no network.")
 @click.pass_obj
-def create(  # noqa: PLR0913
+def create(
     console: Console,
     *,
     file: Path,

@@ -77,7 +77,7 @@ from tsuku_llm.ground.errors import TamperedMirror, UsageError
 @click.option("--check", is_flag=True, help="Verify what is there; use no network, change nothing.")
 @click.option("--dry-run", is_flag=True, help="Show what would be fetched; use no network.")
 @click.pass_obj
-def mirror_command(  # noqa: PLR0913
+def mirror_command(
     console: Console,
     *,
     folder: Path | None,
