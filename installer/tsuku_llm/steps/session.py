@@ -7,7 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tsuku_llm.config.keys import ORIGIN, key_named
 from tsuku_llm.ground.errors import TsukuError, UnknownRequest, UsageError
+from tsuku_llm.store.reader import StoreReader
 
 if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.catalog.repositories import Repository
@@ -16,7 +18,6 @@ if TYPE_CHECKING:  # a start does without most of what they import
     from tsuku_llm.fetch import Network, Progress
     from tsuku_llm.machine.host import Host
     from tsuku_llm.store.locks import Holder
-    from tsuku_llm.store.reader import StoreReader
     from tsuku_llm.store.store import Store
 
 DEFAULT_CHANNEL = "stable"
@@ -68,8 +69,6 @@ class Session(NamedTuple):
     @property
     def reader(self) -> StoreReader:
         """The installed versions, to be read and used."""
-        from tsuku_llm.store.reader import StoreReader  # noqa: PLC0415 - ``probe`` does without
-
         return StoreReader(self.paths.data, note=self.user.note)
 
     @property
@@ -96,8 +95,6 @@ def way_to_undo(
 
     None if a flag of this command made it: there is nothing to end.
     """
-    from tsuku_llm.config.keys import key_named  # noqa: PLC0415 - only for an error or a note
-
     key = key_named(name)
     if key.key in settings.flags:
         return None
@@ -145,7 +142,6 @@ def repository_of(data: Path, settings: Settings) -> Repository:
     else ``llm.mirror``, which has the archives too.
     """
     from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
-    from tsuku_llm.config.keys import ORIGIN  # noqa: PLC0415
 
     name = settings.repository or repositories.OFFICIAL
     places: tuple[str, ...] = ()

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tsuku_llm.cli.render.services import servers as render
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
+from tsuku_llm.cli.terminal.browser import open_page, why_none
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.processes import children
+from tsuku_llm.instances.notify import Notifier
 from tsuku_llm.launch.plan.secret_arguments import handed_over
 from tsuku_llm.steps.servers import background
 from tsuku_llm.steps.servers.watching import Listener, watch_over
 
 if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
-    from tsuku_llm.instances.notify import Notifier
     from tsuku_llm.instances.record import Record
     from tsuku_llm.launch.plan.report import StartReport
     from tsuku_llm.steps.serve.version_start import Serving
@@ -65,8 +66,6 @@ def detach(
 
 def open_or_tell(console: Console, report: StartReport) -> None:
     """Open the web page of a server that is ready, or tell why not; the server goes on."""
-    from tsuku_llm.cli.terminal.browser import open_page, why_none  # noqa: PLC0415 - only with --open
-
     if report.page_url is None:
         console.note("warning: --open: this server has no web page")
     elif not open_page(report.page_url):
@@ -94,8 +93,6 @@ def notify(
     console: Console, session: Session, arguments: Sequence[str], how: Serving
 ) -> CommandResult:
     """Be the supervisor of a service: tell systemd how the server is; the journal has the log."""
-    from tsuku_llm.instances.notify import Notifier  # noqa: PLC0415 - only a service
-
     # Before the server starts, which gets what is left of the environment.
     service = _Service(Notifier.from_environ(os.environ))
     code = watch_over(session, arguments, how, service, own_log=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import NamedTuple, TextIO
 
@@ -90,7 +91,6 @@ def columns(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    import unicodedata  # noqa: PLC0415 - nearly every text is ASCII
 
     return sum(
         0

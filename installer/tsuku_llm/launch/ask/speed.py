@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from typing import Any
 
 from tsuku_llm.ground.errors import LaunchError
@@ -116,6 +115,8 @@ def _message(text: bytes) -> str:
 def _ask(
     address: ServerAddress, key: Secret | None, path: str, body: object = None
 ) -> dict[str, Any]:
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - it imports email
+
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     with closing(HTTPConnection(address.reachable_host)) as connection:
         # Ours, as the server may listen at a Unix socket.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.machine.backends import VENDORS, facts_of, meaning, parts_of
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.store.records.receipt import Receipt
 
@@ -92,7 +93,6 @@ def listed_cards(
         return ()
     from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415
     from tsuku_llm.launch.memory.placement import cards_of  # noqa: PLC0415
-    from tsuku_llm.machine.backends import facts_of, parts_of  # noqa: PLC0415 - not for the CPU
 
     backend = check.build.backend
     apis = [facts_of(part).api for part in parts_of(backend)]
@@ -138,7 +138,6 @@ def wanted_maker(receipt: Receipt, requested: str) -> int | None:
     word = receipt.requested if requested == "auto" else requested
     if word == "auto":
         return None
-    from tsuku_llm.machine.backends import VENDORS, meaning  # noqa: PLC0415 - rare
 
     # A variant may have the name of a maker: then its name counts.
     return None if word == receipt.variant else VENDORS.get(meaning(word))
@@ -171,7 +170,6 @@ def explain(backend: str, host: Host, limit: int) -> tuple[tuple[str, ...], str]
     probe, so only a failing start calls it.
     """
     from tsuku_llm.choose.fitting import api_obstacle  # noqa: PLC0415
-    from tsuku_llm.machine.backends import facts_of  # noqa: PLC0415
     from tsuku_llm.probe import probe  # noqa: PLC0415
 
     hardware = probe(host, limit)

@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import tomli
+
 import tsuku_llm
 from tsuku_llm.ground.foreign import parse_object, read_text
 from tsuku_llm.ground.processes import children
@@ -77,8 +79,6 @@ def own_distribution(package: Path) -> Distribution | None:
 def _index_of(prefix: Path) -> Iterator[tuple[str, str]]:
     """Yield the variables for the index that uv or pipx noted when they installed the copy."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-        import tomli  # noqa: PLC0415 - only for a copy of uv
-
         receipt = tomli.loads(read_text(prefix / "uv-receipt.toml"))
         for each in receipt["tool"]["options"].get("index", ()):
             yield "UV_DEFAULT_INDEX" if each.get("default") else "UV_INDEX", str(each["url"])

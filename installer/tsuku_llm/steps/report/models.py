@@ -25,6 +25,7 @@ from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, local_models
 from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.steps.choosing.which import lacks_https
+from tsuku_llm.steps.report.explain import explain, memory_judge
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.reader import StoreReader
 
@@ -64,7 +65,6 @@ def list_models(session: Session) -> ModelList:
     found = local_models(session.machine.environ, session.settings.model_path)
     if not found.models:
         return ModelList(found, (), ways=ways_to_a_model(session.reader))
-    from tsuku_llm.steps.report.explain import explain, memory_judge  # noqa: PLC0415 - it asks drivers
 
     try:
         judge = memory_judge(session, explain(session))

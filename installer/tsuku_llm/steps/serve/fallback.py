@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tsuku_llm.ground.errors import BackendFailed, Declined, GateFailed, NotInstalled, TsukuError
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+from tsuku_llm.launch.plan.report import FallenBack
 from tsuku_llm.steps.choosing.which import installed_variant, meets, requested_version
 from tsuku_llm.steps.drivers.state_notes import FailureNote, StateNotes
 from tsuku_llm.steps.session import Session, way_to_undo
 from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
-    from tsuku_llm.launch.plan.report import FallenBack
     from tsuku_llm.steps.choosing.choice import Choice
 
 LARGE = 100_000_000
@@ -113,8 +113,6 @@ class FailedStarts(NamedTuple):
 
     def longer(self, installed: Installed, error: TsukuError) -> FailedStarts:
         """Return these failures with one more at the end."""
-        from tsuku_llm.launch.plan.report import FallenBack  # noqa: PLC0415 - only if a start fails
-
         failure = FallenBack(installed.receipt.variant, error.message)
         return FailedStarts((*self.failed, failure), (*self.errors, error))
 
@@ -147,8 +145,6 @@ def remembered(
         if instead and all(
             meets(instead.receipt, each) for each in (wanted, session.settings.backend)
         ):
-            from tsuku_llm.launch.plan.report import FallenBack  # noqa: PLC0415 - only then
-
             name, other = preferred.receipt.variant, instead.receipt.variant
             said = f"{name} failed on these drivers: {failure.reason}"
             if session.settings.fallback == "auto":

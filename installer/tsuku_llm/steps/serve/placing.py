@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tsuku_llm.launch.memory.gguf import read_header, read_layout
+from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.memory.need import MemoryNeed
+from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.report import Placement
 from tsuku_llm.launch.plan.wishes import DEVICE, last_value, visible_devices, wishes_in
+from tsuku_llm.machine.backends import facts_of, maker_in, parts_of
 from tsuku_llm.steps.drivers.device_check import Check, listed_cards, with_other_processes
+from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_models
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.memory.need import MemoryNeed
     from tsuku_llm.launch.memory.placement import Card
-    from tsuku_llm.launch.plan.report import Placement
-    from tsuku_llm.steps.serve.fitting import ModelFiles
 
 
 class Placed(NamedTuple):
@@ -55,9 +59,6 @@ def place_start(
         return Placed(plan, check)
     # A start on the CPU does without these.
     from tsuku_llm.launch.memory.placement import memory_matters, place  # noqa: PLC0415
-    from tsuku_llm.launch.plan.devices import backend_named  # noqa: PLC0415
-    from tsuku_llm.launch.plan.report import Placement  # noqa: PLC0415
-    from tsuku_llm.machine.backends import facts_of, maker_in, parts_of  # noqa: PLC0415
 
     wishes = wishes_in(plan.argv, plan.env)
     models: ModelFiles | None = None
@@ -107,11 +108,6 @@ def _models_of(
     plan: LaunchPlan, check: Check, tools: Mapping[str, str]
 ) -> tuple[ModelFiles | None, MemoryNeed | None]:
     """Read the headers of a start's models, and estimate its need; None for what is unknown."""
-    from tsuku_llm.launch.memory.gguf import read_header, read_layout  # noqa: PLC0415 - as above
-    from tsuku_llm.launch.memory.memory_options import memory_options  # noqa: PLC0415
-    from tsuku_llm.launch.memory.need import MemoryNeed  # noqa: PLC0415
-    from tsuku_llm.steps.serve.fitting import corrected_by_tool, read_models  # noqa: PLC0415
-
     options = memory_options(plan.argv, plan.env)
     try:
         # A URL is no path: such a model may not be here yet.

@@ -8,8 +8,11 @@ from __future__ import annotations
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.probe import probe
+from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked
 from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_over
 from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.install.consent import cost, left_to_download
+from tsuku_llm.steps.install.install import better_than, install_choice, is_about
 from tsuku_llm.steps.serve.fallback import must_ask
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
@@ -59,9 +62,6 @@ def _better(
 ) -> Installed | None:
     """Return the better version, installed and active; None without one or without consent."""
     # Only now: they load the manifest and the network.
-    from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked  # noqa: PLC0415
-    from tsuku_llm.steps.install.consent import cost, left_to_download  # noqa: PLC0415
-    from tsuku_llm.steps.install.install import better_than, install_choice, is_about  # noqa: PLC0415
 
     request = active.receipt.requested
     choice = choose_like(session.with_settings(backend=request), active, hardware=hardware)

@@ -15,12 +15,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.errors import GpuLost, StoreError, TsukuError
+from tsuku_llm.launch.plan.report import FallenBack
 from tsuku_llm.steps.choosing.which import requested_version
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:  # types that a start without a supervisor does without
-    from tsuku_llm.launch.plan.report import FallenBack
     from tsuku_llm.launch.run.supervise import StopHandle
 
 RELOAD = getattr(signal, "SIGUSR1", None)
@@ -99,7 +99,6 @@ class Exchange:
         elif former := self._version_before(installed):
             code = f"it ended with exit code {ended} after it had served"
             reason = told(ended) if isinstance(ended, TsukuError) else code
-            from tsuku_llm.launch.plan.report import FallenBack  # noqa: PLC0415 - only then
 
             self.returned = (FallenBack(installed.id, reason),)
             following = former

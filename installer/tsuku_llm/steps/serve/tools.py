@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.ground.errors import BackendFailed, SilentCpu
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_tool
+from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import (
     become,
@@ -139,8 +140,6 @@ def _shown(
     placement: Placement | None = None,
 ) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
-    from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable  # noqa: PLC0415 - a run does without
-
     # What the start adds for the drivers' caches is shown, too.
     own = session.machine.environ
     told = {

@@ -20,8 +20,10 @@ from tsuku_llm.ground.errors import (
     TsukuError,
 )
 from tsuku_llm.ground.processes.inherited import no_core_dumps
+from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
+from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
@@ -34,6 +36,7 @@ from tsuku_llm.steps.drivers.device_check import (
     wanted_maker,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
+from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit
 from tsuku_llm.steps.serve.placing import Placed, place_start
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
@@ -41,7 +44,6 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
-    from tsuku_llm.launch.plan.report import FallenBack, Sink, StartReport, Trouble
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.steps.drivers.warming import Warming
     from tsuku_llm.steps.serve.reloading import Reload
@@ -209,8 +211,6 @@ class VersionStart(NamedTuple):
             self.session.user.note(placed.told)
         # A router starts its models later, and other servers for them.
         if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
-            from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit  # noqa: PLC0415
-
             fit = fit_of_start(
                 placed.plan,
                 placed.check,
@@ -230,7 +230,6 @@ class VersionStart(NamedTuple):
         check, plan = placed.check, placed.plan
         if ".sock" in plan.env.get("LLAMA_ARG_HOST", "") or any(".sock" in w for w in plan.argv):
             from tsuku_llm.launch.ask.health import remove_dead_sockets  # noqa: PLC0415
-            from tsuku_llm.launch.plan.addresses import address_of  # noqa: PLC0415 - rare
 
             remove_dead_sockets(address_of(plan.argv, plan.env))
         # After exec this program is gone: everything that it has to do comes before.
@@ -300,8 +299,6 @@ class VersionStart(NamedTuple):
 
     def _tell_expected(self, plan: LaunchPlan) -> None:
         """Print where the server will listen, as far as its arguments say."""
-        from tsuku_llm.launch.plan.addresses import expected_addresses  # noqa: PLC0415 - only --exec
-
         if not answers_and_ends(plan.argv):
             for what, text in expected_addresses(plan.argv, plan.env):
                 self.session.user.note(f"{what}, once the server is ready: {text}")
@@ -364,8 +361,6 @@ class VersionStart(NamedTuple):
 
     def _draft(self, placed: Placed) -> StartReport:
         """Return the report as it is before anything runs."""
-        from tsuku_llm.launch.plan.report import StartReport  # noqa: PLC0415 - with --exec only for a sink
-
         receipt = self.installed.receipt
         now = clock.now() if self.restarts else self.session.machine.now
         return StartReport(
@@ -450,8 +445,6 @@ _LONGEST = 2000
 
 def _death(death: Diagnosis) -> Trouble:
     """Return why a server ended after it had served, for its record."""
-    from tsuku_llm.launch.plan.report import DIED, Trouble  # noqa: PLC0415 - as in ``_run``
-
     return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
 
 
@@ -480,7 +473,6 @@ class _StartSink:
                 return
             if report.ready and not self._has_served:
                 self._has_served = True
-                from tsuku_llm.launch.plan.report import Verdict  # noqa: PLC0415 - as in ``_run``
 
                 # A GPU's build on the CPU does not show that its backend works.
                 on_cpu = report.verdict is Verdict.ON_CPU
