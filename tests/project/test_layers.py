@@ -275,6 +275,13 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
+MOST_NOQA = 122
+"""The lines of the client that ignore a rule of ruff; the number may only fall.
+
+A rule that a whole folder breaks for one reason is named in ``pyproject.toml``, with it. So are the
+doors: the modules that functions import because a start does without them.
+"""
+
 SHARED_BY_SOURCES = {"answers", "containers", "elf", "environment", "icd", "machine", "protocol"}
 SHARED_BY_SOURCES |= {"search"}
 """The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
@@ -588,6 +595,16 @@ def test_the_light_commands_import_nothing_heavy() -> None:
         text for text, found in loaded_by(LIGHT).items() if found.target.split(".")[0] in HEAVY
     ]
     assert not heavy
+
+
+def test_few_lines_ignore_a_rule() -> None:
+    found = [
+        f"{path}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line in path.read_text("utf-8").splitlines()
+        if "# noqa" in line or "ruff: noqa" in line
+    ]
+    assert len(found) == MOST_NOQA, "\n".join(found)
 
 
 def require_one_way(rows: Mapping[str, AbstractSet[str]]) -> None:

@@ -218,7 +218,7 @@ class Group(Command, click.Group):
             return super().resolve_command(ctx, args)
         # Not an unknown option, which has another class.
         except click.UsageError as error:
-            from tsuku_llm.cli.suggestions import command_for  # noqa: PLC0415 - only for an error
+            from tsuku_llm.cli.suggestions import command_for
 
             near = command_for(args[0], ctx)
             hint = f"did you mean: {near}" if near else f"see: {ctx.command_path} --help"
@@ -227,7 +227,7 @@ class Group(Command, click.Group):
 
 def _no_such_option(option: str, context: click.Context) -> UsageError:
     """Return the error for an unknown option: the one that may be meant, or who has it."""
-    from tsuku_llm.cli.suggestions import option_for, owners_of  # noqa: PLC0415 - only for an error
+    from tsuku_llm.cli.suggestions import option_for, owners_of
 
     # Exactly this option elsewhere says more than a similar one here.
     owners = owners_of(option, context)
@@ -275,7 +275,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
 
 def _stray(words: list[str], context: click.Context) -> UsageError:
     """Return the error for words that are no argument of a command, with what they may mean."""
-    from tsuku_llm.cli.suggestions import call_with  # noqa: PLC0415 - only for an error
+    from tsuku_llm.cli.suggestions import call_with
 
     named = " and ".join(repr(word) for word in words)
     near = call_with(words, context)

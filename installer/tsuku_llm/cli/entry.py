@@ -125,7 +125,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
             return CommandResult(lines=(error.message,))
         failure = ReportedError.of(error)
         if console.verbose and not console.json:
-            from tsuku_llm.cli.causes import background  # noqa: PLC0415 - only then
+            from tsuku_llm.cli.causes import background
 
             failure = failure._replace(facts=(*failure.facts, *background(error)))
         return CommandResult(exit_code=error.exit_code, failure=failure)
@@ -133,6 +133,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
         return _stopped(stop)
     except Exception as error:  # noqa: BLE001
         # Any module may need a thread, a process or a file: a limit of the system is named here.
+
         from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
 
         limit = system_limits.reached(error)
@@ -150,7 +151,7 @@ def _stopped(stop: KeyboardInterrupt) -> CommandResult:
 
 
 def _bug(error: Exception, argv: Sequence[str]) -> CommandResult:
-    import traceback  # noqa: PLC0415
+    import traceback
 
     from tsuku_llm.launch.plan.secret_arguments import without_secrets  # noqa: PLC0415
 

@@ -63,7 +63,7 @@ def _print_version() -> bool:
 
 
 def _complete(instruction: str) -> int:
-    from tsuku_llm.cli.completion import answer  # noqa: PLC0415 - only for a shell
+    from tsuku_llm.cli.completion import answer
 
     answer(instruction)
     return 0
@@ -76,6 +76,6 @@ def _run() -> int:
         return _complete(os.environ[COMPLETE])
     if sys.argv[1:] == ["--version"] and _print_version():
         return 0
-    from tsuku_llm.cli.entry import run  # noqa: PLC0415 - after the version, before the rest
+    from tsuku_llm.cli.entry import run
 
     return run(sys.argv[1:])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from tsuku_llm.config.keys import key_named, parse_release
 from tsuku_llm.ground.errors import UsageError
@@ -28,7 +29,7 @@ def completed_by(
     """Return what completes a parameter in a shell with the values of a kind."""
 
     def complete(context: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem]:
-        from tsuku_llm.cli import values  # noqa: PLC0415 - only for a shell
+        from tsuku_llm.cli import values
 
         return values.complete(kind, context, typed)
 
@@ -37,14 +38,12 @@ def completed_by(
 
 def completed_by_files(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Let the shell complete the name of a file."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
-
     return [CompletionItem(typed, type="file")]
 
 
 def completed_by_models(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Complete the name of a model that is here, or of a file."""
-    from tsuku_llm.cli import values  # noqa: PLC0415 - only for a shell
+    from tsuku_llm.cli import values
 
     return values.complete_model(typed)
 

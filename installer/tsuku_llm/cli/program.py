@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.command import Group, early_flag, show
@@ -41,8 +42,6 @@ class Program(Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete from the table; click would import every command for its summary."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
-
         commands = COMMANDS.items()
         found = [CompletionItem(name, help=each.summary) for name, each in commands]
         options = click.Command.shell_complete(self, ctx, incomplete)
@@ -61,7 +60,7 @@ class Program(Group):
 def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> None:
     if not wanted:
         return
-    from tsuku_llm.cli.render import self_update as render  # noqa: PLC0415 - only then
+    from tsuku_llm.cli.render import self_update as render
     from tsuku_llm.steps.program.copy_facts import own_updater  # noqa: PLC0415
 
     updater, name = own_updater(), context.info_name or PROGRAM

@@ -45,7 +45,7 @@ class Paths(NamedTuple):
 
     @classmethod
     def _of_the_system(cls) -> Paths:
-        from platformdirs import PlatformDirs  # noqa: PLC0415
+        from platformdirs import PlatformDirs
 
         # appauthor=False: the default adds a folder for the author on Windows.
         places = PlatformDirs("tsuku-llm", appauthor=False)

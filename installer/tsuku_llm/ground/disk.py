@@ -7,6 +7,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import NoSpace, NotWritable, StoreError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -35,11 +36,9 @@ def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> Non
     The folder need not exist yet. Raises ``NoSpace``, or ``StoreError`` if the free space is not
     known.
     """
-    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
-
     with disk_errors("asking for the free space", folder):
         existing = next(path for path in (folder, *folder.parents) if path.exists())
-        free = disk_usage(existing).free
+        free = _free(existing)
     if free < needed:
         raise NoSpace(
             f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
@@ -50,12 +49,16 @@ def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> Non
 
 def is_full(folder: Path) -> bool:
     """Tell whether there is next to no room on the disk of a folder; False if that is not known."""
-    from shutil import disk_usage  # noqa: PLC0415  # imports all compression modules
-
     try:
-        return disk_usage(folder).free < _NEXT_TO_NOTHING
+        return _free(folder) < _NEXT_TO_NOTHING
     except OSError:
         return False
+
+
+def _free(folder: Path) -> int:
+    from shutil import disk_usage  # noqa: PLC0415 - it imports all compression modules
+
+    return disk_usage(folder).free
 
 
 def _megabytes(count: int) -> str:
@@ -77,8 +80,6 @@ def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
             hint="make that folder yours and writable, or set TSUKU_HOME to one that is",
         )
     if error.errno in _LIMITED:
-        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
-
         limit = system_limits.reached(error) or str(error)
         return StoreError(limit, facts=facts, hint=system_limits.fix_of(limit) or "")
     return StoreError(

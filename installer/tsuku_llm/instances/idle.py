@@ -69,7 +69,7 @@ def sample_activity(pid: int, sockets: Sequence[str] = ()) -> ActivitySample | N
 
     ``sockets`` are the paths of the Unix sockets at which it listens, beside TCP ports.
     """
-    import psutil  # noqa: PLC0415
+    import psutil
 
     try:
         process = psutil.Process(pid)

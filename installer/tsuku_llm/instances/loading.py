@@ -10,6 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsuku_llm.launch.gpu.proc import sample_processes
+
 if TYPE_CHECKING:
     import psutil
 
@@ -91,9 +93,7 @@ def sample_loading(pid: int, log: int) -> LoadSample | None:
 
     ``pid`` is its first process. The others count too: a script may have started the server.
     """
-    import psutil  # noqa: PLC0415
-
-    from tsuku_llm.launch.gpu.proc import sample_processes  # noqa: PLC0415
+    import psutil
 
     try:
         first = psutil.Process(pid)

@@ -114,13 +114,13 @@ class LocalHost:
         first = _started(start, questions) if questions else None
         try:
             # Import these only now: the child starts in the meantime.
-            from tsuku_llm.ground.processes.driver_child import Asking, Child  # noqa: PLC0415
+            from tsuku_llm.ground.processes.driver_child import Asking, Child
 
             child = Child(start, limit, first)
             return Asking(child, functools.partial(_ask_in, scratch, child, questions), self._tell)
         except BaseException:
             # An interrupt, before anybody else knows of the child: it may hang in a driver already.
-            from tsuku_llm.ground.processes.driver_child import Child  # noqa: PLC0415
+            from tsuku_llm.ground.processes.driver_child import Child
 
             Child(start, limit, first).cancel()
             if scratch:

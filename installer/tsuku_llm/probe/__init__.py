@@ -41,7 +41,7 @@ def probe(host: Host, limit: float = 20.0) -> Hardware:
     """
     wait = host.ask(program(host), questions(host), limit)
     # Import the parsers only now: the child asks the drivers in the meantime.
-    from tsuku_llm.probe.assemble import assemble  # noqa: PLC0415
+    from tsuku_llm.probe.assemble import assemble
 
     return assemble(host, os_name(host), arch_name(host), wait())
 

@@ -55,7 +55,7 @@ def probe_machine(host: Host, limit: int, *, record: Path | None = None) -> Hard
     """
     if record is None:
         return probe(host, limit)
-    from tsuku_llm.machine.snapshot import RecordingHost  # noqa: PLC0415
+    from tsuku_llm.machine.snapshot import RecordingHost  # noqa: PLC0415 - few runs record
 
     recorder = RecordingHost(host)
     hardware = probe(recorder, limit)

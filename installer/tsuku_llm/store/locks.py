@@ -19,8 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from platform import node
-
-from filelock import BaseFileLock, FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, LockTimeout, StoreError
@@ -30,6 +29,9 @@ from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.ownership import require_trusted_owner
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.store.layout import LOCKS
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 _LONGEST_NAME = 300
 _LOCK_SUFFIX = ".lock"
@@ -195,6 +197,8 @@ class _Waiting:
 
 
 def _acquire(waiting: _Waiting) -> BaseFileLock:
+    from filelock import FileLock, Timeout
+
     # Without flock, filelock would fall back to marker files. A crashed process leaves its marker
     # behind and locks out all others. Our note counts only while its process lives.
     lock = FileLock(waiting.path, mode=_MODE, thread_local=False, fallback_to_soft=False)

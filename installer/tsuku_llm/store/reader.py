@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, StoreError, TamperedInstall
+from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.store.in_use import holding
 from tsuku_llm.store.records.installed import Installed, read_pointer, read_version
@@ -111,7 +112,7 @@ class StoreReader:
 
     def _set_aside(self, installed: Installed) -> bool:
         """Move what is not part of the build; False if that is not all that is wrong with it."""
-        from tsuku_llm.store.foreign import set_aside  # noqa: PLC0415  # few trees have such files
+        from tsuku_llm.store.foreign import set_aside  # few trees have such files
 
         # Another user's store or a read-only disk; or another process was first.
         with suppress(OSError, StoreError):
@@ -140,7 +141,6 @@ class StoreReader:
 
     def ids(self) -> list[str]:
         """List the ids of all versions, damaged ones included; foreign folders are left out."""
-        from tsuku_llm.ground.folders import opened  # noqa: PLC0415  # a start lists nothing
         from tsuku_llm.store.layout import is_version  # noqa: PLC0415
 
         with (
@@ -152,7 +152,7 @@ class StoreReader:
 
     def foreign(self) -> tuple[Path, ...]:
         """List the foreign paths in the folders of the store."""
-        from tsuku_llm.store.foreign import foreign  # noqa: PLC0415
+        from tsuku_llm.store.foreign import foreign
 
         return foreign(self.data)
 

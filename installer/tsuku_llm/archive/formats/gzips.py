@@ -31,7 +31,7 @@ _MOST_MEMBERS = 1 << 18
 def fastest() -> ModuleType:
     """Import the fastest library that is installed."""
     try:
-        from isal import isal_zlib  # noqa: PLC0415
+        from isal import isal_zlib
     except ImportError:  # no wheel for this platform, or the extra is not installed
         return zlib
     library: ModuleType = isal_zlib

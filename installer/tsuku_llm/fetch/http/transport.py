@@ -154,7 +154,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     httpcore does not translate the errors of socksio.
     """
     try:
-        from socksio import SOCKSError  # noqa: PLC0415
+        from socksio import SOCKSError
     except ImportError:
         return (httpcore.ProxyError,)
     return (httpcore.ProxyError, SOCKSError)

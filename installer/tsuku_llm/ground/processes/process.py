@@ -26,7 +26,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 def processor_seconds(pid: int) -> float | None:
     """Return the processor time of a process, also without /proc; None if it is not known."""
-    import psutil  # noqa: PLC0415
+    import psutil
 
     try:
         times = psutil.Process(pid).cpu_times()
@@ -116,7 +116,7 @@ if sys.platform == "linux":
 else:
 
     def _started(pid: int) -> str | None:
-        import psutil  # noqa: PLC0415
+        import psutil
 
         with suppress(psutil.Error):
             process = psutil.Process(pid)

@@ -115,7 +115,7 @@ def _message(text: bytes) -> str:
 def _ask(
     address: ServerAddress, key: Secret | None, path: str, body: object = None
 ) -> dict[str, Any]:
-    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - it imports email
+    from http.client import HTTPConnection, HTTPException
 
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
     with closing(HTTPConnection(address.reachable_host)) as connection:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.errors import UnsafeLocation, UsageError
 from tsuku_llm.ground.foreign import kernel_text
+from tsuku_llm.launch.plan.addresses import csv_fields, csv_line, hosts_in
 from tsuku_llm.launch.plan.secret_arguments import handed_over
 
 if TYPE_CHECKING:
@@ -262,8 +263,6 @@ def _absolute(value: str, cwd: Path) -> str:
 
 def _absolute_list(value: str, cwd: Path) -> str:
     """Make each field of a comma-separated list absolute; llama.cpp reads quotes as in CSV."""
-    from tsuku_llm.launch.plan.addresses import csv_fields, csv_line  # noqa: PLC0415 - rare
-
     return csv_line(_absolute(field, cwd) for field in csv_fields(value))
 
 
@@ -272,8 +271,6 @@ def _hosts(value: str, cwd: Path) -> str:
 
     Raises UsageError for a path that is too long for a socket.
     """
-    from tsuku_llm.launch.plan.addresses import csv_line, hosts_in  # noqa: PLC0415 - a tool does without
-
     hosts = hosts_in(value)
     if not any(host.endswith(".sock") for host in hosts):
         return value

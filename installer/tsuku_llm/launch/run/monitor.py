@@ -151,8 +151,8 @@ class StartMonitor:
 
     def _look_after(self, address: ServerAddress, observer: GpuObserver | None) -> None:
         """Watch a server that serves until it ends, or until it has to be ended."""
-        from tsuku_llm.launch.gpu.life import FAULT, LOOK, LOST, OVER, LifeWatch, hint_for  # noqa: PLC0415 - only now
-        from tsuku_llm.launch.gpu.life_sampling import LifeSampler  # noqa: PLC0415
+        from tsuku_llm.launch.gpu.life import FAULT, LOOK, LOST, OVER, LifeWatch, hint_for
+        from tsuku_llm.launch.gpu.life_sampling import LifeSampler
 
         start, began = self._start, self.report
         # A user who keeps the server from the GPU does not miss it.

@@ -37,7 +37,7 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
         os.execve(plan.argv[0], plan.argv, environment(plan.env))  # noqa: S606
     except OSError as exc:
         # Nothing has run yet: the caller's locks and files are as before.
-        from tsuku_llm.launch.failed.failure import refuse  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.failed.failure import refuse
 
         refuse(plan, exc)
 

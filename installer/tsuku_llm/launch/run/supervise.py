@@ -170,13 +170,13 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     killed = max(killed, observer.oom_kills if observer else 0)
     told_to_end = forwarder.forwarded or stop_handle.reason is not None
     if serves and not (readiness.served or told_to_end):
-        from tsuku_llm.launch.failed.failure import explain  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.failed.failure import explain
 
         # The counter is read after the end, for the same reason.
         explain(plan, code, stderr.last_words.text(), oom_killed=oom_kills() > killed)
     # An exit code of 0 is the server's own choice.
     elif code and serves and on_death and not told_to_end:
-        from tsuku_llm.launch.failed.failure import why_ended  # noqa: PLC0415 - as above
+        from tsuku_llm.launch.failed.failure import why_ended
 
         words = stderr.last_words.text()
         on_death(why_ended(code, words, oom_killed=oom_kills() > killed))
@@ -251,7 +251,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
                 preexec_fn=_tied_to_us(),
             )
     except OSError as exc:
-        from tsuku_llm.launch.failed.failure import refuse  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.failed.failure import refuse
 
         refuse(plan, exc)
 

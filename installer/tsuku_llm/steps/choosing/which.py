@@ -5,6 +5,7 @@ Also the replacement of this process by one of these programs.
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import sys
@@ -264,8 +265,6 @@ def _newest_of(installed: Installed, release: str | None) -> tuple[bool, int]:
 
 def lacks_https(installed: Installed) -> bool:
     """Tell whether the server, or a library of llama.cpp beside it, has the words of a refusal."""
-    import mmap  # noqa: PLC0415 - few starts ask
-
     for file in installed.receipt.files:
         name = file.path.rpartition("/")[2]
         # Not the libraries of ggml: a backend has hundreds of megabytes, and talks to no host.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TsukuError
 from tsuku_llm.ground.files import make_folder, write_new
+from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.launch.plan.driver_caches import (
     LIMIT,
@@ -148,8 +149,6 @@ def _size(folder: Path) -> tuple[int, int]:
 
 
 def _remove(root: Path, name: str) -> None:
-    from tsuku_llm.ground.folders import opened  # noqa: PLC0415 - a start removes nothing
-
     with disk_errors("removing the drivers' caches", root), opened(root) as folder:
         if folder is None:
             return

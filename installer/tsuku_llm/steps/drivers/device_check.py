@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
+from tsuku_llm.launch.memory.card_speeds import plain_name
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.machine.backends import VENDORS, facts_of, meaning, parts_of
@@ -91,8 +92,7 @@ def listed_cards(
     """
     if check.build.backend == "cpu" or not check.devices:
         return ()
-    from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415
-    from tsuku_llm.launch.memory.placement import cards_of  # noqa: PLC0415
+    from tsuku_llm.launch.memory.placement import cards_of
 
     backend = check.build.backend
     apis = [facts_of(part).api for part in parts_of(backend)]
@@ -115,8 +115,6 @@ def _told_apart(
     HIP calls a card without a name "AMD Radeon Graphics", as it does an integrated GPU. Both list
     their devices in the driver's order, so as many of them as the probe found are the same ones.
     """
-    from tsuku_llm.launch.memory.card_speeds import plain_name  # noqa: PLC0415 - as in ``listed_cards``
-
     found = list(devices)
     for plain in {plain_name(gpu["name"]) for gpu in probed}:
         kinds = [gpu["kind"] for gpu in probed if plain_name(gpu["name"]) == plain]

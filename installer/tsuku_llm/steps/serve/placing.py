@@ -58,7 +58,7 @@ def place_start(
     if not cards:
         return Placed(plan, check)
     # A start on the CPU does without these.
-    from tsuku_llm.launch.memory.placement import memory_matters, place  # noqa: PLC0415
+    from tsuku_llm.launch.memory.placement import memory_matters, place
 
     wishes = wishes_in(plan.argv, plan.env)
     models: ModelFiles | None = None

@@ -108,7 +108,7 @@ def _preferred(session: Session, notes: StateNotes) -> Installed:
     """Return the wanted version, or the better one that only a temporary state kept away."""
     wanted = wanted_version(session)
     if states := withheld(wanted.receipt, session.settings.backend):
-        from tsuku_llm.steps.serve.recovery import recovered  # noqa: PLC0415 - only then
+        from tsuku_llm.steps.serve.recovery import recovered
 
         return recovered(session, notes, wanted, states)
     return wanted
@@ -150,7 +150,7 @@ class _Restarts:
         """
         if self._session.settings.on_gpu_loss != "restart":
             return False
-        from tsuku_llm.launch.gpu.life import failures_in_a_row, restart_pause  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.gpu.life import failures_in_a_row, restart_pause
 
         served = time.monotonic() - self._begun
         self._in_a_row = failures_in_a_row(self._in_a_row, served)

@@ -169,7 +169,7 @@ class VersionStart(NamedTuple):
         self.session.reader.admit(self.installed)
         require_not_revoked(self.session, self.installed.receipt)
         if downloads_in(self.arguments, environ):
-            from tsuku_llm.steps.serve.downloads import require_https  # noqa: PLC0415 - only then
+            from tsuku_llm.steps.serve.downloads import require_https
 
             folders = self.session.settings.model_path
             require_https(self.installed, self.arguments, environ, folders)
@@ -241,7 +241,7 @@ class VersionStart(NamedTuple):
             with no_core_dumps():
                 return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
-        from tsuku_llm.launch.run.monitor import StartContext, StartMonitor  # noqa: PLC0415
+        from tsuku_llm.launch.run.monitor import StartContext, StartMonitor
         from tsuku_llm.launch.run.supervise import supervise  # noqa: PLC0415
 
         start = StartContext(
@@ -328,7 +328,7 @@ class VersionStart(NamedTuple):
         # Without the short request no other one is wanted either.
         if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
             return None
-        from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled  # noqa: PLC0415 - as above
+        from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
         subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
@@ -425,7 +425,7 @@ class VersionStart(NamedTuple):
         self._warn(error)
 
     def _on_problem(self, problem: ServerProblem) -> None:
-        from tsuku_llm.launch.gpu.life import OVER, hint_for  # noqa: PLC0415 - only then
+        from tsuku_llm.launch.gpu.life import OVER, hint_for
 
         if problem.kind == OVER:
             self.session.user.note(problem.text)
