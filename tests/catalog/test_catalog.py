@@ -23,7 +23,8 @@ from support.repository import (
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, refreshing, repositories
+from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.ground.errors import (
     BodyError,
     CorruptStore,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.probe.worker.hip import find_target
 from tsuku_llm.probe.worker.protocol import Channel, encode
+from tsuku_llm.probe.worker.questions.hip import find_target
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

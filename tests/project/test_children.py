@@ -21,7 +21,10 @@ STARTS = {
     ("tsuku_llm/launch/run/replace_process.py", "os.execve"): "takes the environment from there",
     ("tsuku_operator/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
     ("tsuku_llm/cli/commands/config.py", "click.edit"): "takes the environment from there",
-    ("tsuku_llm/probe/worker/libc.py", "subprocess.run"): "a child of ours: the system's loader",
+    (
+        "tsuku_llm/probe/worker/questions/libc.py",
+        "subprocess.run",
+    ): "a child of ours: the system's loader",
     (
         "tsuku_operator/bundle/bundle_start.py",
         "subprocess.run",

@@ -46,7 +46,7 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
         channel.before(question)
         _watch(limit)
         try:
-            importlib.import_module(f".{question}", __package__).ask(channel, root)
+            importlib.import_module(f".questions.{question}", __package__).ask(channel, root)
         except Exception as error:  # noqa: BLE001 - the next question must still be asked
             channel.answer("error", error=f"{type(error).__name__}: {error}")
         channel.end()

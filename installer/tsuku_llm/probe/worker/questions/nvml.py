@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 
-from .protocol import Channel, text
+from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

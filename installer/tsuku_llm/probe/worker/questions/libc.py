@@ -5,8 +5,8 @@ from __future__ import annotations
 import mmap
 import os
 
-from . import elf, search
-from .protocol import Channel
+from .. import elf, search
+from ..protocol import Channel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from .protocol import Channel, text
+from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

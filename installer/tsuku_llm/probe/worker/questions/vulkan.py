@@ -11,8 +11,8 @@ import ctypes
 import sys
 from ctypes import POINTER, byref, c_char, c_char_p, c_uint8, c_uint32, c_uint64, c_void_p
 
-from . import icd
-from .protocol import Channel, text
+from .. import icd
+from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from ctypes import byref, c_size_t, c_uint32, c_uint64, c_void_p
 
-from .protocol import Channel, text
+from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

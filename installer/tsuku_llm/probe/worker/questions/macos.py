@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from .protocol import Channel, text
+from ..protocol import Channel, text
 
 TEXTS = (
     "kern.osproductversion",

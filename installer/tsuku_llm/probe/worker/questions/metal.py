@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_bool, c_char_p, c_long, c_uint64, c_ulong, c_void_p
 
-from .protocol import Channel, text
+from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from tsuku_llm.catalog.loading import (
     versions_under,
 )
 from tsuku_llm.catalog.metadata_status import Freshness, days, folder_of
+from tsuku_llm.catalog.refresh.updater_state import make_safe, seed
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
-from tsuku_llm.catalog.updater_state import make_safe, seed
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (

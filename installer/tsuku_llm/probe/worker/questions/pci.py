@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from .protocol import Channel
+from ..protocol import Channel
 
 # The first byte of the PCI class code.
 DISPLAY_OR_ACCELERATOR = ("0x03", "0x12")

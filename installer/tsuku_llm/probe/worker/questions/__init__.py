@@ -1,0 +1,1 @@
+"""The questions to drivers and systems: each module has ``ask(channel, root)``."""
