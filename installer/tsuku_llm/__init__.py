@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     """Import the library when it is first used: most starts of the program do without."""
     if name == "api":
-        from importlib import import_module  # noqa: PLC0415
+        from importlib import import_module  # noqa: PLC0415 - only for the API
 
         return import_module("tsuku_llm.api")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

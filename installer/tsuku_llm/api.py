@@ -344,7 +344,7 @@ def ensure_server(
     use the GPU is an ``Error``, and so is an address that the server would misread.
     """
     # Absolute: the same file has the same server, whatever the working folder is.
-    given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100
+    given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100 - links stay
     settings = dict(options.settings)
     with _session(options, events) as session:
         if not any(word.partition("=")[0] == "--port" for word in given):

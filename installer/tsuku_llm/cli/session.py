@@ -12,7 +12,7 @@ from tsuku_llm.steps.session import Session, User
 
 
 @contextmanager
-def open_session(  # noqa: PLR0913
+def open_session(  # noqa: PLR0913 - each is an option
     console: Console,
     *,
     looking: bool = False,

@@ -116,8 +116,14 @@ def parse_preference(value: object) -> Value:
     ``combined`` may stand before them, or alone. A maker of GPUs stands for its own backends; other
     names of backends are understood, too.
     """
-    # Imported here: most starts of the program have no such setting.
-    from tsuku_llm.machine.backends import NAMES, POLICIES, VENDORS, WORDS, backends_of, meaning  # noqa: PLC0415
+    from tsuku_llm.machine.backends import (  # noqa: PLC0415 - most have no such setting
+        NAMES,
+        POLICIES,
+        VENDORS,
+        WORDS,
+        backends_of,
+        meaning,
+    )
 
     items = [meaning(item) for item in _items(value)]
     before = (COMBINED,) if items[:1] == [COMBINED] else ()
@@ -241,7 +247,7 @@ def parse_folders(value: object) -> str:
     folders = [folder for folder in map(_text, items) if folder]
     for folder in folders:
         # "~" is the user's home, which a service may have elsewhere.
-        if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117
+        if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117 - a text
             raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
         if not folder.isprintable():
             raise ValueError("must be folders without control characters in their names")

@@ -44,22 +44,22 @@ class Folder:
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path = path
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def names(self) -> list[str]:
         """List the names in the folder, sorted."""
-        place = self.path if self._descriptor is None else self._descriptor
+        place = self.path if self.descriptor is None else self.descriptor
         return sorted(os.listdir(place))  # of a descriptor
 
     def own_status(self) -> os.stat_result:
         """Return the status of the folder itself."""
-        if self._descriptor is None:
+        if self.descriptor is None:
             return self.path.stat()
-        return os.fstat(self._descriptor)
+        return os.fstat(self.descriptor)
 
     def status(self, name: str) -> os.stat_result:
         """Return the status of a name without following a link."""
-        return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
+        return os.stat(self._at(name), dir_fd=self.descriptor, follow_symlinks=False)
 
     def is_file(self, name: str) -> bool:
         """Tell whether a name is a regular file that this user or root owns."""
@@ -81,11 +81,11 @@ class Folder:
 
     def unlink(self, name: str) -> None:
         """Remove a file or a link."""
-        os.unlink(self._at(name), dir_fd=self._descriptor)
+        os.unlink(self._at(name), dir_fd=self.descriptor)
 
     def rmdir(self, name: str) -> None:
         """Remove an empty folder."""
-        os.rmdir(self._at(name), dir_fd=self._descriptor)
+        os.rmdir(self._at(name), dir_fd=self.descriptor)
 
     def remove_tree(self, name: str) -> None:
         """Remove a folder and all its content without following links."""
@@ -94,10 +94,10 @@ class Folder:
             return
         with self.inner(name) as folder:
             # A folder of a build is sealed; another user's cannot be opened up, nor emptied.
-            if folder._descriptor is not None:  # noqa: SLF001
+            if folder.descriptor is not None:
                 with suppress(OSError):
-                    open_for_changes(folder._descriptor)  # noqa: SLF001
-            with os.scandir(folder._descriptor) as entries:  # noqa: SLF001
+                    open_for_changes(folder.descriptor)
+            with os.scandir(folder.descriptor) as entries:
                 # Read all names before the first removal: a changing folder may hide names from a
                 # scan.
                 kinds = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
@@ -131,7 +131,7 @@ class Folder:
                 raise NotADirectoryError(errno.ENOTDIR, "not a folder", str(path))
             yield Folder(path, None)
             return
-        descriptor = os.open(name, _OPEN, dir_fd=self._descriptor)
+        descriptor = os.open(name, _OPEN, dir_fd=self.descriptor)
         try:
             yield Folder(path, descriptor)
         finally:
@@ -152,7 +152,7 @@ class Folder:
                     self.unlink(name)
 
     def _at(self, name: str) -> str:
-        return name if self._descriptor is not None else str(self.path / name)
+        return name if self.descriptor is not None else str(self.path / name)
 
 
 def temporaries(files: str) -> re.Pattern[str]:

@@ -66,5 +66,5 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
             # A supervisor that has stopped reading must not stop us.
-            channel.setblocking(False)  # noqa: FBT003
+            channel.settimeout(0)
             channel.sendto(message(status=status, **fields), address)

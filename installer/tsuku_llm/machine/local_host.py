@@ -142,7 +142,7 @@ def _scratch_folder(environ: Mapping[str, str]) -> str | None:
     """
     named = (environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     # A container with a read-only root may have only the last two, in memory.
-    usual = ("/tmp", "/var/tmp", environ.get("XDG_RUNTIME_DIR"), "/dev/shm")  # noqa: S108
+    usual = ("/tmp", "/var/tmp", environ.get("XDG_RUNTIME_DIR"), "/dev/shm")  # noqa: S108 - made with a name of its own
     name = f"tsuku-llm-{os.urandom(12).hex()}"
     for folder in (*named, *usual):
         # A relative path would depend on the current folder.
@@ -163,7 +163,7 @@ def _start(
     """Start a child in its own session, so that it can be killed with every process it started."""
     import subprocess  # noqa: PLC0415 - most commands start no child
 
-    from tsuku_llm.ground.processes import children  # noqa: PLC0415
+    from tsuku_llm.ground.processes import children  # noqa: PLC0415 - as above
 
     return children.start(
         [*command, *questions],
@@ -201,7 +201,7 @@ def _remove(scratch: str) -> None:
             os.unlink(f"{scratch}/{name}")
         os.rmdir(scratch)
     except OSError:
-        import shutil  # noqa: PLC0415
+        import shutil  # noqa: PLC0415 - rare
 
         with contextlib.suppress(OSError):  # ignore_errors does not cover everything in it
             shutil.rmtree(scratch, ignore_errors=True)
@@ -232,7 +232,7 @@ def _windows_machine() -> str | None:
     """Return the system's own architecture, which Windows hides from emulated processes."""
     if sys.platform != "win32":
         return None
-    import ctypes  # noqa: PLC0415
+    import ctypes  # noqa: PLC0415 - only on Windows
 
     process, native = ctypes.c_ushort(), ctypes.c_ushort()
     kernel = ctypes.WinDLL("kernel32")

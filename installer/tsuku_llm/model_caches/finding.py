@@ -104,7 +104,7 @@ def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
     """Read the files below a folder of the user's, or of LM Studio: publisher/repository/file."""
     for seen in _gguf_files(walk(place.folder, note), note):
         repository = None
-        if place.source == LM_STUDIO and seen.below.count("/") >= 2:  # noqa: PLR2004
+        if place.source == LM_STUDIO and seen.below.count("/") >= 2:  # noqa: PLR2004 - publisher, then model
             repository = "/".join(seen.below.split("/")[:2])
             below = seen.below[len(repository) + 1 :]
             file = read_model_file(

@@ -78,7 +78,7 @@ def program(host: Host) -> ChildProgram:
     """
     first = environment.WSL_LIBRARIES if environment.is_wsl(host) else None
     return ChildProgram(
-        folder=os.path.dirname(__file__),  # noqa: PTH120
+        folder=os.path.dirname(__file__),  # noqa: PTH120 - a text, for a child without pathlib
         module="worker.main",
         environment=functools.partial(environment.child_environment, first_library_folder=first),
     )

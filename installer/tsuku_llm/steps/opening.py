@@ -31,7 +31,7 @@ STRICT = "TSUKU_LLM_STRICT"
 
 
 @contextmanager
-def opened_session(  # noqa: PLR0913
+def opened_session(  # noqa: PLR0913 - each is an option
     user: User,
     environ: Mapping[str, str],
     chosen: Mapping[str, str | None],
@@ -128,6 +128,6 @@ def simulated_host(environ: Mapping[str, str]) -> ReplayHost | None:
             facts=(f"{FAKE_HARDWARE}={file}",),
             hint=f"unset {FAKE_HARDWARE}",
         )
-    from tsuku_llm.machine.snapshot import ReplayHost  # noqa: PLC0415
+    from tsuku_llm.machine.snapshot import ReplayHost  # noqa: PLC0415 - only with --hardware
 
     return ReplayHost.load(Path(file))

@@ -141,7 +141,7 @@ class StoreReader:
 
     def ids(self) -> list[str]:
         """List the ids of all versions, damaged ones included; foreign folders are left out."""
-        from tsuku_llm.store.layout import is_version  # noqa: PLC0415
+        from tsuku_llm.store.layout import is_version  # noqa: PLC0415 - a start lists nothing
 
         with (
             disk_errors("listing the installed versions", self._versions),

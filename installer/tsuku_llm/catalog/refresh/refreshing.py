@@ -143,7 +143,7 @@ def adopt(
     return load(repository, data)
 
 
-def _keep(  # noqa: PLR0913
+def _keep(  # noqa: PLR0913 - what one refresh has found
     repository: Repository,
     data: Path,
     copy: Copy,

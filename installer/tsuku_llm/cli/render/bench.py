@@ -58,7 +58,7 @@ def _row(each: VariantSpeed) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"  # noqa: PLR2004
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"  # noqa: PLR2004 - three digits
 
 
 def _bars(results: Sequence[VariantSpeed], kind: str) -> tuple[str, ...]:

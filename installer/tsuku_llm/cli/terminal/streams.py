@@ -77,7 +77,7 @@ def as_typed(text: str) -> str:
     if "tsuku-llm" not in text and "sudo " not in text:
         return text
     # Most texts have no such command, and what finds the program on the PATH takes time to import.
-    from tsuku_llm.cli.words import own_name  # noqa: PLC0415
+    from tsuku_llm.cli.words import own_name  # noqa: PLC0415 - few texts need it
 
     return own_name.as_typed(text)
 

@@ -59,7 +59,7 @@ def name_of(script: str, found: str | None) -> str:
     program that only imports this package has no script of ours: the answer is the plain name.
     """
     # Not resolved: it may be a link in a folder on the PATH.
-    running = Path(os.path.abspath(script))  # noqa: PTH100
+    running = Path(os.path.abspath(script))  # noqa: PTH100 - links stay
     if running.name == "__main__.py" and running.parent.name == _PACKAGE:
         # python -m: the script of the same environment is the same program.
         own = Path(sysconfig.get_path("scripts"), PROGRAM)

@@ -35,9 +35,9 @@ def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
     The gaps are in order, none is empty, and none overlap. Notes outside the file are cut.
     """
     found: list[Gap] = []
-    for start, end in sorted([*noted, (there, size)]):
+    for first, last in sorted([*noted, (there, size)]):
         # The note is only a hint and may be damaged: any numbers must give valid gaps.
-        start, end = max(0, start), min(end, size)  # noqa: PLW2901
+        start, end = max(0, first), min(last, size)
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
         elif start < end:

@@ -61,8 +61,9 @@ def run(
 
     Raises ``OSError``, and ``subprocess.TimeoutExpired``.
     """
-    options.setdefault("check", False)
-    return subprocess.run(command, cwd=cwd, env=environment(env), **options)  # noqa: PLW1510
+    return subprocess.run(
+        command, cwd=cwd, env=environment(env), check=options.pop("check", False), **options
+    )
 
 
 def answer(
@@ -99,7 +100,7 @@ def answer(
 
     with child:
         assert child.stdin  # noqa: S101 - they are pipes
-        assert child.stdout  # noqa: S101
+        assert child.stdout  # noqa: S101 - as above
         late = Timer(seconds, end)
         late.start()
         try:

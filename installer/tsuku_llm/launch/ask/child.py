@@ -128,7 +128,7 @@ class LastWords:
         if len(self._window) < 2 * _WINDOW:
             return
         # Most servers never say that much: their start does without these patterns.
-        from tsuku_llm.launch.ask.last_words import own_words  # noqa: PLC0415
+        from tsuku_llm.launch.ask.last_words import own_words  # noqa: PLC0415 - only for a failure
 
         # Cut behind a line; a single endless line is cut anywhere.
         end = len(self._window) - _WINDOW

@@ -97,7 +97,7 @@ class Readiness:
         """
         pause, alone, listens = _SHORTEST, 0.0, False
         # The supervisor sets ``over`` at the end of the server, which wakes this at once.
-        while not self._pauses(over, pause, listens):
+        while not self._pauses(over, pause, listened=listens):
             # The copying thread goes on reading the log; the next round sees its new facts.
             listens = self._log.facts.listens
             address = self.address
@@ -118,7 +118,7 @@ class Readiness:
             pause = min(pause * 1.25, _LONGEST)
         return False
 
-    def _pauses(self, over: threading.Event, seconds: float, listened: bool) -> bool:  # noqa: FBT001
+    def _pauses(self, over: threading.Event, seconds: float, *, listened: bool) -> bool:
         """Wait, but not once the log says that the server listens; tell whether it is over."""
         waited = 0.0
         while waited < seconds:

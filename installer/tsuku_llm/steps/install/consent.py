@@ -50,7 +50,7 @@ def cost(size: int | None) -> str:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"  # noqa: PLR2004
+    return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"  # noqa: PLR2004 - two digits
 
 
 def require_consent(

@@ -199,7 +199,7 @@ def _digests(
     tree: Path, files: Sequence[FileEntry], known: Mapping[Stamp, str]
 ) -> dict[str, tuple[Stamp, str]]:
     """Hash files in this thread and one more, the largest first."""
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a start hashes nothing
 
     waiting = iter(sorted(files, key=lambda file: file.size, reverse=True))
     found: dict[str, tuple[Stamp, str]] = {}
@@ -224,7 +224,7 @@ def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
     If the stamp differs after hashing, hash again: another process may only have added or
     removed a hard link to the file. After 5 tries the digest is "changing".
     """
-    from hashlib import sha256  # noqa: PLC0415
+    from hashlib import sha256  # noqa: PLC0415 - as above
 
     fd = open_to_read(path)
     with open(fd, "rb", buffering=0) as file:  # opened above, with flags

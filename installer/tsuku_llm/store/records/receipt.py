@@ -192,7 +192,7 @@ def is_version_id(text: str) -> bool:
 
 def is_tree_path(text: str) -> bool:
     """Tell whether a text is a relative path with ``/`` that stays in the tree."""
-    if not text or len(text) > 1024 or "\\" in text or not text.isprintable():  # noqa: PLR2004
+    if not text or len(text) > 1024 or "\\" in text or not text.isprintable():  # noqa: PLR2004 - a limit for a line
         return False
     return all(part not in ("", ".", "..") for part in text.split("/"))
 

@@ -72,7 +72,7 @@ def ask(channel: Channel, _root: str) -> None:
 def _values(key: str, names: tuple[str, ...]) -> dict[str, Any]:
     if sys.platform != "win32":
         return {}
-    import winreg  # noqa: PLC0415
+    import winreg  # noqa: PLC0415 - mypy reads this on Linux
 
     found: dict[str, Any] = {}
     try:
@@ -87,7 +87,7 @@ def _values(key: str, names: tuple[str, ...]) -> dict[str, Any]:
 def _value(opened: Any, name: str) -> str | int | None:
     if sys.platform != "win32":
         return None
-    import winreg  # noqa: PLC0415
+    import winreg  # noqa: PLC0415 - mypy reads this on Linux
 
     try:
         value = winreg.QueryValueEx(opened, name)[0]
