@@ -9,10 +9,12 @@ import ast
 import enum
 import inspect
 import json
+import re
 import sys
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -191,11 +193,20 @@ _KNOWN: dict[type, Any] = {}
 
 def _object(kind: type) -> Any:
     if kind not in _KNOWN:
+        keys = _keys(kind)
         told = inspect.cleandoc(kind.__doc__ or "")
-        # The rest may be about fields that are not in the document.
-        told = told.partition("\n\n")[0] if hasattr(kind, "DOCUMENT") else told
-        _KNOWN[kind] = _made(kind.__name__, _keys(kind), told)
+        if hidden := set(_hints(kind)) - set(keys):
+            told = _without(told, hidden)
+        _KNOWN[kind] = _made(kind.__name__, keys, told)
     return _KNOWN[kind]
+
+
+def _without(told: str, hidden: AbstractSet[str]) -> str:
+    """Return a description without its sentences about fields that the document lacks."""
+    first, _, rest = told.partition("\n\n")
+    sentences = re.split(r"(?<=\.)\s+", rest)
+    kept = [each for each in sentences if not hidden & set(re.findall(r"``(\w+)``", each))]
+    return f"{first}\n\n{' '.join(kept)}".strip()
 
 
 def _made(name: str, keys: dict[str, Any], told: str = "") -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.cli.documents import builds, repositories, running
+from tsuku_llm.cli.documents import builds, running
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.machine.hardware import Hardware
@@ -28,8 +28,12 @@ from tsuku_llm.steps.serve.fallback import NotedFailures
 from tsuku_llm.steps.serve.tools import Planned
 from tsuku_llm.steps.servers.background import Servers, StoppedServer
 from tsuku_llm.store.records.installed import Installed
+from tsuku_operator.bundle.bundle import BundleReport
+from tsuku_operator.fleet.fleet import FleetHost
+from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
 
 _VERSION = {"version": str, "way": str}
+_HOSTS = {"hosts": tuple[FleetHost, ...]}
 _UNITS = {
     "unit": str,
     "units": dict[str, str],
@@ -80,13 +84,11 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "prune": (Cleaned,),
     "verify": ({"versions": tuple[VersionCheck, ...]},),
     "fleet": (),
-    "fleet status": (running.FleetAnswer,),
-    "fleet plan": (running.FleetAnswer,),
-    "fleet apply": (running.FleetAnswer,),
-    "mirror": (repositories.MirrorAnswer, repositories.MirrorCheckAnswer),
+    **dict.fromkeys(("fleet status", "fleet plan", "fleet apply"), (_HOSTS,)),
+    "mirror": (MirrorReport, MirrorCheck),
     "bundle": (),
-    "bundle create": (repositories.BundleAnswer,),
-    "bundle show": (repositories.BundleAnswer,),
+    "bundle create": (BundleReport,),
+    "bundle show": (BundleReport,),
     "config": (),
     "config get": (running.SettingDocument,),
     "config set": (running.SettingDocument,),

@@ -17,7 +17,8 @@ from support.convergence import SelfUpdating, self_updating
 from support.program import COMMAND
 from support.tools import require_tool
 
-from tsuku_operator.cli.render.fleet import data, lines
+from tsuku_llm.cli.terminal.answer import plain
+from tsuku_operator.cli.render.fleet import lines
 from tsuku_operator.fleet.fleet import judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -253,7 +254,7 @@ def test_N07_an_odd_answer_is_a_row_of_its_host_alone(odd: str) -> None:
     assert all(len(str(each)) < 2000 for each in hosts)
     rows = lines(hosts)
     assert [row.split()[0] for row in rows[1:]] == ["a", "b", "c"]
-    assert json.dumps(data("status", hosts))
+    assert json.dumps(plain(hosts))
 
 
 def test_N07_a_host_that_prints_odd_things_does_not_end_the_report(

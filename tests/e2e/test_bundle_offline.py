@@ -78,7 +78,7 @@ def in_namespace() -> list[str]:
 def test_a_machine_without_a_network_gets_program_and_build(
     made: BundleReport, env: dict[str, str], in_namespace: list[str]
 ) -> None:
-    root = made.description.root
+    root = made.description.fingerprint
     done = run_bundle(made.path, "--fingerprint", root, env=env, before=in_namespace)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Installed the CUDA build b1 for NVIDIA H200.")

@@ -245,11 +245,11 @@ def test_a_repository_is_added_only_by_its_fingerprint(
     user = stranger(shop, tmp_path)
     with pytest.raises(MetadataError, match="does not know the repository") as error:
         install_bundle(user, made.path)
-    assert made.description.root in error.value.facts[0]
+    assert made.description.fingerprint in error.value.facts[0]
     with pytest.raises(MetadataError, match="another root of trust"):
         install_bundle(user, made.path, fingerprint="0" * 64)
     assert not (user.paths.data / "metadata").exists()
-    spelled = ":".join(made.description.root.upper()[i : i + 2] for i in range(0, 64, 2))
+    spelled = ":".join(made.description.fingerprint.upper()[i : i + 2] for i in range(0, 64, 2))
     report = install_bundle(user, made.path, fingerprint=spelled)
     assert report.choice.catalog.repository.name == NAME
 
@@ -304,7 +304,7 @@ def test_a_missing_part_is_refused(
     bad = rewritten(made, tmp_path / "bad", dict(gone))
     user = stranger(shop, tmp_path)
     with pytest.raises((TrustError, DownloadError)):
-        install_bundle(user, bad, fingerprint=made.description.root)
+        install_bundle(user, bad, fingerprint=made.description.fingerprint)
     assert not versions(user)
     # The repository is not kept either.
     assert not list(user.paths.data.glob("metadata/*/repository.json"))
@@ -350,7 +350,7 @@ def test_N05_places_of_a_bundle_are_asked_only_after_a_yes(
         agreed=True,
         ask=lambda question: bool(asked.append(question)) or agrees,
     )
-    report = install_bundle(user, bundle, fingerprint=made.description.root)
+    report = install_bundle(user, bundle, fingerprint=made.description.fingerprint)
     places = repository(user.paths.data, NAME).places
     assert report.choice.catalog.repository.places == places
     assert len(asked) == bool(UNSIGNED[kind])
@@ -373,7 +373,7 @@ def test_N05_a_bundle_with_places_that_are_none_is_refused(
     bundle = telling(made, tmp_path / "other", NO_PLACE[kind])
     user = stranger(shop, tmp_path)
     with pytest.raises(BadBundle) as error:
-        install_bundle(user, bundle, fingerprint=made.description.root)
+        install_bundle(user, bundle, fingerprint=made.description.fingerprint)
     assert "\x1b" not in str(error.value)
     assert not list(user.paths.data.glob("metadata/*/repository.json"))
 
@@ -495,7 +495,8 @@ def test_a_bomb_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"format": 2}', b"\xff", b'{"format": 1, "root": 5}', b"[" * 9000]
+    "content",
+    [b"", b"[]", b'{"format": 2}', b"\xff", b'{"format": 1, "fingerprint": 5}', b"[" * 9000],
 )
 def test_a_description_that_cannot_be_read_is_refused(
     user: Session, tmp_path: Path, content: bytes

@@ -89,14 +89,14 @@ def test_what_is_pushed_can_be_installed(
     place = open_registry.place("first/mirror")
     report = push_mirror(operator(open_registry), place, ALL)
     assert (report.outcome, len(report.fetched)) == ("updated", 2)
-    assert {each.sha256 for each in report.artifacts} <= open_registry.blobs()
+    assert {each.sha256 for each in report.archives} <= open_registry.blobs()
     shutil.rmtree(shop.root)
     user = client(open_registry, place)
     assert refresh(user).repository.name == NAME
     before = len(open_registry.requests())
     assert install(user).outcome == "installed"
     asked = open_registry.requests()[before:]
-    digest = next(each.sha256 for each in report.artifacts if each.name.startswith("b2"))
+    digest = next(each.sha256 for each in report.archives if each.name.startswith("b2"))
     assert asked == [("GET", f"/v2/first/mirror/blobs/sha256:{digest}", 200)]
 
 

@@ -41,6 +41,7 @@ from tsuku_llm.fetch.places.pip_index import locked_wheels
 from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
 from tsuku_llm.ground.foreign import open_foreign, read_foreign
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import has_secret
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import SYSTEMS, platform_key
@@ -68,9 +69,10 @@ _LARGEST_WHEEL = 256 << 20
 """Bytes of a wheel in a bundle; the largest of this program's own has 5 MB."""
 
 
+@documented("outcome", "path", "sha256", "size", "*description")
 @dataclass(frozen=True, slots=True)
 class BundleReport:
-    """A bundle that was made (``created``), would be made (``planned``), or is looked at.
+    """A bundle; ``outcome`` is planned, created or shown.
 
     ``sha256`` is that of the whole file, None for a plan. ``size`` is that of the file, or of the
     archives of a plan.
@@ -245,7 +247,7 @@ def _write_small(
     bundle.add(SBOM, _bill(contents, part.wheels))
     files = published_files(catalog)
     digests = [each.sha256 for each in _artifacts(contents)]
-    bundle.add(MARKER, mirror_marker(description.root, digests, files))
+    bundle.add(MARKER, mirror_marker(description.fingerprint, digests, files))
     for name in sorted(files):
         bundle.add(name, files[name])
     for name in sorted(part.requirements):

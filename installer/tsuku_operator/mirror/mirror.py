@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import fetch, trust
@@ -29,12 +29,14 @@ from tsuku_llm.ground.errors import (
     TrustError,
     UsageError,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.install.reuse import Space
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session, network_for, repository_of
 from tsuku_llm.trust import Copy
+from tsuku_llm.trust.metadata import TIME
 from tsuku_operator.mirror.mirror_choice import MirrorContents, Narrowing, contents_of
 from tsuku_operator.mirror.mirror_folder import MARKER, MirrorFolder, Swept
 
@@ -48,27 +50,37 @@ class MirroredFile:
     size: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@documented(
+    *("outcome", "place", "repository", "releases", "signed", "expires"),
+    *("artifacts", "size", "fetched", "swept"),
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorReport:
-    """What a mirror has now, or with ``dry_run`` what it would get.
+    """A mirror as it is now, or would be; ``outcome`` is planned, updated or unchanged.
 
-    ``outcome`` is ``planned``, ``updated`` or ``unchanged``. ``artifacts`` are all archives that
-    belong into it, of ``releases``, and ``fetched`` those that came in this run. ``swept`` is what
-    was removed and what is foreign; None without a prune.
+    ``artifacts`` is the number of its archives, which have ``size`` bytes as far as that is signed.
+    ``fetched`` came in this run, or would come. ``swept`` is None without a prune.
     """
 
     outcome: str
     place: str
-    catalog: Catalog
+    repository: str
     releases: tuple[str, ...]
-    artifacts: tuple[MirroredFile, ...]
+    signed: str | None
+    expires: str
+    archives: tuple[MirroredFile, ...]
     fetched: tuple[MirroredFile, ...]
     swept: Swept | None = None
 
     @property
+    def artifacts(self) -> int:
+        """The number of all archives."""
+        return len(self.archives)
+
+    @property
     def size(self) -> int:
         """The bytes of all archives, as far as their sizes are signed."""
-        return sum(each.size or 0 for each in self.artifacts)
+        return sum(each.size or 0 for each in self.archives)
 
     @property
     def fetched_size(self) -> int:
@@ -76,9 +88,10 @@ class MirrorReport:
         return sum(each.size or 0 for each in self.fetched)
 
 
+@documented("place", "repository", "intact", "differences", "artifacts", "size", "swept")
 @dataclass(frozen=True, slots=True)
 class MirrorCheck:
-    """What a check of a mirror found; it is intact without ``differences``.
+    """What a check of a mirror found: ``differences`` is empty if the mirror is intact.
 
     ``artifacts`` are the archives that were hashed, with ``size`` bytes in all.
     """
@@ -88,7 +101,12 @@ class MirrorCheck:
     differences: tuple[str, ...]
     artifacts: int
     size: int
-    swept: Swept = field(default_factory=Swept)
+    swept: Swept
+
+    @property
+    def intact(self) -> bool:
+        """True if the mirror is as it was signed."""
+        return not self.differences
 
 
 def mirror(
@@ -144,14 +162,17 @@ def report_of(
     swept: Swept | None = None,
 ) -> MirrorReport:
     """Make the report of a run, or of the plan for one."""
+    fresh = catalog.freshness
     return MirrorReport(
-        outcome,
-        place,
-        catalog,
-        contents.releases,
-        tuple(map(_file, contents.artifacts)),
-        tuple(map(_file, fetched)),
-        swept,
+        outcome=outcome,
+        place=place,
+        repository=catalog.repository.name,
+        releases=contents.releases,
+        signed=fresh.signed.strftime(TIME) if fresh.signed else None,
+        expires=fresh.expires.strftime(TIME),
+        archives=tuple(map(_file, contents.artifacts)),
+        fetched=tuple(map(_file, fetched)),
+        swept=swept,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,16 +64,17 @@ class MirrorRecord(NamedTuple):
     before: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Swept:
-    """What a look through the folder found besides the wanted files.
+    """What is in the folder of a mirror and belongs to nothing: paths relative to the folder.
 
-    ``unused`` are this program's own files that nothing needs any more, with their sizes in bytes.
-    ``foreign`` is what this program did not make. All are paths relative to the folder.
+    ``unused`` are the program's own files, with ``size`` bytes in all; a prune has removed them.
+    ``foreign`` is the rest.
     """
 
-    unused: dict[str, int] = field(default_factory=dict)
-    foreign: list[str] = field(default_factory=list)
+    unused: tuple[str, ...] = ()
+    size: int = 0
+    foreign: tuple[str, ...] = ()
 
 
 def mirror_marker(root: str, artifacts: Collection[str], metadata: Collection[str]) -> bytes:
@@ -221,39 +222,47 @@ class MirrorFolder:
         """Find what a mirror does not need, and ``remove`` what of it is this program's own."""
         archives = {f"{ARTIFACTS}/{sha256}" for sha256 in known.artifacts}
         keep = {MARKER, TIMESTAMP, *known.metadata, *known.before, *archives}
-        found = Swept()
+        unused: dict[str, int] = {}
+        foreign: list[str] = []
         with disk_errors("looking through the mirror", self.path), opened(self.path) as folder:
             if folder is not None:
-                _sweep(folder, "", keep, found, remove=remove)
-        return found
+                _sweep(folder, "", keep, unused, foreign, remove=remove)
+        return Swept(tuple(sorted(unused)), sum(unused.values()), tuple(sorted(foreign)))
 
 
-def _sweep(
-    folder: Folder, below: str, keep: Collection[str], found: Swept, *, remove: bool
+def _sweep(  # noqa: PLR0913
+    folder: Folder,
+    below: str,
+    keep: Collection[str],
+    unused: dict[str, int],
+    foreign: list[str],
+    *,
+    remove: bool,
 ) -> None:
+    """Add the sizes of the unused files, and the names of foreign ones."""
     for name in folder.names():
         path = below + name
         if folder.is_folder(name):
             if _SCRATCH.fullmatch(path):
-                found.unused[f"{path}/"] = 0
+                unused[f"{path}/"] = 0
                 if remove:
                     folder.remove_tree(name)
             elif _FOLDER.fullmatch(path):
                 with folder.inner(name) as inner:
-                    _sweep(inner, f"{path}/", keep, found, remove=remove)
+                    _sweep(inner, f"{path}/", keep, unused, foreign, remove=remove)
                 if remove:
                     with suppress(OSError):  # something is in it
                         folder.rmdir(name)
             else:
-                found.foreign.append(f"{path}/")
+                foreign.append(f"{path}/")
         elif path in keep or path in _LOCKS:
             continue
         elif folder.is_file(name) and _is_ours(path, name):
-            found.unused[path] = folder.status(name).st_size
+            unused[path] = folder.status(name).st_size
             if remove:
                 folder.unlink(name)
         else:
-            found.foreign.append(path)
+            foreign.append(path)
 
 
 def _is_ours(path: str, name: str) -> bool:

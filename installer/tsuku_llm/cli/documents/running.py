@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from tsuku_llm.cli.documents.keys import (
-    Device,
-    Tag,
-    VariantName,
-)
 from tsuku_llm.config.keys import Value
 
 
@@ -16,40 +11,6 @@ class HelpAnswer(TypedDict):
     """The answer of ``--help``."""
 
     help: str
-
-
-# --- servers -------------------------------------------------------------------------------
-
-
-# --- models --------------------------------------------------------------------------------
-
-
-# --- a benchmark ---------------------------------------------------------------------------
-
-
-# --- many machines -------------------------------------------------------------------------
-
-
-class FleetHostDocument(TypedDict):
-    """One host: its ``state``, and after a failure the ``reason`` and the error's ``code``.
-
-    ``variant`` and ``release`` are those of the build that is active, or of a plan.
-    """
-
-    host: str
-    state: str
-    device: Device | None
-    variant: VariantName | None
-    release: Tag | None
-    reason: str | None
-    code: str | None
-
-
-class FleetAnswer(TypedDict):
-    """The answer of ``fleet``: ``action`` is status, plan or apply."""
-
-    action: str
-    hosts: list[FleetHostDocument]
 
 
 # --- settings and repositories -------------------------------------------------------------

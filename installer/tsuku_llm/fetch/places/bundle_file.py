@@ -29,7 +29,7 @@ from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
 from tsuku_llm.ground.files import TEMPORARY_SUFFIX, flush_folder, rename, seal_file, unique
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import open_foreign
-from tsuku_llm.ground.records import digest, encode, many, optional, parse, record, text
+from tsuku_llm.ground.records import digest, documented, encode, many, optional, parse, record, text
 
 ARTIFACTS = "sha256"
 """The folder of the archives, named by their digests: in a bundle as in the folder of a mirror."""
@@ -118,11 +118,11 @@ class BundledBuild(NamedTuple):
     artifacts: tuple[str, ...]
 
 
+@documented("platform", "python", "glibc")
 class BundledProgram(NamedTuple):
-    """This program for one Python (such as ``3.11``) of one platform.
+    """The program in a bundle for one Python, such as 3.11; ``glibc`` is the oldest that works.
 
-    ``requirements`` is the member that names the wheels with their digests. ``glibc`` is the oldest
-    one that the wheels work with, None if they need none.
+    ``requirements`` is the member that names the wheels with their digests.
     """
 
     platform: str
@@ -132,16 +132,17 @@ class BundledProgram(NamedTuple):
     glibc: str | None = None
 
 
+@documented("made_by", "repository", "fingerprint", "expires", "builds", "programs")
 class BundleDescription(NamedTuple):
     """The content of ``bundle.json``; nothing of it is trusted.
 
-    ``version`` is that of the program that made the bundle. ``root`` is the SHA-256 of the root of
-    the repository, ``places`` are its own addresses. ``expires`` is a time in UTC.
+    ``made_by`` is the version of the program that made the bundle. ``fingerprint`` is the SHA-256
+    of the root of the repository, ``places`` are its own addresses. ``expires`` is a time in UTC.
     """
 
-    version: str
+    made_by: str
     repository: str
-    root: str
+    fingerprint: str
     places: tuple[str, ...]
     expires: str
     builds: tuple[BundledBuild, ...]
@@ -159,9 +160,9 @@ _PROGRAM = {"platform": text, "python": text, "requirements": text}
 _read_description = record(
     BundleDescription,
     {
-        "version": text,
+        "made_by": text,
         "repository": text,
-        "root": digest,
+        "fingerprint": digest,
         "places": many(text),
         "expires": text,
         "builds": many(record(BundledBuild, _BUILD | {"artifacts": many(digest)})),

@@ -96,19 +96,19 @@ def _known_repository(
     Raises ``MetadataError`` if this machine does not know it and ``fingerprint`` does not name it.
     """
     wanted = re.sub(r"[\s:]", "", fingerprint).lower() if fingerprint else None
-    if wanted not in (None, about.root):
+    if wanted not in (None, about.fingerprint):
         raise MetadataError(
             "the bundle has another root of trust than the named one",
-            facts=(f"its own: sha256 {about.root}", f"the named one: sha256 {wanted}"),
+            facts=(f"its own: sha256 {about.fingerprint}", f"the named one: sha256 {wanted}"),
             hint="compare the fingerprint with what the repository's owner says",
         )
     data, chosen = session.paths.data, session.settings.repository
     known = {hashlib.sha256(each.root).hexdigest(): each for each in configured_repositories(data)}
-    found = known.get(about.root)
+    found = known.get(about.fingerprint)
     if chosen and chosen != (found.name if found else about.repository):
         raise UsageError(
             f"the bundle is not of the repository {chosen}",
-            facts=(f"it is of {about.repository}, with the root sha256 {about.root}",),
+            facts=(f"it is of {about.repository}, with the root sha256 {about.fingerprint}",),
             hint="leave --repository out, or name another bundle",
         )
     if found is not None:
@@ -120,14 +120,14 @@ def _known_repository(
             for name in bundle.sizes
             if _ROOT.fullmatch(name)
             and (content := bundle.read(name, LARGEST_FILE)) is not None
-            and hashlib.sha256(content).hexdigest() == about.root
+            and hashlib.sha256(content).hexdigest() == about.fingerprint
         ),
         None,
     )
     if wanted is None or root is None:
         raise MetadataError(
             f"this machine does not know the repository of the bundle, {about.repository}",
-            facts=(f"its root of trust: sha256 {about.root}",),
+            facts=(f"its root of trust: sha256 {about.fingerprint}",),
             hint="if its owner confirms that fingerprint, add: --fingerprint SHA256",
         )
     place, *others = _agreed_places(session, bundle, about)

@@ -116,7 +116,7 @@ def create(
         repository=repository,
     ) as session:
         report = create_bundle(session, file, wish, force=force, dry_run=dry_run)
-    return CommandResult(render.data(report), render.lines(report))
+    return CommandResult(report, render.lines(report))
 
 
 @bundle_command.command("show")
@@ -132,4 +132,4 @@ def show(console: Console, *, file: Path) -> CommandResult:
 
     with open_session(console, looking=True):
         report = show_bundle(file)
-    return CommandResult(render.data(report), render.lines(report))
+    return CommandResult(report, render.lines(report))

@@ -89,7 +89,7 @@ def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
         hosts = run_fleet(session, action, FleetRequest(**asked), console.note)
     failure = render.failure(hosts)
     return CommandResult(
-        render.data(action, hosts),
+        {"hosts": hosts},
         render.lines(hosts),
         exit_code=FleetFailed.exit_code if failure else 0,
         failure=failure,

@@ -123,15 +123,15 @@ def mirror_command(
             )
         if folder is None or registry is not None:
             report = push_mirror(session, registry or "", narrow, dry_run=dry_run)
-            return CommandResult(render.data(report), render.lines(report))
+            return CommandResult(report, render.lines(report))
         if check:
             found = check_mirror(session, folder)
             failure = render.check_failure(found)
             return CommandResult(
-                render.check_data(found),
+                found,
                 render.check_lines(found),
                 exit_code=TamperedMirror.exit_code if failure else 0,
                 failure=failure,
             )
         report = mirror(session, folder, narrow, prune=prune, dry_run=dry_run)
-    return CommandResult(render.data(report), render.lines(report))
+    return CommandResult(report, render.lines(report))

@@ -2,42 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tsuku_llm.cli.terminal.text import size, table
 from tsuku_operator.bundle.bundle import BundleReport
-
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import repositories as documents
-
-
-def data(report: BundleReport) -> documents.BundleAnswer:
-    """Return what a bundle has, for programs."""
-    about = report.description
-    return {
-        "outcome": report.outcome,
-        "path": str(report.path),
-        "sha256": report.sha256,
-        "size": report.size,
-        "made_by": about.version,
-        "repository": about.repository,
-        "fingerprint": about.root,
-        "expires": about.expires,
-        "builds": [
-            {
-                "release": each.release,
-                "channel": each.channel,
-                "platform": each.platform,
-                "variant": each.variant,
-                "artifacts": list(each.artifacts),
-            }
-            for each in about.builds
-        ],
-        "programs": [
-            {"platform": each.platform, "python": each.python, "glibc": each.glibc}
-            for each in about.programs
-        ],
-    }
 
 
 def lines(report: BundleReport) -> tuple[str, ...]:
@@ -54,10 +20,10 @@ def lines(report: BundleReport) -> tuple[str, ...]:
     told += table((("release", "platform", "variant", "channel"), *rows))
     for each in about.programs:
         needs = f", glibc {each.glibc} or newer" if each.glibc else ""
-        told.append(f"  tsuku-llm {about.version} for {each.platform}, Python {each.python}{needs}")
+        told.append(f"  tsuku-llm {about.made_by} for {each.platform}, Python {each.python}{needs}")
     if not about.programs and report.outcome != "planned":
         told.append("  without the program: install it there first")
     told.append(f"  its signed metadata expires: {about.expires}")
     if report.sha256:
-        told += [f"  sha256: {report.sha256}", f"  root of {about.repository}: {about.root}"]
+        told += [f"  sha256: {report.sha256}", f"  root of {about.repository}: {about.fingerprint}"]
     return tuple(told)

@@ -11,29 +11,9 @@ from tsuku_llm.ground.errors import FleetFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tsuku_llm.cli.documents import running as documents
     from tsuku_operator.fleet.fleet import FleetHost
 
 _HEAD = ("host", "GPU", "variant", "release", "state", "reason")
-
-
-def data(action: str, hosts: Sequence[FleetHost]) -> documents.FleetAnswer:
-    """Return every host for programs."""
-    return {
-        "action": action,
-        "hosts": [
-            {
-                "host": each.host,
-                "state": each.state,
-                "device": each.device,
-                "variant": each.variant,
-                "release": each.release,
-                "reason": each.reason,
-                "code": each.code,
-            }
-            for each in hosts
-        ],
-    }
 
 
 def lines(hosts: Sequence[FleetHost]) -> tuple[str, ...]:

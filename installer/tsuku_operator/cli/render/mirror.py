@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING
-
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import listed, size
 from tsuku_llm.ground.errors import TamperedMirror
@@ -12,44 +9,10 @@ from tsuku_llm.ground.safe_text import shell_word
 from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
 from tsuku_operator.mirror.mirror_folder import Swept
 
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import repositories as documents
-
-
-def data(report: MirrorReport) -> documents.MirrorAnswer:
-    """Return what a mirror has, for programs."""
-    freshness = report.catalog.freshness
-    return {
-        "outcome": report.outcome,
-        "place": report.place,
-        "repository": report.catalog.repository.name,
-        "releases": list(report.releases),
-        "signed": _time(freshness.signed) if freshness.signed else None,
-        "expires": _time(freshness.expires),
-        "artifacts": len(report.artifacts),
-        "size": report.size,
-        "fetched": [
-            {"name": each.name, "sha256": each.sha256, "size": each.size} for each in report.fetched
-        ],
-        "swept": _swept(report.swept) if report.swept else None,
-    }
-
-
-def _swept(swept: Swept) -> documents.SweptFiles:
-    return {
-        "unused": sorted(swept.unused),
-        "size": sum(swept.unused.values()),
-        "foreign": sorted(swept.foreign),
-    }
-
-
-def _time(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
-
 
 def lines(report: MirrorReport) -> tuple[str, ...]:
     """Return what a mirror has, for people."""
-    name, count = report.catalog.repository.name, len(report.artifacts)
+    name, count = report.repository, report.artifacts
     holds = f"{count} archives of {len(report.releases)} releases, {size(report.size)}"
     came = f"{len(report.fetched)} archives, {size(report.fetched_size)}"
     first = {
@@ -61,29 +24,15 @@ def lines(report: MirrorReport) -> tuple[str, ...]:
     if report.outcome == "planned":
         told += [f"  {each.name}  {size(each.size)}" for each in report.fetched]
     if swept := report.swept:
-        freed = size(sum(swept.unused.values()))
-        told.append(f"Removed {len(swept.unused)} files that nothing needs, {freed}.")
+        told.append(f"Removed {len(swept.unused)} files that nothing needs, {size(swept.size)}.")
         told += _foreign(swept)
     return tuple(told)
-
-
-def check_data(found: MirrorCheck) -> documents.MirrorCheckAnswer:
-    """Return what a check found, for programs."""
-    return {
-        "place": found.place,
-        "repository": found.repository,
-        "intact": not found.differences,
-        "differences": list(found.differences),
-        "artifacts": found.artifacts,
-        "size": found.size,
-        "swept": _swept(found.swept),
-    }
 
 
 def check_lines(found: MirrorCheck) -> tuple[str, ...]:
     """Return what a check found, for people."""
     hashed = f"{found.artifacts} archives, {size(found.size)}"
-    state = "intact" if not found.differences else "not intact"
+    state = "intact" if found.intact else "not intact"
     told = [f"The mirror {found.place} of {found.repository} is {state}: {hashed}."]
     if found.swept.unused:
         told.append(
@@ -98,7 +47,7 @@ def _foreign(swept: Swept) -> tuple[str, ...]:
 
 def check_failure(found: MirrorCheck) -> ReportedError | None:
     """Return the error of a mirror that is not intact, or None."""
-    if not found.differences:
+    if found.intact:
         return None
     return ReportedError(
         TamperedMirror.slug,
