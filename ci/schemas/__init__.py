@@ -13,8 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -194,15 +193,16 @@ _KNOWN: dict[type, Any] = {}
 def _object(kind: type) -> Any:
     if kind not in _KNOWN:
         keys = _keys(kind)
-        told = inspect.cleandoc(kind.__doc__ or "")
-        if hidden := set(_hints(kind)) - set(keys):
-            told = _without(told, hidden)
-        _KNOWN[kind] = _made(kind.__name__, keys, told)
+        _KNOWN[kind] = _made(kind.__name__, keys, described(kind, keys))
     return _KNOWN[kind]
 
 
-def _without(told: str, hidden: AbstractSet[str]) -> str:
-    """Return a description without its sentences about fields that the document lacks."""
+def described(kind: type, shown: Collection[str]) -> str:
+    """Return the description of a value without the sentences about fields that are not shown."""
+    told = inspect.cleandoc(kind.__doc__ or "")
+    hidden = {*_hints(kind)} - {*shown}
+    if not hidden:
+        return told
     first, _, rest = told.partition("\n\n")
     sentences = re.split(r"(?<=\.)\s+", rest)
     kept = [each for each in sentences if not hidden & set(re.findall(r"``(\w+)``", each))]
@@ -218,7 +218,10 @@ def _made(name: str, keys: dict[str, Any], told: str = "") -> Any:
 def _keys(kind: type) -> dict[str, Any]:
     """Return the keys of a value's object, with the types of what ``plain`` makes of each."""
     found: dict[str, Any] = {}
-    for name in getattr(kind, "DOCUMENT", ()) or _hints(kind):
+    named = getattr(kind, "DOCUMENT", ())
+    if isinstance(named, str):
+        return _keys(_attribute(kind, named))
+    for name in named or _hints(kind):
         hint = _attribute(kind, name.removeprefix("*"))
         found |= _keys(hint) if name.startswith("*") else {name: _of_key(name, hint)}
     return found

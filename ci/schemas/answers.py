@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.cli.documents import builds, running
+from tsuku_llm.cli.documents import running
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.steps.choosing.which import FoundProgram
+from tsuku_llm.steps.install.install import InstallReport
 from tsuku_llm.steps.install.maintenance import Cleaned, Uninstalled
+from tsuku_llm.steps.install.own_build import OwnBuildReport
+from tsuku_llm.steps.install.update import UpdateReport, UpToDate
 from tsuku_llm.steps.install.verify import VersionCheck
 from tsuku_llm.steps.install.versions import Inventory
 from tsuku_llm.steps.metadata.repository import (
@@ -27,6 +30,7 @@ from tsuku_llm.steps.report.models import ModelList
 from tsuku_llm.steps.serve.fallback import NotedFailures
 from tsuku_llm.steps.serve.tools import Planned
 from tsuku_llm.steps.servers.background import Servers, StoppedServer
+from tsuku_llm.steps.servers.unattended import UnattendedReport
 from tsuku_llm.store.records.installed import Installed
 from tsuku_operator.bundle.bundle import BundleReport
 from tsuku_operator.fleet.fleet import FleetHost
@@ -47,7 +51,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "version": (_VERSION,),
     "completion": ({"shell": str, "script": str},),
     "self-update": (SelfUpdate,),
-    "install": (builds.InstallAnswer, builds.OwnBuildAnswer),
+    "install": (InstallReport, OwnBuildReport),
     "explain": (Explanation,),
     "backends": (Explanation,),
     "probe": ({"platform": str, "hardware": Hardware, "recorded": Path | None},),
@@ -72,12 +76,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "bench": (Report,),
     "list": (Inventory, OfferedReleases),
     "which": (FoundProgram,),
-    "update": (
-        builds.InstallAnswer,
-        builds.UpdateCheckAnswer,
-        builds.UnattendedAnswer,
-        _UNITS,
-    ),
+    "update": (InstallReport, UpToDate, UpdateReport, UnattendedReport, _UNITS),
     "use": (Installed,),
     "rollback": (Installed,),
     "uninstall": (Uninstalled,),

@@ -31,7 +31,10 @@ def test_a_build_of_ones_own_needs_a_yes_and_is_marked_everywhere(home: Path) ->
     (listed,) = run_program("list", "--json", env=env).document["data"]["versions"]
     assert (listed["unsigned"], listed["repository"]) == (str(build), "")
     which = run_program("which", "--json", env=env).document["data"]
-    assert which == {"path": str(Path(data["path"]) / "llama-server"), "unsigned": str(build)}
+    assert which == {
+        "path": str(Path(data["installed"]["tree"]) / "llama-server"),
+        "unsigned": str(build),
+    }
     examined = run_program("doctor", env=env)
     assert f"unsigned: installed from {build}" in examined.stdout
     updated = run_program("update", env=env)

@@ -131,8 +131,8 @@ def report(outcome: str, where: Installed | None) -> InstallReport:
 
 
 def test_a_plan_lists_addresses_sizes_and_digests() -> None:
-    data = as_document(install_render.data(report("planned", None)))
-    assert (data["outcome"], data["selected"], data["path"]) == ("planned", "vulkan", None)
+    data = as_document(report("planned", None))
+    assert (data["outcome"], data["variant"], data["installed"]) == ("planned", "vulkan", None)
     assert data["artifacts"] == [
         {
             "url": "https://example.invalid/vulkan.tar.gz",
@@ -168,7 +168,7 @@ def test_an_install_says_what_where_and_what_to_do_next(outcome: str, said: str)
         install_render.next_step(report(outcome, where))
         == "start it: tsuku-llm serve -m MODEL.gguf"
     )
-    assert as_document(install_render.data(report(outcome, where)))["path"] == str(where.tree)
+    assert as_document(report(outcome, where))["installed"]["tree"] == str(where.tree)
 
 
 def test_a_machine_is_shown_with_its_devices_and_problems() -> None:
@@ -214,8 +214,9 @@ def test_a_check_says_what_would_change(newer: bool, said: str) -> None:
     cost = "vulkan, 200 B to download of 1.0 kB; run: tsuku-llm update"
     assert (cost in lines) == newer
     assert ("  instead of cpu: " in "\n".join(lines)) == newer
-    data = as_document(install_render.update_data(checked))
-    assert (data["available"], data["variant"]) == (newer, "vulkan" if newer else None)
+    data = as_document(checked)
+    found = data["candidate"] and data["candidate"]["variant"]
+    assert (data["newer"], found) == (newer, "vulkan" if newer else None)
 
 
 def test_an_update_without_a_fitting_variant_is_shown() -> None:
@@ -229,8 +230,8 @@ def test_an_update_without_a_fitting_variant_is_shown() -> None:
     )
     said = "b1 is newer, and no variant of it fits this machine and the request."
     assert install_render.update_lines(checked)[0] == said
-    data = as_document(install_render.update_data(checked))
-    assert data["variant"] is None
+    data = as_document(checked)
+    assert data["candidate"] is None
     assert set(data["not_compatible"]) == set(machines.linux_variants())
 
 

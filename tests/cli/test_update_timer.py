@@ -160,12 +160,13 @@ def test_an_update_that_goes_back_is_exit_code_9_and_is_shown_everywhere(
         assert "b2" in told.stdout + told.stderr, words
         assert "tsuku-llm update --retry" in told.stdout + told.stderr, words
         data = machine.user.run(*words, "--json").document["data"]
+        data = data.get("choice", data)
         found = data["rolled_back"] if "rolled_back" in data else data["passed_over"]
         assert [each["release"] for each in found] == ["b2"], words
     done = machine.user.run("update", "--unattended", "--json", "--metrics", str(file))
     assert (done.code, done.document["data"]["outcome"]) == (0, "unchanged")
     assert metrics(file)["rolled_back"] == [{"release": "b2", "repository": "test"}]
-    assert machine.run("update", "--retry")["id"].startswith("b2-")
+    assert machine.run("update", "--retry")["installed"]["id"].startswith("b2-")
     assert machine.run("list")["rolled_back"] == []
 
 
@@ -176,7 +177,7 @@ def test_a_named_install_takes_a_marked_release_and_forgets_the_mark(machine: Se
     assert machine.active() == "b1"
     # It has been mended under the same name.
     machine.publish("b2")
-    assert machine.run("install", "--release", "b2")["id"].startswith("b2-")
+    assert machine.run("install", "--release", "b2")["installed"]["id"].startswith("b2-")
     assert machine.run("list")["rolled_back"] == []
 
 
@@ -210,7 +211,7 @@ def test_damaged_notes_are_one_error_with_a_way_out(machine: SelfUpdating) -> No
             assert (done.code, "tsuku-llm update --retry" in done.stderr) == (6, True), words
         # A list shows what it can.
         assert "b1" in machine.user.run("list").stdout
-    assert machine.run("update", "--retry", "--check")["available"]
+    assert machine.run("update", "--retry", "--check")["newer"]
     (data / "unattended.json").write_text('{"format": 1, "former": "../../etc"}')
     done = machine.user.run("update", "--unattended")
     assert (done.code, f"rm {data / 'unattended.json'}" in done.stderr) == (6, True)

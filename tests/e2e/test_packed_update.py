@@ -84,7 +84,7 @@ def test_only_the_changed_archive_is_downloaded(
     archives = publish(shop, "b2", build(tmp_path / "b2", {"libllama.so.0.1": b"new" * MIB}))
     (library,) = (name for name in archives if name.startswith("libllama"))
     told = owner.run("update", "--check", "--json").document["data"]
-    assert told["to_download"] == (shop.nginx.root / "archives" / library).stat().st_size
+    assert told["download"] == (shop.nginx.root / "archives" / library).stat().st_size
     assert updated(shop, owner, "b2") == [library]
     old, new = tree_of(owner, "b1"), tree_of(owner, "b2")
     assert (new / "libllama.so.0.1").read_bytes() == b"new" * MIB

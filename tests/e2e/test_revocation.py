@@ -334,7 +334,7 @@ def test_T27_every_command_that_names_a_revoked_release_says_so(company: Company
     assert named["revocation"] == why
     available = user.run("list", "--available", "--json").document["data"]["releases"]
     assert [[why["slug"] for why in each["passed_over"]] for each in available] == [["revoked"], []]
-    checked = user.run("update", "--check", "--json").document["data"]["installed"]
+    checked = user.run("update", "--check", "--json").document["data"]
     assert checked["revocation"] == why
 
 

@@ -120,8 +120,8 @@ def test_M29_an_update_leaves_a_revoked_release(folder_shop: FolderShop, owner: 
     folder_shop.publish("b3", {"cpu": folder_shop.variant(folder_shop.stand_in("b3-cpu"))})
     checked = owner.run("update", "--check", "--json")
     assert checked.code == 0
-    assert checked.document["data"]["installed"]["revocation"]["release"] == "b2"
-    assert checked.document["data"]["newest"]["release"] == "b3"
+    assert checked.document["data"]["revocation"]["release"] == "b2"
+    assert checked.document["data"]["choice"]["release"] == "b3"
     assert owner.run("update").code == 0
     assert started(owner).code == 0
     assert "b3" in owner.run("which").stdout

@@ -167,7 +167,7 @@ def test_a_better_build_that_does_not_start_is_tried_once(
     assert "selected=cpu" in said
     assert "over: " not in served(user, WORKING, "--fallback").stderr
     found = updated(user, WORKING, "--json").document["data"]
-    assert (found["variant"], found["better"]) == ("cpu", None)
+    assert (found["installed"]["variant"], found["better"]) == ("cpu", None)
 
 
 def test_a_driver_that_was_too_slow_is_asked_again_with_more_time(
@@ -242,7 +242,7 @@ def test_an_install_says_that_the_state_is_over(waiting: User) -> None:
 
 def test_an_update_moves_when_the_state_is_over(waiting: User) -> None:
     checked = updated(waiting, WORKING, "--check", "--json").document["data"]
-    assert (checked["available"], checked["variant"]) == (False, "cuda")
+    assert (checked["newer"], checked["candidate"]["variant"]) == (False, "cuda")
     assert checked["better"]["device"] == "NVIDIA H200"
     assert "cpu was installed meanwhile" in checked["replaced"]
     assert "run: tsuku-llm update" in updated(waiting, WORKING, "--check").stdout
@@ -258,7 +258,7 @@ def test_an_update_moves_when_the_state_is_over(waiting: User) -> None:
 def test_an_update_keeps_what_is_active_while_the_state_lasts(waiting: User) -> None:
     done = updated(waiting, REBOOT, "--json")
     data = done.document["data"]
-    assert (data["outcome"], data["variant"], data["device"]) == ("unchanged", "cpu", None)
+    assert (data["outcome"], data["installed"]["variant"]) == ("unchanged", "cpu")
     assert "temporary: NVIDIA's user library does not match" in done.stderr
 
 
@@ -277,8 +277,8 @@ def test_an_update_reports_the_active_variant_and_not_the_best(
     done = updated(user, WORKING, "--json")
     data = done.document["data"]
     (version,) = user.versions()
-    assert (data["outcome"], data["variant"], data["selected"]) == ("unchanged", "cpu", "cpu")
-    assert (data["backend"], data["device"], data["id"]) == ("cpu", None, version)
+    assert (data["outcome"], data["candidate"]) == ("unchanged", None)
+    assert (data["installed"]["variant"], data["installed"]["id"]) == ("cpu", version)
     assert data["better"]["variant"] == "cuda"
     shown = updated(user, WORKING).stdout
     assert shown.startswith("The CPU build b1 is installed already.\n")
@@ -294,7 +294,7 @@ def test_an_update_does_not_offer_what_did_not_start(
     user = folder_shop.user(tmp_path / "home")
     assert installed(user, WORKING)["variant"] == "cpu"
     data = updated(user, WORKING, "--json").document["data"]
-    assert (data["variant"], data["better"]) == ("cpu", None)
+    assert (data["installed"]["variant"], data["better"]) == ("cpu", None)
     reasons = {each["variant"]: each["slug"] for each in data["passed_over"]}
     assert reasons["cuda"] == "failed-start"
     assert "cuda of b2" not in updated(user, WORKING).stdout
@@ -306,7 +306,7 @@ def test_an_update_names_an_active_variant_that_fits_no_more(
     user = folder_shop.user(tmp_path / "home")
     assert installed(user, WORKING)["variant"] == "cuda"
     data = updated(user, "debian-12-vm-no-gpu.json", "--json").document["data"]
-    assert (data["variant"], data["better"]) == ("cuda", None)
+    assert (data["installed"]["variant"], data["better"]) == ("cuda", None)
     assert "is not installed" in data["obstacle"]
     assert "it does not fit this machine now" in updated(user, "debian-12-vm-no-gpu.json").stdout
 

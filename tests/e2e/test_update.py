@@ -66,16 +66,19 @@ def check(user: User, *words: str) -> Any:
 
 def test_a_check_without_a_newer_release(owner: User) -> None:
     data = check(owner)
-    assert (data["available"], data["newest"]["release"], data["to_download"]) == (False, "b1", 0)
-    assert data["installed"] == {
-        "release": "b1",
-        "version": None,
-        "variant": "vulkan",
-        "revocation": None,
-        "publisher": "simulator",
-        "repository": NAME,
-        "unattested": None,
-    }
+    assert (data["newer"], data["choice"]["release"], data["download"]) == (False, "b1", 0)
+    assert data["revocation"] is None
+    assert (
+        data["installed"].items()
+        >= {
+            "release": "b1",
+            "version": None,
+            "variant": "vulkan",
+            "publisher": "simulator",
+            "repository": NAME,
+            "unattested": None,
+        }.items()
+    )
     said = "The Vulkan build b1 is up to date.\n"
     assert owner.run("update", "--check").stdout.startswith(said)
 
@@ -85,17 +88,22 @@ def test_a_check_counts_partial_downloads(folder_shop: FolderShop, owner: User) 
     archive = folder_shop.root / "archives" / "b2-vulkan.tar.gz"
     size = archive.stat().st_size
     data = check(owner)
-    assert (data["available"], data["variant"], data["download_size"]) == (True, "vulkan", size)
-    assert data["to_download"] == size
+    candidate = data["candidate"]
+    assert (data["newer"], candidate["variant"], candidate["download_size"]) == (
+        True,
+        "vulkan",
+        size,
+    )
+    assert data["download"] == size
     target = json.loads((owner.data / "active.json").read_text())
     digest = digest_of(folder_shop, "b2", "vulkan")
     part = owner.data / "partials" / f"{digest}.part"
     part.parent.mkdir(exist_ok=True)
     part.write_bytes(archive.read_bytes()[:131_072])
-    assert check(owner)["to_download"] == size - 131_072
+    assert check(owner)["download"] == size - 131_072
     part.unlink()
     shutil.copy(archive, part.with_name(digest))
-    assert check(owner)["to_download"] == 0
+    assert check(owner)["download"] == 0
     assert json.loads((owner.data / "active.json").read_text()) == target, "it only looked"
 
 
@@ -113,7 +121,7 @@ def test_a_check_counts_no_download_for_installed_files(
     assert owner.run("update").code == 0
     assert owner.run("use", "b1").code == 0
     data = check(owner)
-    assert (data["available"], data["to_download"]) == (True, 0)
+    assert (data["newer"], data["download"]) == (True, 0)
 
 
 def test_a_check_names_requirements_newly_missed_and_newly_met(
@@ -121,7 +129,7 @@ def test_a_check_names_requirements_newly_missed_and_newly_met(
 ) -> None:
     publish(folder_shop, "b2", vulkan={"glibc": "99.0"})
     data = check(owner)
-    assert data["variant"] == "cpu"
+    assert data["candidate"]["variant"] == "cpu"
     assert "needs glibc 99.0" in data["replaced"]
     (lost,) = data["changes"]
     assert (lost["variant"], lost["fits"]) == ("vulkan", False)
@@ -142,7 +150,7 @@ def test_a_check_under_a_hold_says_what_keeps_the_user(
     publish(folder_shop, "b2")
     assert owner.run("config", "set", "llm.release", "installed").code == 0
     data = check(owner)
-    assert (data["available"], data["newest"]["release"], data["kept_by"]) == (
+    assert (data["newer"], data["choice"]["release"], data["choice"]["kept_by"]) == (
         False,
         "b1",
         "llm.release",
@@ -155,8 +163,8 @@ def test_a_check_under_a_hold_says_what_keeps_the_user(
     assert "b1-vulkan" in owner.run("which").stdout
     assert owner.run("config", "unset", "llm.release").code == 0
     young = check(User(owner.home, {**owner.env, **AGED}))
-    left = [(each["release"], each["slug"]) for each in young["passed_over"]]
-    assert (young["available"], left) == (False, [("b2", "young")])
+    left = [(each["release"], each["slug"]) for each in young["choice"]["passed_over"]]
+    assert (young["newer"], left) == (False, [("b2", "young")])
 
 
 # --- what changes ----------------------------------------------------------------------------
@@ -218,7 +226,7 @@ def test_M10_an_update_follows_five_rotations_of_all_keys(
     assert owner.run("update").code == 0
     assert "b2" in owner.run("which").stdout
     publish(folder_shop, "b3")
-    assert check(owner)["newest"]["release"] == "b3"
+    assert check(owner)["choice"]["release"] == "b3"
 
 
 # --- right digests of the wrong software ------------------------------------------------------
@@ -338,5 +346,5 @@ def test_the_repository_of_the_installed_version_is_asked(
 ) -> None:
     publish(folder_shop, "b2")
     env = {name: text for name, text in owner.env.items() if name != "TSUKU_LLM_REPOSITORY"}
-    assert check(User(owner.home, env))["newest"]["release"] == "b2"
+    assert check(User(owner.home, env))["choice"]["release"] == "b2"
     assert NAME in owner.run("repository", "list").stdout

@@ -126,7 +126,7 @@ def test_the_same_archive_without_a_list_of_files_is_downloaded_once(
     assert holder.run("uninstall", "b1").code == 0
     before = len(shop.downloads())
     publish(shop, "b3", unlisted)
-    planned = holder.run("update", "--check", "--json").document["data"]["to_download"]
+    planned = holder.run("update", "--check", "--json").document["data"]["download"]
     assert holder.run("update").code == 0
     assert fetched(shop, before) == ["b3-build.tar.gz"]
     assert planned == sum(line.sent for line in shop.downloads()[before:])

@@ -83,13 +83,10 @@ ROOMS = {
         "steps.choosing steps.drivers steps.install steps.serve store store.records"
     ),
     "api": (
-        "choose config instances machine steps steps.choosing steps.install steps.report "
-        "steps.servers store.records"
+        "catalog choose config instances launch.plan machine steps steps.choosing steps.install "
+        "steps.report steps.servers store.records"
     ),
-    "cli.documents": (
-        "catalog choose.chain config launch.memory launch.plan machine steps.choosing "
-        "steps.drivers steps.install steps.report steps.servers store store.records"
-    ),
+    "cli.documents": "config",
     "cli.render": (
         "catalog choose choose.chain cli.documents cli.terminal cli.words config launch.memory "
         "machine steps.choosing steps.drivers steps.install steps.metadata steps.program "
@@ -101,7 +98,7 @@ ROOMS = {
         "store.records"
     ),
     "cli.render.services": (
-        "cli.documents cli.render cli.terminal instances launch.plan steps.serve steps.servers"
+        "cli.render cli.terminal instances launch.plan steps.serve steps.servers"
     ),
     "__main__": "cli",
     "cli.services": (

@@ -41,6 +41,7 @@ from tsuku_llm.machine.backends import (
 from tsuku_llm.machine.hardware import Gpu, GpuKind, Hardware
 
 
+@documented(by="fit")
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A variant that fits; ``gpu`` is the best device it can use, None for the CPU.
@@ -66,6 +67,11 @@ class Candidate:
             return None
         capability = self.gpu.compute_capability
         return f"the first start is slow: it compiles for compute capability {capability}"
+
+    @property
+    def fit(self) -> VariantFit:
+        """What people and programs are told of it."""
+        return VariantFit.of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class VariantFit:
             reason=why.text if why else None,
             code=why.slug if why else None,
             rank=found.rank if found else None,
-            device=found.gpu.name if found and found.gpu else None,
+            device=found.device if found else None,
             note=found.note if found else None,
             download_size=judged.variant.download_size,
             state=state,

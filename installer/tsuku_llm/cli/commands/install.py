@@ -110,9 +110,7 @@ def _from_source(session: Session, given: Given) -> CommandResult:
 def _own_answer(found: OwnBuildReport) -> CommandResult:
     from tsuku_llm.cli.render import install as render
 
-    return CommandResult(
-        render.own_data(found), render.own_lines(found), next_step=render.next_step(found)
-    )
+    return CommandResult(found, render.own_lines(found), next_step=render.next_step(found))
 
 
 def _from_bundle(session: Session, given: Given) -> CommandResult:
@@ -141,9 +139,7 @@ def _from_release(session: Session, given: Given) -> CommandResult:
 def _answer(report: InstallReport) -> CommandResult:
     from tsuku_llm.cli.render import install as render
 
-    return CommandResult(
-        render.data(report), render.lines(report), next_step=render.next_step(report)
-    )
+    return CommandResult(report, render.lines(report), next_step=render.next_step(report))
 
 
 class _Way(NamedTuple):

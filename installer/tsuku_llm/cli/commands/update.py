@@ -128,13 +128,11 @@ def _attended(session: Session, *, check: bool) -> CommandResult:
 
     if check:
         checked = check_update(session)
-        return CommandResult(render.update_data(checked), render.update_lines(checked))
+        return CommandResult(checked, render.update_lines(checked))
     report = update(session)
     if isinstance(report, UpToDate):
-        return CommandResult(render.up_to_date_data(report), render.up_to_date_lines(report))
-    return CommandResult(
-        render.data(report), render.lines(report), next_step=render.next_step(report)
-    )
+        return CommandResult(report, render.up_to_date_lines(report))
+    return CommandResult(report, render.lines(report), next_step=render.next_step(report))
 
 
 def _unattended(session: Session, metrics: Path | None) -> CommandResult:
@@ -158,7 +156,7 @@ def _unattended(session: Session, metrics: Path | None) -> CommandResult:
     if metrics:
         write_output(metrics, render.metrics(report, code, now))
     return CommandResult(
-        render.data(report),
+        report,
         render.lines(report),
         exit_code=code,
         failure=ReportedError.of(failure) if failure else None,

@@ -12,34 +12,9 @@ from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
     from tsuku_llm.choose.selection import Candidate, CombinedOffer
-    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.launch.memory.fit import Fit
     from tsuku_llm.steps.choosing.choice import Choice
     from tsuku_llm.steps.report.explain import Explanation
-
-
-def head(choice: Choice) -> documents.DecisionDocument:
-    """Return what the decision was about, for programs."""
-    selection = choice.selection
-    best = selection.compatible[0].variant.name if selection.compatible else None
-    return {
-        "requested": selection.requested,
-        "detected": list(selection.detected),
-        "selected": best,
-        "release": choice.release.release,
-        "version": choice.release.version,
-        "publisher": choice.release.publisher,
-        "repository": choice.catalog.repository.name,
-        "unattested": choice.release.unattested,
-        "unmeasured": choice.release.unmeasured,
-        "stale": choice.stale,
-        "revocation": choice.revocation,
-        "channel": choice.channel,
-        "kept_by": choice.kept_by,
-        "passed_over": choice.passed_over,
-        "platform": choice.hardware.platform,
-        "simulated": choice.hardware.simulated,
-    }
 
 
 def lines(choice: Choice) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.render.choice import head, machine_name
+from tsuku_llm.cli.render.choice import machine_name
 from tsuku_llm.cli.render.installed import (
     OF_YOUR_OWN,
     build_lines,
@@ -14,38 +14,9 @@ from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, un
 from tsuku_llm.machine.backends import build_name
 
 if TYPE_CHECKING:
-    from tsuku_llm.choose.selection import Candidate
-    from tsuku_llm.cli.documents import builds as documents
     from tsuku_llm.steps.install.install import InstallReport
     from tsuku_llm.steps.install.own_build import OwnBuildReport
     from tsuku_llm.steps.install.update import FitChange, UpdateReport, UpToDate
-
-
-def data(report: InstallReport) -> documents.InstallAnswer:
-    """Return the report for programs."""
-    variant = report.candidate.variant
-    return {
-        **head(report.choice),
-        "outcome": report.outcome,
-        # After ``head``, which names the best variant: this is the one that was really taken.
-        "selected": variant.name,
-        "variant": variant.name,
-        "backend": variant.backend,
-        "device": report.candidate.gpu.name if report.candidate.gpu else None,
-        "note": report.candidate.note,
-        "line": report.choice.line(report.candidate),
-        "download_size": variant.download_size,
-        "artifacts": [
-            {"url": a.url, "sha256": a.sha256, "size": a.size, "format": a.format}
-            for a in variant.artifacts
-        ],
-        "passed_over": (*report.choice.passed_over, *report.passed_over),
-        "bound_before": report.bound_before,
-        "id": report.installed.receipt.id if report.installed else None,
-        "path": report.installed.tree if report.installed else None,
-        "obstacle": None,
-        "better": None,
-    }
 
 
 def lines(report: InstallReport) -> tuple[str, ...]:
@@ -55,7 +26,7 @@ def lines(report: InstallReport) -> tuple[str, ...]:
         _sentence(report),
         (
             f"  {variant.name} of {named(release.release, release.version)}, "
-            f"{origin(release.publisher, report.choice.catalog.repository.name)}"
+            f"{origin(release.publisher, report.choice.repository)}"
         ),
         *unattested(release.unattested),
         *unmeasured(release.unmeasured),
@@ -105,7 +76,7 @@ def _details(report: InstallReport) -> tuple[str, ...]:
 def _binding(report: InstallReport) -> tuple[str, ...]:
     if report.bound_before is None:
         return ()
-    now = report.choice.catalog.repository.name
+    now = report.choice.repository
     return (f"  the same build was of repository {report.bound_before}; it is of {now} now",)
 
 
@@ -114,25 +85,10 @@ def _note(report: InstallReport) -> tuple[str, ...]:
 
 
 def _passed_over(report: InstallReport) -> tuple[str, ...]:
-    if not report.passed_over:
+    if not report.other_variants:
         return ()
-    return ("not taken:", *table([(each.variant or "", each.told) for each in report.passed_over]))
-
-
-def own_data(report: OwnBuildReport) -> documents.OwnBuildAnswer:
-    """Return what became of a build of the user's own, for programs."""
-    receipt, installed = report.receipt, report.installed
-    return {
-        "outcome": report.outcome,
-        "unsigned": receipt.unsigned or "",
-        "variant": receipt.variant,
-        "backend": receipt.backend,
-        "files": len(receipt.files),
-        "size": sum(file.size for file in receipt.files),
-        "device": receipt.device,
-        "id": installed.id if installed else None,
-        "path": installed.tree if installed else None,
-    }
+    rows = [(each.variant or "", each.told) for each in report.other_variants]
+    return ("not taken:", *table(rows))
 
 
 def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
@@ -140,7 +96,7 @@ def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
     receipt = report.receipt
     build = build_name(receipt.backend, OF_YOUR_OWN)
     said = {"planned": f"would install {build}", "installed": f"installed {build}"}
-    count = f"{len(receipt.files)} files, {size(sum(file.size for file in receipt.files))}"
+    count = f"{report.files} files, {size(report.size)}"
     return (
         sentence(said.get(report.outcome, f"{build} is installed already")),
         f"  {receipt.variant}, unsigned, from {receipt.unsigned} ({count})",
@@ -154,44 +110,6 @@ def next_step(report: InstallReport | OwnBuildReport) -> str:
 
 
 # --- an update ----------------------------------------------------------------------------
-
-
-def up_to_date_data(found: UpToDate) -> documents.InstallAnswer:
-    """Return what is active after an update that changed nothing, for programs.
-
-    ``obstacle`` and ``better`` are about the machine as it is now.
-    """
-    installed, candidate = found.report.installed, found.candidate
-    receipt = installed.receipt
-    return {
-        **head(found.report.choice),
-        # After ``head``, which is about what would be best: these are about what is active.
-        "release": receipt.release,
-        "version": receipt.version,
-        "publisher": receipt.publisher,
-        "repository": receipt.repository,
-        "unattested": receipt.unattested,
-        "channel": receipt.channel,
-        "revocation": None,
-        "outcome": "unchanged",
-        "selected": receipt.variant,
-        "variant": receipt.variant,
-        "backend": receipt.backend,
-        "device": candidate.gpu.name if candidate and candidate.gpu else None,
-        "note": candidate.note if candidate else None,
-        "line": receipt.line,
-        "download_size": sum(artifact.size for artifact in receipt.artifacts),
-        "artifacts": [
-            {"url": a.url, "sha256": a.sha256, "size": a.size, "format": None}
-            for a in receipt.artifacts
-        ],
-        "passed_over": (*found.report.choice.passed_over, *found.passed_over),
-        "bound_before": None,
-        "id": receipt.id,
-        "path": installed.tree,
-        "obstacle": found.obstacle,
-        "better": _better_data(found.report.better),
-    }
 
 
 def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
@@ -210,16 +128,6 @@ def up_to_date_lines(found: UpToDate) -> tuple[str, ...]:
     )
 
 
-def _better_data(better: Candidate | None) -> documents.BetterVariant | None:
-    if better is None:
-        return None
-    return {
-        "variant": better.variant.name,
-        "device": better.gpu.name if better.gpu else None,
-        "download_size": better.variant.download_size,
-    }
-
-
 def _better(report: UpdateReport) -> tuple[str, ...]:
     """Return a line about a variant of the installed release that would be better now."""
     better = report.better
@@ -233,49 +141,12 @@ def _better(report: UpdateReport) -> tuple[str, ...]:
     return (f"{what}; to move to it: tsuku-llm install",)
 
 
-def update_data(report: UpdateReport) -> documents.UpdateCheckAnswer:
-    """Return the report for programs."""
-    receipt, release = report.installed.receipt, report.choice.release
-    candidate = report.candidate
-    return {
-        "channel": report.choice.channel,
-        "simulated": report.choice.hardware.simulated,
-        "installed": {
-            "release": receipt.release,
-            "version": receipt.version,
-            "variant": receipt.variant,
-            "publisher": receipt.publisher,
-            "repository": receipt.repository,
-            "unattested": receipt.unattested,
-            "revocation": report.revocation,
-        },
-        "newest": {
-            "release": release.release,
-            "version": release.version,
-            "publisher": release.publisher,
-            "repository": report.choice.catalog.repository.name,
-            "unattested": release.unattested,
-            "unmeasured": release.unmeasured,
-        },
-        "kept_by": report.choice.kept_by,
-        "passed_over": report.choice.passed_over,
-        "available": report.newer,
-        "variant": candidate.variant.name if candidate else None,
-        "download_size": candidate.variant.download_size if candidate else None,
-        "to_download": report.download,
-        "replaced": report.replaced,
-        "better": _better_data(report.better),
-        "changes": list(report.changes),
-        "not_compatible": {r.variant.name: r.reason.text for r in report.choice.selection.rejected},
-    }
-
-
 def update_lines(report: UpdateReport) -> tuple[str, ...]:
     """Return the report for people: first whether there is an update, in one sentence."""
     receipt, release = report.installed.receipt, report.choice.release
     installed = named(receipt.release, receipt.version)
     newest = named(release.release, release.version)
-    repository = report.choice.catalog.repository.name
+    repository = report.choice.repository
     source = origin(receipt.publisher, receipt.repository)
     if receipt.unsigned is not None:
         source = f"unsigned, from {receipt.unsigned}"

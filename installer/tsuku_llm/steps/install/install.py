@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.ground.errors import (
@@ -20,6 +21,7 @@ from tsuku_llm.ground.errors import (
     TrustError,
     TsukuError,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import VENDORS
 from tsuku_llm.steps.choosing.choice import (
     Choice,
@@ -53,21 +55,40 @@ from tsuku_llm.store.records.receipt import Receipt, reinstall_command
 from tsuku_llm.store.records.updates import unmark
 
 
+@documented(
+    *("outcome", "*choice", "*candidate", "line", "artifacts", "passed_over", "bound_before"),
+    "installed",
+)
 @dataclass(frozen=True, slots=True)
 class InstallReport:
-    """The result of an install, or with ``dry_run`` the plan for one.
+    """The result of an install or its plan: ``planned``, ``installed`` or ``unchanged``.
 
-    ``outcome`` is ``planned``, ``installed`` or ``unchanged``. ``passed_over`` says of every other
-    variant why it was not taken. ``installed`` is None for a plan. ``bound_before``
-    is the repository that the same build belonged to before.
+    ``selected`` is the variant that fits best, and ``variant`` the one that was taken.
+    ``passed_over`` says why other releases and variants were not taken. ``installed`` is None for
+    a plan. ``bound_before`` is the repository that the same build belonged to before.
     """
 
     outcome: str
     choice: Choice
     candidate: Candidate
-    passed_over: tuple[PassedOver, ...]
+    other_variants: tuple[PassedOver, ...]
     installed: Installed | None
     bound_before: str | None = None
+
+    @property
+    def passed_over(self) -> tuple[PassedOver, ...]:
+        """The releases and the variants that were not taken, each with the reason."""
+        return (*self.choice.passed_over, *self.other_variants)
+
+    @property
+    def line(self) -> str:
+        """The line of the decision, as each start prints it."""
+        return self.choice.line(self.candidate)
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The archives of the build."""
+        return self.candidate.variant.artifacts
 
 
 def install(
@@ -178,7 +199,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
                 store.drop_downloads(report.installed.receipt.digests)
                 # Otherwise a temporary state that is over would be asked about at each start.
                 now = _restated(
-                    environ, choice, report.installed, report.candidate, report.passed_over
+                    environ, choice, report.installed, report.candidate, report.other_variants
                 )
                 if now != report.installed.receipt:
                     with store.lock(report.installed.id):

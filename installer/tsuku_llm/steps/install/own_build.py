@@ -31,6 +31,7 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.ownership import check_below, check_path
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
@@ -57,16 +58,32 @@ _NUMBER = re.compile(r"build (\d{1,9})\b|version: (\d{1,9}) ")
 _HINT = "name an archive or the folder that holds the server and its libraries, such as build/bin"
 
 
+@documented("outcome", "*receipt", "device", "files", "size", "installed")
 @dataclass(frozen=True, slots=True)
 class OwnBuildReport:
-    """The result: ``outcome`` is ``planned``, ``installed`` or ``unchanged``.
+    """The result of ``install --from``: ``planned``, ``installed`` or ``unchanged``.
 
-    ``installed`` is None for a plan, whose ``receipt`` lacks what only a start shows.
+    ``installed`` is None for a plan, which lacks what only a start shows, such as ``device``.
     """
 
     outcome: str
     receipt: Receipt
     installed: Installed | None
+
+    @property
+    def device(self) -> str | None:
+        """The first device that its server lists."""
+        return self.receipt.device
+
+    @property
+    def files(self) -> int:
+        """The number of its files."""
+        return len(self.receipt.files)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for file in self.receipt.files)
 
 
 def install_own(

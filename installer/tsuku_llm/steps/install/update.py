@@ -9,6 +9,7 @@ from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.combinations import variant_named
 from tsuku_llm.choose.selection import Candidate, Request, Selection, platform_of, select
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
+from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import (
     Choice,
     choose,
@@ -75,16 +76,21 @@ def _why_not(selection: Selection, name: str) -> str:
     return reasons.get(name, "there is no such variant")
 
 
+@documented(
+    *("installed", "revocation", "choice", "newer", "candidate", "download", "replaced", "better"),
+    *("changes", "not_compatible"),
+)
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What an update would change.
+    """What an update would change; ``candidate`` is None if it would install nothing.
 
-    ``newer`` says whether ``choice.release`` is newer than the installed one; an older release is
-    never offered, unless ``llm.release`` names it for an unattended update. ``revocation`` is about
-    the installed release. ``download`` is in bytes, without what an earlier run left; None if the
-    manifest does not say. ``changes`` are the variants that fit in only one of the two releases.
-    ``better`` is the variant of the installed release that would be chosen now, if that is another
-    one, and ``over`` the temporary states that kept the last install from it.
+    ``newer`` says whether the release of ``choice`` is newer than the installed one. An older
+    release is never offered, unless ``llm.release`` names it for an unattended update.
+    ``revocation`` is about the installed release. ``download`` is in bytes, without what an earlier
+    run left; None if the manifest does not say. ``replaced`` is the reason why another variant
+    would replace the installed one. ``changes`` are the variants that fit in only one of the two
+    releases. ``better`` is the variant of the installed release that would be chosen now, if that
+    is another one. ``over`` are the temporary states that kept the last install from it.
     """
 
     installed: Installed
@@ -117,6 +123,11 @@ class UpdateReport:
                 "llm.prefer is not combined, or this machine has no card of another maker any more"
             )
         return texts(passed_over(self.choice, candidate, {})).get(name, missing)
+
+    @property
+    def not_compatible(self) -> dict[str, str]:
+        """Why each variant of the other release does not fit."""
+        return {each.variant.name: each.reason.text for each in self.choice.selection.rejected}
 
     @property
     def way_back(self) -> str | None:
@@ -196,19 +207,19 @@ def _left_alone(session: Session, active: Installed) -> UpdateReport:
     return UpdateReport(active, choice, newer=False, revocation=revocation, download=0, changes=())
 
 
+@documented("outcome", "*report", "passed_over", "obstacle")
 @dataclass(frozen=True, slots=True)
 class UpToDate:
-    """The result of an update that changes nothing: what is active.
+    """The result of an update that changes nothing; ``outcome`` is ``unchanged``.
 
-    ``candidate`` is the active variant on this machine now. It is None if the variant does not fit
-    any more, because of ``obstacle``, or if the release is not the newest one that fits.
-    ``passed_over`` says of each other variant why it is not in use.
+    ``obstacle`` says why the active variant does not fit this machine any more. ``passed_over``
+    says of each other variant why it is not in use.
     """
 
     report: UpdateReport
-    candidate: Candidate | None
     passed_over: tuple[PassedOver, ...]
-    obstacle: str | None
+    obstacle: str | None = None
+    outcome: str = "unchanged"
 
 
 def update(session: Session) -> InstallReport | UpToDate:
@@ -247,12 +258,12 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
         noted = active.receipt.reasons.items()
         release = active.receipt.release
         reasons = tuple(PassedOver(release, name, "at-install", text) for name, text in noted)
-        return UpToDate(report, None, reasons, None)
+        return UpToDate(report, reasons)
     own = choice.selection.candidate(active.receipt.variant)
     failed = known_failures(session.reader, choice, session.machine.environ)
     reasons = passed_over(choice, own, failed)
     others = tuple(each for each in reasons if each.variant != active.receipt.variant)
-    return UpToDate(report, own, others, texts(reasons).get(active.receipt.variant))
+    return UpToDate(report, others, texts(reasons).get(active.receipt.variant))
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:

@@ -29,6 +29,7 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TsukuError,
 )
+from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import ServerState
 from tsuku_llm.launch.plan.addresses import ServerAddress
@@ -80,15 +81,19 @@ class UpdateOutcome(str, Enum):
     ROLLED_BACK = "rolled-back"
 
 
+@documented(
+    *("outcome", "*active", "tried", "checked", "servers", "failure", "marked", "stuck"),
+    "rolled_back",
+)
 @dataclass(frozen=True, slots=True)
 class UnattendedReport:
-    """The result of an unattended update; ``active`` is the version in use now.
+    """The result of an unattended update, and the build that is active now.
 
     ``outcome`` is ``updated``, ``unchanged`` or ``rolled-back``. ``tried`` is the release that was
     tried, None if none was, or if it is gone. ``failure`` says why it was refused. ``checked`` says
     how it was judged: ``servers``, ``last-model``, ``gate``, or ``nothing`` if nothing was to be
     done. ``marked``: the release is marked now; it is not if the machine was at fault. ``stuck`` is
-    why the former version could not be made active again.
+    the error that kept the former version from being active again.
     """
 
     outcome: UpdateOutcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,28 +15,6 @@ from tsuku_llm.cli.terminal.text import sentence
 from tsuku_llm.ground.errors import UpdateRolledBack
 from tsuku_llm.steps.servers.server_trials import ServerOutcome, ServerResult
 from tsuku_llm.steps.servers.unattended import UnattendedReport, UpdateOutcome
-
-if TYPE_CHECKING:
-    from tsuku_llm.cli.documents import builds as documents
-
-
-def data(report: UnattendedReport) -> documents.UnattendedAnswer:
-    """Return the report for programs."""
-    receipt = report.active.receipt
-    return {
-        "outcome": report.outcome,
-        "id": receipt.id,
-        "release": receipt.release,
-        "variant": receipt.variant,
-        "tried": report.tried,
-        "checked": report.checked,
-        "servers": report.servers,
-        "failure": report.failure and report.failure._asdict(),  # type: ignore[typeddict-item]
-        "marked": report.marked,
-        "stuck": report.stuck.message if report.stuck else None,
-        "rolled_back": report.rolled_back,
-    }
-
 
 _JUDGED = {
     "servers": "judged by the servers that run",

@@ -213,7 +213,7 @@ def install_bundle(module, tool, active):
 def installed(active, answer):
     """Return the results of an install, or of the plan for one."""
     changed = answer["outcome"] != "unchanged"
-    after = shown(answer) if changed else shown(active)
+    after = shown(answer["installed"] or {**answer, "id": None}) if changed else shown(active)
     return {
         "changed": changed,
         "build": after,
@@ -244,10 +244,10 @@ def update(module, tool, active):
     if module.check_mode:
         planned = tool.get("update", "--check", *words, **variables)
         after = shown(active)
-        if planned["variant"]:
-            newest = {key: planned["newest"][key] for key in ("release", "repository")}
-            after = {**after, **newest, "variant": planned["variant"], "id": None}
-        changed = bool(planned["variant"])
+        changed = planned["candidate"] is not None
+        if changed:
+            newest = {key: planned["choice"][key] for key in ("release", "repository")}
+            after = {**after, **newest, "variant": planned["candidate"]["variant"], "id": None}
         found = {"changed": changed, "build": after, "former": shown(active)}
         return {**found, "update": planned, "diff": difference(shown(active), after)}
     words += flags(params, "metrics")
