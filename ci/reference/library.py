@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ci.reference.commands import MADE
+from ci.schemas import described
 from tsuku_llm import api
 from tsuku_llm.ground import errors
 
@@ -42,16 +43,22 @@ def _class(name: str, kind: type) -> Iterator[str]:
     yield f"### `{name}`\n"
     if lines := [*_members(kind)]:
         yield "\n".join(["```text", *lines, "```\n"])
-    yield f"{inspect.getdoc(kind)}\n"
+    yield f"{described(kind, public_keys(kind) or kind.__annotations__)}\n"
 
 
 def _members(kind: type) -> Iterator[str]:
-    """Yield the fields of a value, the members of an enum, and the public methods."""
+    """Yield the fields of a value, the members of an enum, and the public methods.
+
+    Of a value that is also a JSON document, those are public that the document has.
+    """
     if issubclass(kind, enum.Enum):
         yield from (f"{each.name} = {each.value!r}" for each in kind)
         return
     if issubclass(kind, Exception):
         yield from (f"{each}: {type_}" for each, type_ in _ERROR_FIELDS.items())
+        return
+    if keys := public_keys(kind):
+        yield from (f"{name}: {_type_of(kind, name)}" for name in keys)
         return
     if dataclasses.is_dataclass(kind):
         for each in dataclasses.fields(kind):
@@ -64,6 +71,21 @@ def _members(kind: type) -> Iterator[str]:
             yield f"{name} -> {member.fget.__annotations__['return']}  (property)"
         elif inspect.isfunction(member) and not name.startswith("_"):
             yield f"{name}{_signature(member)}"
+
+
+def _type_of(kind: type, name: str) -> str:
+    member = getattr(kind, name)
+    getter = member.fget if isinstance(member, property) else None
+    hint = getter.__annotations__["return"] if getter else kind.__annotations__[name]
+    # A named tuple has a reference instead of the text.
+    return str(getattr(hint, "__forward_arg__", hint))
+
+
+def public_keys(kind: type) -> tuple[str, ...]:
+    """Return the fields and properties of a value that its JSON document has."""
+    keys = getattr(kind, "DOCUMENT", ()) or getattr(kind, "_fields", ())
+    names = (keys,) if isinstance(keys, str) else keys
+    return tuple(each.removeprefix("*") for each in names)
 
 
 _ERROR_FIELDS = {

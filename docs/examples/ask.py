@@ -27,7 +27,7 @@ class Progress(api.NoEvents):
 def main(model: str, question: str) -> None:
     """Print the model's answer."""
     with api.ensure_server(model, events=Progress()) as server:
-        print(f"{server.variant} of {server.release}, {server.base_url}", file=sys.stderr)
+        print(f"{server.name} at {server.base_url}", file=sys.stderr)
         client = OpenAI(base_url=server.base_url, api_key="none")
         answer = client.chat.completions.create(
             model="any", max_tokens=200, messages=[{"role": "user", "content": question}]

@@ -22,12 +22,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from tsuku_llm.choose.selection import VariantFit
+from tsuku_llm.catalog.manifest import Release
+from tsuku_llm.choose.selection import Selection, VariantFit
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import SystemLimitReached
 from tsuku_llm.ground.errors import TsukuError as Error
-from tsuku_llm.instances.record import Record
+from tsuku_llm.instances.record import Record, ServerState
+from tsuku_llm.launch.plan.addresses import ServerUrls
+from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.machine.hardware import (
     Api,
     ApiState,
@@ -44,30 +47,41 @@ from tsuku_llm.steps.choosing.choice import Choice
 from tsuku_llm.steps.install import install as installing
 from tsuku_llm.steps.install import maintenance, versions
 from tsuku_llm.steps.install import update as updating
+from tsuku_llm.steps.install.update import UpdateReport
 from tsuku_llm.steps.opening import opened_session, simulated_host
 from tsuku_llm.steps.report import explain as explaining
+from tsuku_llm.steps.report.explain import Explanation
 from tsuku_llm.steps.servers import background, ensuring
 from tsuku_llm.steps.session import Session, User
 from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import Receipt
 
 __all__ = [
     "Api",
     "ApiState",
+    "Choice",
     "Cpu",
-    "Decision",
     "Error",
     "Events",
     "Evidence",
+    "Explanation",
     "Gpu",
     "GpuKind",
     "Hardware",
-    "InstalledBuild",
+    "Installed",
     "Libc",
     "NoEvents",
     "Options",
     "Problem",
+    "Receipt",
+    "Record",
+    "Release",
+    "Selection",
     "Server",
-    "Update",
+    "ServerState",
+    "ServerUrls",
+    "StartReport",
+    "UpdateReport",
     "VariantFit",
     "active",
     "check_update",
@@ -142,89 +156,27 @@ class Options:
 _DEFAULTS = Options()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What would be installed: ``selected`` is None if no variant fits, then ``hint`` helps.
-
-    ``release`` is upstream's tag, ``version`` its version number, None without one.
-    """
-
-    requested: str
-    detected: tuple[str, ...]
-    selected: str | None
-    release: str
-    version: str | None
-    channel: str
-    publisher: str
-    repository: str
-    platform: str
-    variants: tuple[VariantFit, ...]
-    hint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledBuild:
-    """An installed build; ``id`` names it among all. ``path`` is the folder of its files.
-
-    ``installed_at`` is in UTC, such as 2026-11-22T12:00:00Z. ``unattested`` says why it was not
-    verified who built it, None if it was. ``unsigned`` is the path from which a build of the user's
-    own was installed, None for a signed one.
-    """
-
-    id: str
-    release: str
-    version: str | None
-    variant: str
-    backend: str
-    channel: str
-    publisher: str
-    repository: str
-    unattested: str | None
-    installed_at: str
-    path: Path
-    unsigned: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What ``update`` would install: ``variant`` is None if nothing.
-
-    ``download_size`` is in bytes, None if it is not known; 0 if everything is here.
-    """
-
-    installed: InstalledBuild
-    newest: str
-    variant: str | None
-    download_size: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Server:
     """A server in the background. Leaving its ``with`` block stops it if this call started it.
 
-    ``state`` is ``starting``, ``running``, ``unwatched``, ``ended`` or ``lost``, as it was when
-    this value was made. ``base_url`` is that of its OpenAI API, ``page_url`` its web page.
-    Both are None until the server is ready, and ``page_url`` also if it has no web page. A server
-    at a Unix socket has no URLs and no ``port``; its ``host`` is the path of the socket.
-    ``verdict`` is ``on_gpu``, ``partly``, ``on_cpu`` or ``unknown``.
+    ``record`` says everything that is known of it. It was read when this value was made; only its
+    ``state`` and ``urls`` are as they are now.
     """
 
-    name: str
-    state: str
-    host: str
-    port: int | None
-    base_url: str | None
-    page_url: str | None
-    pid: int | None
-    release: str | None
-    variant: str | None
-    backend: str | None
-    device: str | None
-    verdict: str
-    exit_code: int | None
-    reason: str
-    started: bool = False
+    record: Record
+    started: bool
     _options: Options = _DEFAULTS
+
+    @property
+    def name(self) -> str:
+        """The name of the server."""
+        return self.record.name
+
+    @property
+    def base_url(self) -> str | None:
+        """The base URL of its OpenAI API; None at a Unix socket, and after its end."""
+        return self.record.urls.base_url
 
     def stop(self) -> None:
         """End the server, and kill it after 15 seconds; one that has ended is no error."""
@@ -251,13 +203,13 @@ def probe(*, options: Options = _DEFAULTS, events: Events | None = None) -> Hard
 
 def explain(
     release: str | None = None, *, options: Options = _DEFAULTS, events: Events | None = None
-) -> Decision:
+) -> Explanation:
     """Return which variant fits this machine best and why the others do not; use no network.
 
     ``release`` is a tag or a version number, None for the newest that fits.
     """
     with _session(options, events, looking=True, probes=True) as session:
-        return _decision(explaining.explain(session, release=release, hardware_file=None))
+        return explaining.explained(explaining.explain(session, release=release))
 
 
 def install(
@@ -266,7 +218,7 @@ def install(
     force: bool = False,
     options: Options = _DEFAULTS,
     events: Events | None = None,
-) -> InstalledBuild:
+) -> Installed:
     """Install the build that fits this machine and make it active; return it if it is already.
 
     ``force`` installs it again.
@@ -274,57 +226,49 @@ def install(
     with _session(options, events, probes=True) as session:
         report = installing.install(session, release=release, force=force)
         assert report.installed  # noqa: S101 - only a plan has none
-        return _build(report.installed)
+        return report.installed
 
 
-def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Update:
+def check_update(*, options: Options = _DEFAULTS, events: Events | None = None) -> UpdateReport:
     """Ask the repository whether there is a newer release, and return what would change."""
     with _session(options, events) as session:
-        report = updating.check_update(session)
-        candidate = report.candidate
-        return Update(
-            installed=_build(report.installed),
-            newest=report.choice.release.release,
-            variant=candidate.variant.name if candidate else None,
-            download_size=report.download,
-        )
+        return updating.check_update(session)
 
 
-def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Installed:
     """Install the newest release of the channel if it is newer; return the active build."""
     with _session(options, events) as session:
         report = updating.update(session)
         if isinstance(report, updating.UpToDate):
-            return _build(report.report.installed)
+            return report.report.installed
         assert report.installed  # noqa: S101 - only a plan has none
-        return _build(report.installed)
+        return report.installed
 
 
 def list_versions(
     *, options: Options = _DEFAULTS, events: Events | None = None
-) -> tuple[InstalledBuild, ...]:
+) -> tuple[Installed, ...]:
     """Return every installed build that can be read."""
     with _session(options, events, looking=True) as session:
-        return tuple(_build(each.build) for each in versions.inventory(session).versions)
+        return tuple(each.build for each in versions.inventory(session).versions)
 
 
-def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild | None:
+def active(*, options: Options = _DEFAULTS, events: Events | None = None) -> Installed | None:
     """Return the build that a start uses; None if none is installed."""
     with _session(options, events, looking=True) as session:
-        found = session.reader.active()
-        return _build(found) if found else None
+        return session.reader.active()
 
 
-def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+def use(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> Installed:
     """Make an installed build active; ``name`` is its id, or a release or variant of only one."""
     with _session(options, events) as session:
-        return _build(maintenance.use(session, name))
+        return maintenance.use(session, name)
 
 
-def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> InstalledBuild:
+def rollback(*, options: Options = _DEFAULTS, events: Events | None = None) -> Installed:
     """Go back to the build that was active before."""
     with _session(options, events) as session:
-        return _build(maintenance.rollback(session))
+        return maintenance.rollback(session)
 
 
 def ensure_server(
@@ -350,7 +294,7 @@ def ensure_server(
         if not any(word.partition("=")[0] == "--port" for word in given):
             given = ("--port", "0", *given)
         wanted = name or ensuring.name_for((*given, f"gpu={require_gpu}"), settings)
-        found = ensuring.ensure_server(
+        record, started = ensuring.ensure_server(
             session,
             wanted,
             given,
@@ -358,13 +302,13 @@ def ensure_server(
             require_gpu=require_gpu,
             on_loading=(events or NoEvents()).loading,
         )
-        return _server(found.record, options, started=found.started)
+        return Server(record, started, options)
 
 
-def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Server, ...]:
+def status(*, options: Options = _DEFAULTS, events: Events | None = None) -> tuple[Record, ...]:
     """Return every server in the background whose record can be read."""
     with _session(options, events, looking=True, tolerant=True) as session:
-        return tuple(_server(record, options) for record in background.servers(session).servers)
+        return background.servers(session).servers
 
 
 def stop(name: str, *, options: Options = _DEFAULTS, events: Events | None = None) -> None:
@@ -384,66 +328,6 @@ def logs(name: str, *, options: Options = _DEFAULTS, events: Events | None = Non
     with _session(options, events, looking=True, tolerant=True) as session:
         # "replace": the server may be in the middle of a character now.
         return b"".join(background.log_of(session.paths.state, name)).decode("utf-8", "replace")
-
-
-# --- from our values to the public ones ----------------------------------------------------
-
-
-def _decision(choice: Choice) -> Decision:
-    release = choice.release
-    return Decision(
-        requested=choice.selection.requested,
-        detected=choice.selection.detected,
-        selected=choice.selected,
-        release=release.release,
-        version=release.version,
-        channel=choice.channel,
-        publisher=release.publisher,
-        repository=choice.repository,
-        platform=choice.platform,
-        variants=explaining.explained(choice).variants,
-        hint=choice.hint or "",
-    )
-
-
-def _build(installed: Installed) -> InstalledBuild:
-    receipt = installed.receipt
-    return InstalledBuild(
-        id=installed.id,
-        release=receipt.release,
-        version=receipt.version,
-        variant=receipt.variant,
-        backend=receipt.backend,
-        channel=receipt.channel,
-        publisher=receipt.publisher,
-        repository=receipt.repository,
-        unattested=receipt.unattested,
-        installed_at=receipt.installed_at,
-        path=installed.tree,
-        unsigned=receipt.unsigned,
-    )
-
-
-def _server(record: Record, options: Options, *, started: bool = False) -> Server:
-    report = record.report
-    return Server(
-        name=record.name,
-        state=record.state.value,
-        host=record.host,
-        port=record.port,
-        base_url=report.base_url if report else None,
-        page_url=report.page_url if report else None,
-        pid=record.server.pid if record.server else None,
-        release=report.release if report else None,
-        variant=report.selected if report else None,
-        backend=report.backend if report else None,
-        device=report.device if report else None,
-        verdict=report.verdict.value if report else "unknown",
-        exit_code=record.exit_code,
-        reason=record.reason,
-        started=started,
-        _options=options,
-    )
 
 
 # --- the session of one call ---------------------------------------------------------------

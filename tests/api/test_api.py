@@ -88,15 +88,15 @@ def test_threads_that_install_at_once_download_once(shop: ReleaseServer, user: U
 
 def test_threads_that_need_a_server_get_the_same_one(shop: ReleaseServer) -> None:
     servers = at_once(lambda: api.ensure_server(arguments=["--alias", "x"]))
-    assert len({server.pid for server in servers}) == 1
+    assert len({server.record.pid for server in servers}) == 1
     assert [server.started for server in servers].count(True) == 1
     assert len(shop.downloads()) == 1
     (server,) = api.status()
     assert server.state == "running"
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/health") as answer:
         assert answer.status == 200
-    assert server.base_url == f"http://127.0.0.1:{server.port}/v1"
-    assert "listening on" in server.logs()
+    assert servers[0].base_url == f"http://127.0.0.1:{server.port}/v1"
+    assert "listening on" in servers[0].logs()
     assert api.stop_all() == (server.name,)
     assert api.status() == ()
 
@@ -104,9 +104,9 @@ def test_threads_that_need_a_server_get_the_same_one(shop: ReleaseServer) -> Non
 def test_a_server_is_found_by_what_it_serves_or_by_its_name(user: User) -> None:
     first = api.ensure_server(arguments=["--alias", "x"])
     assert first.started
-    assert api.ensure_server(arguments=["--alias", "x"]).pid == first.pid
+    assert api.ensure_server(arguments=["--alias", "x"]).record.pid == first.record.pid
     other = api.ensure_server(arguments=["--alias", "y"])
-    assert other.pid != first.pid
+    assert other.record.pid != first.record.pid
     named = api.ensure_server(name="mine", arguments=["--alias", "x"])
     assert named.name == "mine"
     # The command line sees the same servers.
@@ -130,7 +130,7 @@ def test_the_block_stops_the_server_that_it_started_and_no_other() -> None:
     with api.ensure_server(name="mine") as server:
         assert [each.name for each in api.status()] == ["mine"]
         with api.ensure_server(name="mine") as same:
-            assert (same.pid, same.started) == (server.pid, False)
+            assert (same.record.pid, same.started) == (server.record.pid, False)
         assert [each.name for each in api.status()] == ["mine"]
     assert api.status() == ()
     server.stop()  # a second time is no error
@@ -162,25 +162,27 @@ def test_what_the_application_raises_ends_the_call_and_leaves_nothing(user: User
     with pytest.raises(Stop):
         api.install(events=Stopping())
     assert (user.versions(), user.leftovers()) == ([], [])
-    assert api.install().variant == "cpu"
+    assert api.install().receipt.variant == "cpu"
 
 
 def test_a_build_is_chosen_installed_and_left_as_the_commands_do(shop: ReleaseServer) -> None:
     assert api.active() is None
     decision = api.explain()
-    assert (decision.selected, decision.release) == ("cpu", "b1")
+    assert (decision.choice.selected, decision.choice.release.release) == ("cpu", "b1")
     assert [(each.variant, each.rank, each.reason) for each in decision.variants] == [
         ("cpu", 1, None)
     ]
-    assert api.probe().platform == decision.platform
+    assert api.probe().platform == decision.choice.platform
     first = api.install()
     build = shop.stand_in("b2-cpu")
     shop.publish("b2", {"cpu": shop.variant(build)})
     found = api.check_update()
-    assert (found.installed, found.newest, found.variant) == (first, "b2", "cpu")
-    assert found.download_size
+    assert (found.installed, found.choice.release.release) == (first, "b2")
+    assert found.candidate
+    assert found.candidate.variant.name == "cpu"
+    assert found.download
     second = api.update()
-    assert second.release == "b2"
+    assert second.receipt.release == "b2"
     assert api.update() == second
     assert api.rollback() == first
     assert api.use(second.id) == second
@@ -256,7 +258,7 @@ def test_the_process_stays_as_it_was_and_nothing_is_printed(tmp_path: Path) -> N
 
 
 def test_processes_that_need_a_server_get_the_same_one(shop: ReleaseServer) -> None:
-    code = "from tsuku_llm import api; print(api.ensure_server(name='mine').pid)"
+    code = "from tsuku_llm import api; print(api.ensure_server(name='mine').record.pid)"
     line = [sys.executable, "-c", code]
     children = [
         subprocess.Popen(line, stdout=subprocess.PIPE, text=True, env=dict(os.environ))

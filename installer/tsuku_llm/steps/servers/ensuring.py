@@ -6,7 +6,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -29,14 +28,6 @@ _PAUSE = 0.1
 """Seconds between two looks at a server that another process starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnsuredServer:
-    """A server that is ready; ``started`` tells whether this call started it."""
-
-    record: Record
-    started: bool
-
-
 def ensure_server(
     session: Session,
     name: str,
@@ -45,8 +36,10 @@ def ensure_server(
     *,
     require_gpu: bool = False,
     on_loading: Callable[[str], None],
-) -> EnsuredServer:
+) -> tuple[Record, bool]:
     """Return the server of this name when it is ready; install a build and start it if needed.
+
+    The second value tells whether this call started it.
 
     ``arguments`` are the server's, and count only for a start. ``chosen`` are the settings of this
     call. Any number of threads and processes may call this at once: one of them starts the server.
@@ -62,7 +55,7 @@ def ensure_server(
     # takes no such lock; the claim of the name decides between it and us.
     with exclusive(lock, timeout=session.settings.lock_timeout, on_wait=session.waiting):
         if found := _ready(session.user.note, instances, name):
-            return EnsuredServer(found, started=False)
+            return found, False
         try:
             wanted_version(session)
         except NotInstalled:
@@ -81,13 +74,13 @@ def ensure_server(
         if code is None:
             for warning in said.get("warnings", ()):
                 session.user.note(warning)
-            return EnsuredServer(background.server(session.paths.state, name), started=True)
+            return background.server(session.paths.state, name), True
         failure = _failure(said, code, name)
         # Another process has taken the name between our look and the start.
         if failure.slug == "already-running" and (
             found := _ready(session.user.note, instances, name)
         ):
-            return EnsuredServer(found, started=False)
+            return found, False
         raise failure
 
 
