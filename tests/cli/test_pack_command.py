@@ -96,6 +96,7 @@ def test_the_json_says_what_was_written(
         "url": entry["url"],
         "sha256": entry["sha256"],
         "size": entry["size"],
+        "format": "tar.gz",
         "written": True,
     }
     assert again["archives"] == [{**archive, "written": False}]

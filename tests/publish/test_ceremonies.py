@@ -214,7 +214,7 @@ def test_a_review_shows_what_moves_and_what_goes(team: Team) -> None:
 
 def test_a_review_for_programs_follows_its_schema(team: Team) -> None:
     team.add("stable", "b3")
-    done = read(team.run("review", "--json"), PUBLISHER)["data"]
+    done = read(team.run("review", "--json"), PUBLISHER)["data"]["review"]
     (change,) = done["releases"]
     assert (change["release"], change["change"], change["after"]) == ("b3", "new", ["stable"])
     assert [each["role"] for each in done["roles"]] == ["targets", "snapshot", "timestamp"]

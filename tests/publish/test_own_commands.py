@@ -372,8 +372,8 @@ def test_the_json_of_add_and_measure(company: Path, program: Program, cuda: Path
     assert (variant["platform"], variant["backend"]) == ("linux-amd64", "cuda")
     measured = program("measure", cuda, "--json").document["data"]
     assert measured.pop("build") == str(cuda)
-    assert measured == variant["measured"]
-    assert measured["cuda"] == {"toolkit": "13.0", "sass": ["9.0"], "ptx": ["8.0"]}
+    assert measured["measured"] == variant["measured"]
+    assert measured["measured"]["cuda"] == {"toolkit": "13.0", "sass": ["9.0"], "ptx": ["8.0"]}
     assert "CUDA PTX      8.0" in program("measure", cuda).stdout
 
 

@@ -59,7 +59,7 @@ def stamps(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def digests(archives: Sequence[PackedArchive]) -> dict[str, str]:
-    return {each.path.name: each.artifact.sha256 for each in archives}
+    return {each.file.name: each.artifact.sha256 for each in archives}
 
 
 # --- the same content gives the same bytes ------------------------------------------------------
@@ -80,8 +80,8 @@ def test_the_same_build_gives_the_same_archives_wherever_it_was_made(tmp_path: P
     finally:
         os.umask(mask)
     assert digests(first) == digests(second)
-    assert [each.path.read_bytes() for each in first] == [each.path.read_bytes() for each in second]
-    assert {each.path.stat().st_mode & 0o777 for each in second} == {0o644}
+    assert [each.file.read_bytes() for each in first] == [each.file.read_bytes() for each in second]
+    assert {each.file.stat().st_mode & 0o777 for each in second} == {0o644}
 
 
 def test_the_bytes_do_not_depend_on_this_python(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_existing_archive_is_not_written_again(tmp_path: Path) -> None:
     before = stamps(into)
     assert not any(each.written for each in packed(tree, into))
     assert stamps(into) == before
-    first[0].path.write_bytes(b"torn")
+    first[0].file.write_bytes(b"torn")
     assert [each.written for each in packed(tree, into)] == [True, False]
     assert {path.name for path in into.iterdir()} == digests(first).keys(), "nothing else is left"
 
@@ -156,7 +156,7 @@ def test_a_packed_tree_unpacks_to_the_same_tree(tmp_path: Path) -> None:
     tree = write(tmp_path / "build")
     into = tmp_path / "unpacked"
     for each in packed(tree, tmp_path / "out"):
-        unpack(each.path, each.artifact, into)
+        unpack(each.file, each.artifact, into)
     assert contents(into) == contents(tree)
     assert (into / "llama-server").stat().st_mode & 0o777 == 0o755
 

@@ -49,7 +49,7 @@ def test_each_step_of_a_publisher_tells_programs_what_it_did(data: Path) -> None
     environ = signers_file(data.parent / "signers.json", *SIGNERS)
     ones = dict.fromkeys(("root", "targets", "snapshot", "timestamp"), 1)
     reviewed = told(data, "review", "--write", "review")["data"]
-    assert reviewed["files"] == [{"path": "releases/b1.json", "channels": ["stable"]}]
+    assert reviewed["files"] == {"releases/b1.json": ["stable"]}
     assert (data / "review" / "releases" / "b1.json").exists()
     signed = told(data, "sign", "--yes", **environ)["data"]
     assert signed == {
@@ -179,21 +179,23 @@ def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
 
 def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> None:
     environ = signers_file(data.parent / "signers.json", *SIGNERS)
-    assert told(data, "review")["data"]["program"] is None
+    assert told(data, "review")["data"]["review"]["program"] is None
     told(data, "sign", "--yes", **environ)
     plan = data / "repository.toml"
     before = plan.read_text("utf-8")
     plan.write_text(f'[program]\nversion = "0.2.0"\nsha256 = "{"a" * 64}"\n{before}', "utf-8")
-    assert told(data, "review")["data"]["program"] == f"0.2.0 sha256:{'a' * 64} instead of nothing"
+    reviewed = told(data, "review")["data"]["review"]
+    assert reviewed["program"] == f"0.2.0 sha256:{'a' * 64} instead of nothing"
     assert f"PROGRAM   0.2.0 sha256:{'a' * 64} instead of nothing" in typed(data, "review").stdout
     told(data, "sign", "--raise", "--yes", **environ)
     targets = json.loads((data / "signed/metadata/2.targets.json").read_text("utf-8"))
     assert targets["signed"]["program"] == {"version": "0.2.0", "sha256": "a" * 64}
-    assert told(data, "review")["data"]["program"] is None
+    assert told(data, "review")["data"]["review"]["program"] is None
     # A signature also takes it away: the review says that.
     head = f'[program]\nversion = "0.2.0"\nsha256 = "{"a" * 64}"\n'
     plan.write_text(plan.read_text("utf-8").replace(head, ""), "utf-8")
-    assert told(data, "review")["data"]["program"] == f"nothing instead of 0.2.0 sha256:{'a' * 64}"
+    reviewed = told(data, "review")["data"]["review"]
+    assert reviewed["program"] == f"nothing instead of 0.2.0 sha256:{'a' * 64}"
 
 
 @pytest.mark.parametrize(

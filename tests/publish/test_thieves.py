@@ -292,7 +292,7 @@ def test_N04_words_of_a_release_hide_no_line(team: Team) -> None:
 
 def test_N04_the_digests_of_a_review_are_those_of_what_is_signed(team: Team) -> None:
     team.add("stable", "b3")
-    digests = read(team.run("review", "--json"), PUBLISHER)["data"]["digests"]
+    digests = read(team.run("review", "--json"), PUBLISHER)["data"]["review"]["digests"]
     shown = team.run("review")
     assert f"content: sha256 {digests['targets']}" in shown
     team.run("sign", "--raise", "--yes")

@@ -21,7 +21,7 @@ from tsuku_publish.building.recipe import BASELINES, BuildWishes, device_code
 from tsuku_publish.building.result import RECEIPT, SBOM, TREE, FinishedBuild
 from tsuku_publish.building.source import DISTRIBUTION, Source
 from tsuku_publish.cli.options import FOLDER, tell
-from tsuku_publish.cli.own import c_library, measured_document
+from tsuku_publish.cli.own import c_library
 
 if TYPE_CHECKING:
     from tsuku_publish.cli import documents
@@ -235,7 +235,7 @@ def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuil
             "sbom": finished.folder / SBOM,
             "continued": finished.reused,
             "companions": list(finished.companions),
-            "measured": measured_document(finished.measured),
+            "measured": finished.measured,
         }
         if finished
         else None,

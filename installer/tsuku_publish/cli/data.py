@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -22,9 +21,6 @@ from tsuku_publish.release_files.releases import known_document, with_same_build
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.upstream.attestations import Attest
 from tsuku_publish.upstream.classify import require_rules
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 day_option = click.option(
     "--on", "day", type=DAY, metavar="DAY", default=today, help="Since when; today."
@@ -72,7 +68,7 @@ def refresh(
     work.record(tag, recorded, unmeasured)
     if download or folder:
         work.read_archives(tag, folder)
-    found: documents.RefreshAnswer = {"release": tag, "notes": notes}
+    found = {"release": tag, "notes": notes}
     return CommandResult(found)
 
 
@@ -115,7 +111,7 @@ def attest(
         number = work.prove(tag, proofs, trusted_root)
         source = work.origin.repository
         line = f"{tag}: {number} archives come from {source}"
-    found: documents.AttestAnswer = {
+    found = {
         "release": tag,
         "archives": number,
         "source": source,
@@ -154,7 +150,7 @@ def revoke(
             "see the list, and it cannot be withdrawn before that day"
         )
     line = f"{tag} is revoked from {day:%Y-%m-%d} on: sign --raise, then publish"
-    found: documents.RevokeAnswer = {
+    found = {
         "release": tag,
         "date": f"{day:%Y-%m-%d}",
         "reason": reason,
@@ -175,5 +171,5 @@ def withdraw(*, data: Path, day: datetime, tag: str) -> CommandResult:
         load_plan(data)
         revoked.withdraw(data, tag, day.date())
     line = f"{tag}: its revocation is withdrawn: sign --raise, then publish"
-    found: documents.WithdrawAnswer = {"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}
+    found = {"release": tag, "withdrawn": f"{day:%Y-%m-%d}"}
     return CommandResult(found, (line,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,9 +22,6 @@ from tsuku_publish.holders.passphrases import VARIABLE as PASSPHRASE
 from tsuku_publish.holders.signers import VARIABLE
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.upstream.classify import require_rules
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 NOW = click.DateTime(["%Y-%m-%dT%H:%M"])
 
@@ -65,20 +61,8 @@ def feed(
     report = Feed(data, os.environ, time, say, api, model, trusted_root).run()
     for line in _lines(report):
         say(line)
-    found: documents.FeedAnswer = {
-        "taken": report.taken,
-        "measured": report.measured,
-        "waiting": report.waiting,
-        "left_out": report.left_out,
-        "stopped": dict(report.stopped),
-        "offered": report.offered,
-        "forgotten": report.forgotten,
-        "proposal": report.proposal,
-        "people": report.people,
-        "changed": report.changed,
-    }
     step = f"sign --channel {channel}" if delegated else "sign --raise"
-    return CommandResult(found, ("", f"next: tsuku-publish {step}, in another process"))
+    return CommandResult(report, ("", f"next: tsuku-publish {step}, in another process"))
 
 
 def _require_no_signers() -> None:

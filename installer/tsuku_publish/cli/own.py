@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +25,7 @@ from tsuku_publish.cli.options import (
     question,
     today,
 )
-from tsuku_publish.cli.pack import ANY, archive_document
+from tsuku_publish.cli.pack import ANY
 from tsuku_publish.holders.keys import load_public_keys
 from tsuku_publish.holders.passphrases import Passphrases
 from tsuku_publish.packing.adding import AddedVariant, NewVariant
@@ -39,9 +38,6 @@ from tsuku_publish.release_files.releases import known_document
 from tsuku_publish.release_files.revoked import revoked_twins
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.signing.founding import Founders, found, make_keys, require_new
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 _ARCHIVES = "/srv/www/llm/archives --url https://host.example/llm/archives/"
 """The example's folder and address of archives, as docs/releases.md has them."""
@@ -105,7 +101,7 @@ def init(  # noqa: PLR0913 - each is an option
     secrets = Passphrases(os.environ, asking(console))
     made = make_keys(missing, beside, _no_passphrase if unencrypted else secrets.new)
     path = found(folder, founders, known | made, publisher, issued.date())
-    answer: documents.InitAnswer = {
+    answer = {
         "file": path,
         "signers": beside if made else None,
         "made": tuple(made),
@@ -201,15 +197,15 @@ def add(  # noqa: PLR0913 - each is an option
             f"warning: {release} has builds of {each.release}, which is revoked: clients refuse "
             "the same builds under every name"
         )
-    answer: documents.AddAnswer = {
+    answer = {
         "release": release,
         "release_file": data / "releases" / f"{release}.json",
         "channel": channel,
-        "variants": [_added(each) for each in added],
+        "variants": added,
     }
-    rows = [(each.platform, each.name, _archives(each), _needs(each.measured)) for each in added]
+    rows = [(each.platform, each.variant, _archives(each), _needs(each.measured)) for each in added]
     kept = [
-        f"{each.name} for {each.platform} also keeps from the release file: "
+        f"{each.variant} for {each.platform} also keeps from the release file: "
         + ", ".join(f"{key} {value}" for key, value in each.kept.items())
         for each in added
         if each.kept
@@ -244,7 +240,7 @@ def measure(*, build: Path) -> CommandResult:
         ]
     rows += [("AMD GPUs", ", ".join(found.gfx))] if found.gfx else []
     rows += [("missing", ", ".join(found.missing))] if found.missing else []
-    answer: documents.MeasureAnswer = {"build": build, **measured_document(found)}
+    answer = {"build": build, "measured": found}
     return CommandResult(answer, table(rows, indent=0))
 
 
@@ -295,35 +291,3 @@ def c_library(measured: MeasuredBuild) -> str:
     """Return the C library that a build needs, such as "glibc 2.34"; "" if it needs none."""
     floor = f"glibc {measured.glibc}" if measured.glibc else ""
     return "musl" if measured.musl else floor
-
-
-def _added(each: AddedVariant) -> documents.AddedDocument:
-    return {
-        "platform": each.platform,
-        "variant": each.name,
-        "backend": each.backend,
-        "measured": measured_document(each.measured),
-        "kept": sorted(each.kept),
-        "archives": [archive_document(archive) for archive in each.archives],
-    }
-
-
-def measured_document(found: MeasuredBuild) -> documents.MeasuredDocument:
-    """Return what was measured for programs."""
-    cuda = found.cuda
-    return {
-        "files": found.files,
-        "size": found.size,
-        "server": found.server,
-        "platform": found.platform,
-        "backends": list(found.backends),
-        "glibc": found.glibc,
-        "libstdcxx": found.libstdcxx,
-        "cuda": {"toolkit": cuda.toolkit, "sass": list(cuda.sass), "ptx": list(cuda.ptx)}
-        if cuda
-        else None,
-        "gfx": list(found.gfx),
-        "missing": list(found.missing),
-        "x86_64_level": found.x86_64_level,
-        "musl": found.musl,
-    }

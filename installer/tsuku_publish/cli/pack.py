@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.text import size, table
-from tsuku_publish.packing.pack import PackedArchive, PackReport, Place
+from tsuku_publish.packing.pack import PackReport, Place
 from tsuku_publish.packing.pack import pack as pack_build
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 ANY = click.Path(path_type=Path)
 
@@ -39,44 +35,21 @@ def pack(
     signed, that says what the variant needs; the archives are entered there.
     """
     report = pack_build(build, release, Place(into, url), variant=variant, platform=platform)
-    return CommandResult(_data(report), _lines(report))
-
-
-def _data(report: PackReport) -> documents.PackAnswer:
-    """Return the variant and its archives for programs."""
-    return {
-        "release_file": report.release,
-        "platform": report.platform,
-        "variant": report.variant,
-        "archives": [archive_document(each) for each in report.archives],
-        "not_packed": report.not_packed,
-    }
-
-
-def archive_document(packed: PackedArchive) -> documents.ArchiveDocument:
-    """Return an archive for programs."""
-    artifact = packed.artifact
-    return {
-        "file": packed.path,
-        "url": artifact.url,
-        "sha256": artifact.sha256,
-        "size": artifact.size,
-        "written": packed.written,
-    }
+    return CommandResult(report, _lines(report))
 
 
 def _lines(report: PackReport) -> tuple[str, ...]:
     """Return the archives for people, and what to do with them."""
     rows = [
         (
-            each.path.name if each.path else each.artifact.url,
+            each.file.name if each.file else each.artifact.url,
             size(each.artifact.size),
             "written" if each.written else "there already",
         )
         for each in report.archives
     ]
     count = f"{len(rows)} archives" if len(rows) > 1 else "1 archive"
-    where = f"{report.release}: {report.variant} for {report.platform}"
+    where = f"{report.release_file}: {report.variant} for {report.platform}"
     then = "sign it, then publish it"
     if report.not_packed:
         then = f"still to pack: {', '.join(report.not_packed)}"

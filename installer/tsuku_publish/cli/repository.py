@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -36,9 +35,6 @@ from tsuku_publish.repository.folder import require_own
 from tsuku_publish.repository.wheel import write_wheel
 from tsuku_publish.secrets import built, files_below, history, search
 from tsuku_publish.signing.ceremony import require_own_keys
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 
 @click.command(cls=Command)
@@ -87,7 +83,7 @@ def publish(
     if wheel is not None and package is not None:
         written = write_wheel(target, package, wheel)
         lines.append(f"{written}: upload it to the package index")
-    found: documents.PublishAnswer = {"target": target, "versions": versions, "wheel": written}
+    found = {"target": target, "versions": versions, "wheel": written}
     return CommandResult(found, tuple(lines))
 
 
@@ -122,22 +118,16 @@ def check(
         tell(console, f"revoked: {each.release} on {each.date}{withdrawn}: {each.reason}")
     newest = walk(copy)
     tell(console, f"every root leads to root {newest}")
-    found: documents.CheckAnswer = {
+    late = late_roles(copy, repository, plan.warn, now)
+    found: dict[str, object] = {
         "roles": {
             role: {"number": state.version, "expires": f"{state.expires:%Y-%m-%d}", "days": days}
             for (role, state), days in zip(roles.items(), left.values(), strict=True)
         },
-        "revoked": [
-            {
-                "release": each.release,
-                "reason": each.reason,
-                "date": each.date,
-                "withdrawn": each.withdrawn,
-            }
-            for each in revoked
-        ],
+        "revoked": [each for each in revoked if not each.withdrawn],
+        "withdrawn": {each.release: each.withdrawn for each in revoked if each.withdrawn},
         "root": newest,
-        "late": late_roles(copy, repository, plan.warn, now),
+        "late": late,
         "published": None,
     }
     if published:
@@ -152,8 +142,8 @@ def check(
     if day is None:
         seen_at = copy_at(published) if published else copy
         observe(verify(seen_at, root := first_root(seen_at)), root, seen)
-    if found["late"]:
-        return _failed(found, f"sign again: {', '.join(found['late'])}")
+    if late:
+        return _failed(found, f"sign again: {', '.join(late)}")
     return CommandResult(found)
 
 
@@ -191,7 +181,7 @@ def secrets(
     contents += [history(repository)] if (repository / ".git").exists() else []
     contents += [built(repository)] if build_it else []
     found, number = search(chain.from_iterable(contents), known)
-    answer: documents.SecretsAnswer = {"found": found, "searched": number}
+    answer = {"found": found, "searched": number}
     for finding in found:
         tell(console, f"{finding.signer}: {finding.place}")
     if found:

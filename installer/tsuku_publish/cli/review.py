@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -38,9 +36,6 @@ from tsuku_publish.signing.ceremony import is_begun, next_state, require_own_key
 from tsuku_publish.signing.published import require_not_behind
 from tsuku_publish.signing.review import ReleaseChange, Review
 from tsuku_publish.signing.review import review as compared
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 ALARM = "WARNING: "
 """How a line begins that is shown in red: a thief's change would be there."""
@@ -107,10 +102,10 @@ def review(  # noqa: PLR0913 - each is an option
         path = Path(folder or "", each.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(each.data)
-    answer: documents.ReviewAnswer = {
-        **asdict(found),  # type: ignore[typeddict-item]
+    answer = {
+        "review": found,
         "gathered": begun,
-        "files": [{"path": each.path, "channels": each.custom["channels"]} for each in written],
+        "files": {each.path: each.custom["channels"] for each in written},
     }
     lines = (*review_lines(found), *(f"{folder}: {each.path}" for each in written))
     return CommandResult(answer, lines)
@@ -178,7 +173,7 @@ def promote(
         taken = [each.release for each in done]
         others = [each for each in plan.channels[channel] if each not in taken]
         save_channel(data, channel, (*taken, *others))
-    answer: documents.PromoteAnswer = {
+    answer = {
         "channel": channel,
         "releases": [
             {"release": each.release, "sha256": each.sha256, "because": each.because or None}

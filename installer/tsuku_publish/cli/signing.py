@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -69,9 +68,6 @@ from tsuku_publish.signing.published import ServedState, require_not_behind
 from tsuku_publish.signing.review import Review, review
 from tsuku_publish.signing.signing import Signers, due_roles
 from tsuku_publish.signing.signing import sign as signed_files
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 
 @click.command(cls=Command)
@@ -240,7 +236,7 @@ def new_signer(
     else:
         public = make_signer(name, file, None if unencrypted else secrets.new(name))
     line = key_line(name, public)
-    found: documents.NewSignerAnswer = {
+    found = {
         "name": name,
         "scheme": public.scheme,
         "public": public.keyval["public"],
@@ -345,7 +341,7 @@ class _Order:
         return CommandResult(_signed(self.into, plan, notes))
 
 
-def _signed(into: Path, plan: Plan, notes: Sequence[str] = ()) -> documents.SignedAnswer:
+def _signed(into: Path, plan: Plan, notes: Sequence[str] = ()) -> dict[str, object]:
     """Return what was signed for programs."""
     versions = {name: role.version for name, role in plan.roles.items()}
     return {"folder": into, "versions": versions, "notes": notes}

@@ -75,7 +75,7 @@ class AddedVariant:
     """
 
     platform: str
-    name: str
+    variant: str
     backend: str
     measured: MeasuredBuild
     archives: tuple[PackedArchive, ...]
@@ -117,10 +117,10 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
     with Network(environ) as network:
         for variant in variants:
             entered = _added(draft, variant, place, system, network)
-            named = (entered.platform, entered.name)
-            if any((each.platform, each.name) == named for each in added):
+            named = (entered.platform, entered.variant)
+            if any((each.platform, each.variant) == named for each in added):
                 raise UsageError(
-                    f"two builds are given for {entered.name} of {entered.platform}",
+                    f"two builds are given for {entered.variant} of {entered.platform}",
                     hint="give each build its own variant, such as cuda-13.0 and cuda-12.4",
                 )
             added.append(entered)

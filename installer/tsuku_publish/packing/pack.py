@@ -18,6 +18,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UnsafeArchive, UsageError
 from tsuku_llm.ground.files import TEMPORARY_SUFFIX, make_folder, rename, seal_file, unique
 from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.parts import parted
@@ -32,14 +33,15 @@ _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
 }
 
 
+@documented("file", "*artifact", "written")
 @dataclass(frozen=True, slots=True)
 class PackedArchive:
     """An archive as a release file names it; ``written`` unless it was there already.
 
-    ``path`` is None if somebody else serves it.
+    ``file`` is None if somebody else serves it.
     """
 
-    path: Path | None
+    file: Path | None
     artifact: Artifact
     written: bool
 
@@ -51,7 +53,7 @@ class PackReport:
     ``not_packed`` names the variants that have no archives yet: the file cannot be signed.
     """
 
-    release: Path
+    release_file: Path
     platform: str
     variant: str
     archives: tuple[PackedArchive, ...]
