@@ -25,7 +25,6 @@ from ci.schemas import answers as client
 from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.requirements import Requirements
 from tsuku_llm.cli.documents.keys import KEYS, Bytes, Moment, Sha256, Unsigned
-from tsuku_llm.cli.documents.running import HelpAnswer
 from tsuku_llm.cli.terminal.answer import FORMAT, ReportedError
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_publish.cli import documents as publisher
@@ -39,6 +38,12 @@ ANSWERS: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     PUBLISHER: publisher.ANSWERS,
 }
 """The documents of each program's commands; "" is the program without one."""
+
+
+class HelpAnswer(TypedDict):
+    """The answer of ``--help``."""
+
+    help: str
 
 
 def schemas() -> dict[str, dict[str, Any]]:

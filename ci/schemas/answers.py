@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm.cli.documents import running
+from tsuku_llm.config.settings import Setting
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.machine.hardware import Hardware
@@ -89,10 +89,10 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "bundle create": (BundleReport,),
     "bundle show": (BundleReport,),
     "config": (),
-    "config get": (running.SettingDocument,),
-    "config set": (running.SettingDocument,),
-    "config unset": (running.SettingDocument,),
-    "config list": (running.ConfigListAnswer,),
+    "config get": (Setting,),
+    "config set": (Setting,),
+    "config unset": (Setting, {"key": str}),
+    "config list": ({"settings": tuple[Setting, ...], "warnings": tuple[str, ...]},),
     "config path": ({"config_file": Path},),
     "config edit": ({"config_file": Path, "changed": bool},),
     "repository": (),

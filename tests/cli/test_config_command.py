@@ -211,7 +211,7 @@ def test_a_name_that_does_not_exist_is_refused_and_marked(
     told = as_json("config", "list")["data"]["settings"]
     (entry,) = (each for each in told if each["key"] == f"llm.{key}")
     assert entry["written"] == value
-    assert f"{value!r}" in entry["problem"]
+    assert f"{value!r}" in str(entry["problem"])
     assert all(each["problem"] is None for each in told if each is not entry)
 
 

@@ -86,7 +86,7 @@ ROOMS = {
         "catalog choose config instances launch.plan machine steps steps.choosing steps.install "
         "steps.report steps.servers store.records"
     ),
-    "cli.documents": "config",
+    "cli.documents": "",
     "cli.render": (
         "catalog choose choose.chain cli.documents cli.terminal cli.words config launch.memory "
         "machine steps.choosing steps.drivers steps.install steps.metadata steps.program "

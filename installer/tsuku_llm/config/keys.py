@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted, shortened
 
 Value = str | tuple[str, ...] | None
@@ -58,6 +59,7 @@ def _same(value: Value) -> Any:
     return value
 
 
+@documented(by="name")
 class Key(NamedTuple):
     """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``.
 

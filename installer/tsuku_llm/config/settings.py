@@ -25,7 +25,11 @@ from tsuku_llm.config.keys import (
 )
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import ConfigError, StoreError, TsukuError, did_you_mean
-from tsuku_llm.ground.safe_text import has_secret, shortened
+from tsuku_llm.ground.records import documented
+from tsuku_llm.ground.safe_text import has_secret, redacted, shortened
+
+_LONGEST = 60
+"""Characters of a wrong value that are shown; the line in the file has all of it."""
 
 DEFAULT = "default"
 """The source of a value that the user did not set."""
@@ -47,6 +51,7 @@ NO_SETTINGS = frozenset({"FAKE_HARDWARE", "STRICT", "REQUIRE_TOOLS", "TEST_WHEEL
 """Variables with our prefix that are no settings: of tests, and of the publisher's command."""
 
 
+@documented("key", "value", "source", "written", "problem")
 class Setting(NamedTuple):
     """A value in force; ``source`` says in words where it comes from.
 
@@ -59,7 +64,19 @@ class Setting(NamedTuple):
     source: str
     place: str = ""
     problem: TsukuError | None = None
-    written: object = None
+    written: str | None = None
+
+    @property
+    def shown(self) -> Setting:
+        """The setting without the credentials of URLs; a long wrong value is shortened."""
+        value, written = self.value, self.written
+        # None stays None; an empty list stays empty.
+        hidden = (
+            redacted(value) if isinstance(value, str) else value and tuple(map(redacted, value))
+        )
+        return self._replace(
+            value=hidden, written=written and shortened(redacted(written), _LONGEST)
+        )
 
     @property
     def chosen(self) -> bool:
@@ -178,7 +195,7 @@ class Configuration(NamedTuple):
         """Return the settings with what else is wrong, by key: their defaults are in force."""
         entries = (
             entry._replace(
-                value=entry.key.default, problem=problems[entry.key.key], written=entry.value
+                value=entry.key.default, problem=problems[entry.key.key], written=_text(entry.value)
             )
             if entry.key.key in problems
             else entry
@@ -357,6 +374,10 @@ def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
+def _text(written: object) -> str:
+    return written if isinstance(written, str) else repr(written)
+
+
 def _flag(key: Key) -> str:
     """Return the source of a value that a flag set."""
     return f"flag {key.flag}"
@@ -390,4 +411,4 @@ def _in_force(
     try:
         return Setting(key, checked(key, written, place, way_out), source, place)
     except ConfigError as error:
-        return Setting(key, key.default, source, place, error, written)
+        return Setting(key, key.default, source, place, error, _text(written))

@@ -47,7 +47,7 @@ def get(console: Console, key: str) -> CommandResult:
     configuration = _configuration(console)
     setting = configuration.setting(name)
     # ``get`` prints the credentials of a URL as well: the user asked for this value.
-    data = {**render.setting_data(setting), "value": setting.value}
+    data = setting.shown._replace(value=setting.value)
     return CommandResult(data, (text_of(setting.value),))
 
 
@@ -81,7 +81,7 @@ def unset(console: Console, key: str) -> CommandResult:
 
     known = unset_value(_paths().config_file, key)
     if known is None:
-        return CommandResult(render.removed_data(key), (f"removed {key}",))
+        return CommandResult({"key": key}, (f"removed {key}",))
     return _changed(console, known)
 
 
@@ -90,7 +90,9 @@ def unset(console: Console, key: str) -> CommandResult:
 def list_(console: Console) -> CommandResult:
     """List every setting with its value in force and the value's source."""
     configuration = _configuration(console)
-    return CommandResult(render.data(configuration), render.lines(configuration))
+    shown = [setting.shown for setting in configuration.entries]
+    data = {"settings": shown, "warnings": configuration.warnings}
+    return CommandResult(data, render.lines(configuration))
 
 
 @config_command.command("path")
@@ -154,4 +156,4 @@ def _unknown(console: Console) -> dict[str, TsukuError]:
 def _changed(console: Console, key: Key) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
     setting = _configuration(console).setting(key.name)
-    return CommandResult(render.setting_data(setting), (render.setting_line(setting),))
+    return CommandResult(setting.shown, (render.setting_line(setting),))

@@ -109,10 +109,9 @@ def wanted(tool, key, text):
     # A variable is read like the file, so it shows the value without writing it.
     found = tool.get("config", "get", f"llm.{key}", **{variable(key): text})
     if found["problem"]:
-        # The values of the variable are the user's words of this task.
-        reason = found["problem"].partition(f" (environment {variable(key)}")[0]
-        error = {"code": "bad-config", "message": reason, "facts": [f"given: {text!r}"]}
-        tool.fail(Answer(2, {}, {**error, "hint": "see: tsuku-llm config list"}))
+        # The values of the variable are the user's words of this task, and no task sets it.
+        given = {"facts": [f"given: {text!r}"], "hint": "see: tsuku-llm config list"}
+        tool.fail(Answer(2, {}, {**found["problem"], **given}))
     return found["value"]
 
 
