@@ -7,7 +7,7 @@ from typing import Any
 
 from ci.reference.commands import MADE
 from ci.schemas import ANSWERS, CLIENT, answer_schema, file_of
-from tsuku_llm.cli.documents.keys import KEYS
+from ci.schemas.keys import KEYS
 
 ABOUT = """\
 # JSON documents

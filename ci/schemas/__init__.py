@@ -22,12 +22,12 @@ from typing import Annotated, Any, TypedDict, Union, get_args, get_origin, get_t
 import msgspec
 
 from ci.schemas import answers as client
+from ci.schemas import publisher
+from ci.schemas.keys import KEYS, Bytes, Moment, Sha256, Unsigned
 from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.requirements import Requirements
-from tsuku_llm.cli.documents.keys import KEYS, Bytes, Moment, Sha256, Unsigned
 from tsuku_llm.cli.terminal.answer import FORMAT, ReportedError
 from tsuku_llm.ground.errors import TsukuError
-from tsuku_publish.cli import documents as publisher
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -86,9 +86,8 @@ ROOMS = {
         "catalog choose config instances launch.plan machine steps steps.choosing steps.install "
         "steps.report steps.servers store.records"
     ),
-    "cli.documents": "",
     "cli.render": (
-        "catalog choose choose.chain cli.documents cli.terminal cli.words config launch.memory "
+        "catalog choose choose.chain cli.terminal cli.words config launch.memory "
         "machine steps.choosing steps.drivers steps.install steps.metadata steps.program "
         "steps.report steps.serve store store.records"
     ),

@@ -19,7 +19,7 @@ from ci.schemas import (
     answer_schema,
     properties,
 )
-from tsuku_llm.cli.documents.keys import KEYS
+from ci.schemas.keys import KEYS
 from tsuku_llm.cli.program import program
 from tsuku_publish.cli.main import group as publisher
 

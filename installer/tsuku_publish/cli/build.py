@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -22,9 +22,6 @@ from tsuku_publish.building.result import RECEIPT, SBOM, TREE, FinishedBuild
 from tsuku_publish.building.source import DISTRIBUTION, Source
 from tsuku_publish.cli.options import FOLDER, tell
 from tsuku_publish.cli.own import c_library
-
-if TYPE_CHECKING:
-    from tsuku_publish.cli import documents
 
 
 @click.command("build", cls=Command)
@@ -179,7 +176,7 @@ def _done(finished: tuple[FinishedBuild, ...], source: Source) -> tuple[str, ...
     )
 
 
-def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> documents.BuildAnswer:
+def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> dict[str, Any]:
     source = planned.source
     done = {each.variant: each for each in finished or ()}
     return {
@@ -201,7 +198,7 @@ def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> docu
     }
 
 
-def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuildDocument:
+def _build(order: Order, finished: FinishedBuild | None) -> dict[str, Any]:
     made, tools = order.recipe, order.toolchain
     sass, ptx = device_code(made.cuda_architectures)
     return {
@@ -242,7 +239,7 @@ def _build(order: Order, finished: FinishedBuild | None) -> documents.SourceBuil
     }
 
 
-def _base(place: ToolPlace) -> documents.BaseDocument | None:
+def _base(place: ToolPlace) -> dict[str, Any] | None:
     told = place.described()
     if isinstance(place, ZigPlace):
         return {"root": place.folder, "system": told["system"], "glibc": None}

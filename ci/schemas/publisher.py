@@ -1,8 +1,4 @@
-"""The documents of ``tsuku-publish --json``: the table of its commands, for ``ci.schemas``.
-
-A mapping has keys that the command itself gives to what its steps returned. No command loads this
-module.
-"""
+"""The table of the documents of ``tsuku-publish``, as ``answers`` has those of ``tsuku-llm``."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ci.schemas.keys import Sha256, Tag, VariantName
 from tsuku_llm.catalog.revocations import Revocation
-from tsuku_llm.cli.documents.keys import Sha256, Tag, VariantName
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.packing.adding import AddedVariant
 from tsuku_publish.packing.measuring import MeasuredBuild

@@ -1,1 +1,0 @@
-"""The types of the ``--json`` documents, for ``cli.render``; no command loads them."""
