@@ -155,7 +155,7 @@ from ansible_collections.tsuku.llm.plugins.module_utils.tool import (
 
 REQUEST = ("backend", "channel", "release", "repository", "allow_revoked", "offline")
 SHOWN = ("id", "release", "variant", "backend", "channel", "repository")
-CHOICE = ("requested", "detected", "selected", "passed_over")
+CHOICE = ("requested", "detected", "passed_over")
 
 
 def shown(build):
@@ -220,6 +220,7 @@ def installed(active, answer):
         "former": shown(active),
         "diff": difference(shown(active), after),
         **{key: answer[key] for key in CHOICE},
+        "selected": answer["variant"],
     }
 
 
