@@ -230,7 +230,7 @@ class MirrorFolder:
         return Swept(tuple(sorted(unused)), sum(unused.values()), tuple(sorted(foreign)))
 
 
-def _sweep(  # noqa: PLR0913
+def _sweep(
     folder: Folder,
     below: str,
     keep: Collection[str],
