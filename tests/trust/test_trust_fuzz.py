@@ -9,6 +9,7 @@ refused, and what both accept must mean the same.
 """
 
 import atexit
+import contextlib
 import copy
 import hashlib
 import json
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-from hypothesis import currently_in_test_context, event, given, settings
+from hypothesis import currently_in_test_context, event, example, given, settings
 from hypothesis import strategies as st
 from securesystemslib.formats import encode_canonical
 from securesystemslib.signer import CryptoSigner
@@ -444,10 +445,12 @@ def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | Non
             bootstrap=before().pinned_root,
         )
         updater.refresh()
-        for tag in ("n1", "n8", PART):
-            updater.get_targetinfo(f"releases/{tag}.json")
     except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None
+    for tag in ("n1", "n8", PART):
+        # It ends at the first role that it refuses; another path may lead to the others.
+        with contextlib.suppress(Exception):
+            updater.get_targetinfo(f"releases/{tag}.json")
     return {role: each.version for role, each in updater._trusted_set._trusted_set.items()}
 
 
@@ -455,6 +458,8 @@ def versions(found: loading.Catalog) -> dict[str, int]:
     return {role: state.version for role, state in found.trusted.roles.items()}
 
 
+# A role below cannot be verified by either; what its delegator signs itself is taken by both.
+@example("nightly", [Change("swap", 346, 418, 0)], [], True)
 @settings(fuzz, max_examples=EXAMPLES // 3)
 @given(
     st.sampled_from(["next root", "timestamp", "snapshot", *TARGETS]),
@@ -489,7 +494,8 @@ def test_M27_a_refresh_accepts_nothing_that_python_tuf_refuses(
                 accepted = accepted_by_python_tuf(theirs, server)
                 # What we refuse of a role takes away, at the most, what it signs and delegates.
                 ours_now = versions(found)
-                if accepted is None or not accepted.keys() <= ours_now.keys():
+                read = ours_now.keys() - found.trusted.refused.keys()
+                if accepted is None or not read <= accepted.keys() <= ours_now.keys():
                     assert is_harmless(found.trusted)
                 for each in (accepted or {}).keys() & ours_now.keys():
                     assert accepted is not None
