@@ -28,6 +28,7 @@ _BASE = "base"
 """What follows "ggml-" in the name of the one library that is no plugin."""
 
 _SHOWN = 5
+_HINT = "take one of the two builds"
 
 
 def compose(
@@ -50,7 +51,7 @@ def compose(
         raise CannotCombine(
             f"the first build has the plugin for {plugin} already",
             facts=(f"in the first: {min(own)}",),
-            hint="take one of the two builds",
+            hint=_HINT,
         )
     others = {item.path: item for item in second}
     added: list[TreeEntry] = []
@@ -68,8 +69,7 @@ def compose(
             conflicts.append(f"{path}: a link to {target}, which is not the same in both")
     if plugin not in plugins_in(added):
         raise CannotCombine(
-            f"the second build has no plugin for {plugin} that the first could load",
-            hint="take one of the two builds",
+            f"the second build has no plugin for {plugin} that the first could load", hint=_HINT
         )
     if not conflicts:
         try:
@@ -82,7 +82,7 @@ def compose(
         raise CannotCombine(
             "the two builds have different files of the same name",
             facts=shown,
-            hint="take one of the two builds",
+            hint=_HINT,
         )
     return tuple(added)
 
@@ -102,9 +102,10 @@ def kept_artifacts(variant: Variant) -> tuple[Artifact, ...]:
     if any(each.files is None for each in variant.artifacts):
         kept = {each.sha256: replace(each, files=None, links=()) for each in added}
     else:
-        _require_one_folder(first.server, second.server)
-        plugin = facts_of(second.backend).plugin
-        taken = {entry.path for entry in compose(_entries(first), _entries(second), plugin)}
+        added_entries = _added(
+            variant, first.server, second.server, _entries(first), _entries(second)
+        )
+        taken = {entry.path for entry in added_entries}
         kept = {
             each.sha256: replace(
                 each,
@@ -139,18 +140,17 @@ def _entries(variant: Variant) -> list[TreeEntry]:
 
 
 def join(
+    variant: Variant,
     asides: Iterable[Aside],
     tree: Path,
     server: str,
-    expected: str,
     present: Mapping[str, TreeEntry],
-    plugin: str,
 ) -> tuple[TreeEntry, ...]:
     """Move what a second build adds into the first one's tree; return what was moved.
 
     What is in the archives decides, as they have no signed lists. ``server`` is its path in the
-    first build, ``expected`` the one that the manifest assumes for the second. ``present`` is what
-    the tree has. Raises ``CannotCombine`` and ``UnsafeArchive`` before it moves anything.
+    first build, ``present`` what the tree has. Raises ``CannotCombine`` and ``UnsafeArchive``
+    before it moves anything.
     """
     archives = tuple(asides)
     moves: dict[str, tuple[Path, TreeEntry]] = {
@@ -159,15 +159,14 @@ def join(
         if each.artifact.files is not None
         for item in each.items
     }
-    found = expected
+    found = variant.parts[1].server
     # The layout of archives without a signed list is found, as for a build alone.
     if loose := [each for each in archives if each.artifact.files is None]:
         listed = {path: item for path, (_, item) in moves.items()}
-        found, arranged = arrange(loose, expected, listed)
+        found, arranged = arrange(loose, found, listed)
         moves |= arranged
-    _require_one_folder(server, found)
     entries = [item for _, item in moves.values()]
-    added = compose(present.values(), entries, plugin)
+    added = _added(variant, server, found, present.values(), entries)
     taken: Moves = {item.path: moves[item.path] for item in added}
     move(taken, tree)
     return added
@@ -192,13 +191,30 @@ def plugins_in(entries: Iterable[TreeEntry]) -> frozenset[str]:
     return frozenset(found for each in entries if (found := _plugin_of(each.path)))
 
 
+def _added(
+    variant: Variant,
+    server: str,
+    other: str,
+    first: Iterable[TreeEntry],
+    second: Iterable[TreeEntry],
+) -> tuple[TreeEntry, ...]:
+    """Return what the second build adds to the tree; an error names the commands for each build."""
+    try:
+        _require_one_folder(server, other)
+        return compose(first, second, facts_of(variant.parts[1].backend).plugin)
+    except CannotCombine as error:
+        ways = (f"tsuku-llm install --backend {each.name}" for each in variant.parts)
+        error.hint = f"{_HINT}: {'; or: '.join(ways)}"
+        raise
+
+
 def _require_one_folder(first: str, second: str) -> None:
     """Raise ``CannotCombine`` unless both servers are the same path: ggml loads plugins there."""
     if first != second:
         raise CannotCombine(
             "the two builds have their servers in different folders",
             facts=(f"the first: {first}", f"the second: {second}"),
-            hint="take one of the two builds",
+            hint=_HINT,
         )
 
 

@@ -345,12 +345,25 @@ class GateFailed(LaunchError):
     """A staged server that does not run here, or does not offer its backend."""
 
     slug = "gate-failed"
+    started = True
+    """Whether the server was started at all; if not, this machine is not at fault."""
+
+    @property
+    def reason(self) -> str:
+        """Why this build is passed over, in one line."""
+        return self.message
 
 
 class CannotCombine(GateFailed):
     """Two builds of one release that make no common tree."""
 
     slug = "cannot-combine"
+    started = False
+
+    @property
+    def reason(self) -> str:
+        """The conflict in one line, with the files: only their names tell what to do."""
+        return ": ".join((self.message, "; ".join(self.facts))) if self.facts else self.message
 
 
 class CompileFailed(SelectionError):

@@ -19,7 +19,7 @@ from tsuku_llm.choose.chain.judging import remedy
 from tsuku_llm.choose.fitting import BY_COMPILING, Reason
 from tsuku_llm.choose.selection import Candidate, Request, Selection, select
 from tsuku_llm.ground.errors import (
-    CannotCombine,
+    GateFailed,
     ManifestError,
     Revoked,
     SelectionError,
@@ -459,20 +459,15 @@ def _compared(
 
 
 def conflict_in(variant: Variant) -> Reason | None:
-    """Tell why the signed lists of a combined variant make no common tree; None if they do.
+    """Tell why the signed lists of a variant make no tree; None if they do.
 
     Without these lists nothing is known before the archives are unpacked.
     """
     try:
         _ = kept_artifacts(variant)
-    except CannotCombine as error:
-        return Reason(error.slug, told_conflict(error))
+    except GateFailed as error:
+        return Reason(error.slug, error.reason)
     return None
-
-
-def told_conflict(error: CannotCombine) -> str:
-    """Return the conflict of two builds in one line, with the files."""
-    return ": ".join((error.message, "; ".join(error.facts))) if error.facts else error.message
 
 
 def _platform_hint(catalog: Catalog, platform: str) -> str:

@@ -16,7 +16,7 @@ from tsuku_llm.choose.fitting import usable_gpus
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.fetch.http.urls import file_name
 from tsuku_llm.ground.disk import require_space
-from tsuku_llm.ground.errors import CannotCombine, DigestMismatch, TrustError
+from tsuku_llm.ground.errors import DigestMismatch, TrustError
 from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.ownership import check_path
@@ -74,8 +74,8 @@ class VersionBuilder:
     def build(self) -> Installed:
         """Fill a staged tree, try its server, and commit it.
 
-        Raises ``GateFailed`` if the server does not run here, ``CannotCombine``, and the errors of
-        ``fetch``, ``archive`` and ``store``.
+        Raises ``GateFailed`` if the server does not run here, and the errors of ``fetch``,
+        ``archive`` and ``store``.
         """
         store = self.store
         # Two variants may share an archive, and the first process to unpack it removes it. So each
@@ -94,11 +94,6 @@ class VersionBuilder:
                     self._gate(staging.tree)
                     # The rename in here is the commit: before it no other process sees the version.
                     return store.commit(staging, self._receipt())
-        except CannotCombine as error:
-            parts = self.candidate.variant.parts
-            ways = "; or: ".join(f"tsuku-llm install --backend {each.name}" for each in parts)
-            error.hint = f"take one of the two builds: {ways}"
-            raise
         except TrustError as error:
             if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
                 store.drop_downloads(digests)  # signed like this: another download is refused, too
@@ -164,11 +159,7 @@ class VersionBuilder:
             if all(part.files is not None for part in parts):
                 joined = archive.join_listed(joining, parts, staging.tree)
             else:
-                second = variant.parts[1]
-                plugin = facts_of(second.backend).plugin
-                joined = archive.join(
-                    joining, staging.tree, self._server, second.server, self._contents, plugin
-                )
+                joined = archive.join(variant, joining, staging.tree, self._server, self._contents)
             self._contents |= {item.path: item for item in joined}
         if aside:
             # What is left are empty folders, duplicates, and what a second build does not add.

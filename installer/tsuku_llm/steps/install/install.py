@@ -10,7 +10,6 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.ground.errors import (
-    CannotCombine,
     DownloadError,
     GateFailed,
     HostUnreachable,
@@ -31,7 +30,6 @@ from tsuku_llm.steps.choosing.choice import (
     required,
     tell_idle,
     tell_temporary,
-    told_conflict,
     version_of,
 )
 from tsuku_llm.steps.choosing.passing_over import (
@@ -218,12 +216,10 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
-            # Two builds that cannot be combined differ in files: only their names tell what to do.
-            told = told_conflict(error) if isinstance(error, CannotCombine) else error.message
-            failed[candidate.variant.name] = told
-            session.user.note(f"{candidate.variant.name}: {told}")
-    # Nothing was started: the two archives are at fault, and not this machine.
-    if isinstance(first, CannotCombine) and len(failed) == 1:
+            failed[candidate.variant.name] = error.reason
+            session.user.note(f"{candidate.variant.name}: {error.reason}")
+    # Nothing was started: the archives are at fault, and not this machine.
+    if first and not first.started and len(failed) == 1:
         raise first
     again = reinstall_command(
         choice.release.release, choice.selection.requested, choice.catalog.repository.name

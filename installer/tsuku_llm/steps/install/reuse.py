@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tsuku_llm.archive import kept_artifacts, make_links, needed_artifacts
 from tsuku_llm.catalog.manifest import Artifact, Variant
-from tsuku_llm.ground.errors import CannotCombine
+from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.tree_entry import TreeEntry
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
@@ -90,7 +90,7 @@ def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
     """Return the archives that an install would download, as far as the receipts tell."""
     needed = variant.artifacts
     kept: dict[str, Artifact] = {}
-    with suppress(CannotCombine):  # the install says so
+    with suppress(GateFailed):  # the install says so
         needed = needed_artifacts(variant)
         kept = {each.sha256: each for each in kept_artifacts(variant)}
     return tuple(

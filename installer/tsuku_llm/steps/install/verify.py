@@ -12,8 +12,8 @@ from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import ReleaseEntry, Variant
 from tsuku_llm.choose.combinations import variant_named
 from tsuku_llm.ground.errors import (
-    CannotCombine,
     CorruptStore,
+    GateFailed,
     SelectionError,
     StoreError,
     TrustError,
@@ -154,9 +154,9 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
         yield "the receipt names other archives than those that were signed"
     try:
         artifacts = kept_artifacts(variant)
-    except CannotCombine as error:
+    except GateFailed as error:
         # It was installed by a version with other rules.
-        yield f"the builds in it cannot be combined: {error.message}"
+        yield error.reason
         return
     signed_files = {
         file.path: (file.size, file.sha256, file.executable)

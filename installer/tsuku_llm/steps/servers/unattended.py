@@ -21,7 +21,6 @@ from enum import Enum
 from pathlib import Path
 
 from tsuku_llm.ground.errors import (
-    CannotCombine,
     GateFailed,
     NotOnGpu,
     SelectionError,
@@ -167,10 +166,10 @@ def _updated(session: Session) -> UnattendedReport:
     write_journal(session.paths.data, UpdateJournal(former.id))
     try:
         made = apply_update(session, report)
-    except (SelectionError, CannotCombine) as error:
+    except (SelectionError, GateFailed) as error:
         # The gate of every variant that fits has refused it. Nothing was swapped.
         drop_journal(session.paths.data)
-        if not isinstance(error, CannotCombine) and not isinstance(error.__cause__, GateFailed):
+        if not isinstance(error, GateFailed) and not isinstance(error.__cause__, GateFailed):
             raise
         return _refused_by_gate(session, report, error)
     except BaseException:
