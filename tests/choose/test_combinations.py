@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from support.machines import CUDA_12, cuda, linux_variants, machine, release, rocm, variant, vulkan
 
-from tsuku_llm.choose.combinations import combinations, variant_named
-from tsuku_llm.choose.selection import CombinedOffer, Request, Selection, select
+from tsuku_llm.choose.combinations import combinations
+from tsuku_llm.choose.selection import CombinedOffer, Request, Selection, select, variant_named
 from tsuku_llm.ground.errors import UnknownRequest
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA, facts_of, meaning, names_parts, parts_of
 from tsuku_llm.machine.hardware import Api, Gpu, GpuKind, Hardware

@@ -137,8 +137,8 @@ class Variant:
     ``server`` is the path of the executable in the installed tree. ``arguments`` always come
     before the user's arguments (``--device none`` for the CPU variant of a GPU build).
 
-    ``parts`` are the signed variants of a combined one (``combinations``); it has no other facts
-    than theirs. No release file lists such a variant.
+    ``parts`` are the signed variants that this one is made of; it has no other facts than theirs.
+    No release file lists such a variant.
     """
 
     name: str
@@ -148,6 +148,11 @@ class Variant:
     artifacts: tuple[Artifact, ...]
     arguments: tuple[str, ...] = ()
     parts: tuple[Variant, ...] = ()
+
+    @property
+    def signed(self) -> tuple[Variant, ...]:
+        """The variants of the release file that it is made of: itself, if that lists it."""
+        return self.parts or (self,)
 
     @property
     def download_size(self) -> int | None:

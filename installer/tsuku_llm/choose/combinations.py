@@ -50,14 +50,6 @@ def _combined(first: Variant, second: Variant) -> Variant:
     )
 
 
-def variant_named(platform: Platform, name: str) -> Variant | None:
-    """Find a variant of a release file, or a combined one, by its name; None if there is none."""
-    found = platform.variant(name)
-    if found or JOIN not in name:
-        return found
-    return next((each for each in combinations(platform) if each.name == name), None)
-
-
 def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
     """Return the combined variants that a word with "+" names.
 

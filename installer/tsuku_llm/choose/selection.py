@@ -351,6 +351,36 @@ def next_after(
     )
 
 
+def variant_named(platform: Platform, name: str) -> Variant | None:
+    """Find a variant of the release file, or one that is made of its variants; None without one."""
+    made = combinations(platform) if JOIN in name else ()
+    return platform.variant(name) or next((each for each in made if each.name == name), None)
+
+
+def why_absent(platform: Platform, name: str) -> str | None:
+    """Tell why no selection has a variant that could be made; None if it cannot be made."""
+    if variant_named(platform, name):
+        return "llm.prefer is not combined, or this machine has no card of another maker any more"
+    return None
+
+
+def wanted(word: str, platform: Platform) -> tuple[Variant, ...]:
+    """Return the variants of a platform that a request for this word may take.
+
+    These may be made of the release file's: ``signed`` has those. Raises ``UnknownRequest`` if the
+    word means nothing, or a build that cannot be made.
+    """
+    names = tuple(variant.name for variant in platform.variants)
+    requested = known_request(word, names)
+    if JOIN in requested and requested not in names:
+        return asked_for(requested, platform)
+    # A variant may have the name of a maker: then its name counts.
+    vendor = None if requested in names else VENDORS.get(requested)
+    return tuple(
+        each for each in platform.variants if not_requested(each, requested, vendor) is None
+    )
+
+
 def platform_of(release: Release, hardware: Hardware) -> Platform:
     """Return the release's entry for this machine.
 

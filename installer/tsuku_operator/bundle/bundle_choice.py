@@ -9,10 +9,8 @@ from pathlib import Path
 
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Platform, Release, ReleaseEntry, Variant
-from tsuku_llm.choose.combinations import asked_for
-from tsuku_llm.choose.selection import known_request
+from tsuku_llm.choose.selection import known_request, wanted
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
-from tsuku_llm.machine.backends import JOIN
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
@@ -113,11 +111,10 @@ def _for_machine(
 
 
 def _has_all(platform: Platform, word: str) -> bool:
-    """Tell whether a platform has a combined build that a word with "+" names."""
-    if JOIN not in word or platform.variant(word.lower()):
-        return True
+    """Tell whether a platform has all signed builds that a version of this backend is made of."""
     with suppress(UnknownRequest):
-        return any(conflict_in(each) is None for each in asked_for(word, platform))
+        made = [each for each in wanted(word, platform) if each.parts]
+        return not made or any(conflict_in(each) is None for each in made)
     return False
 
 
@@ -145,7 +142,7 @@ def _for_platform(
             continue
         for word in wish.backends:
             known_request(word, [each.name for each in there.variants])
-        # Half of a combined build is not what was asked for: an older release may have both.
+        # Half of what was asked for is not enough: an older release may have both.
         if not all(_has_all(there, word) for word in wish.backends):
             continue
         builds = [each for each in there.variants if is_wanted(each, there, wish.backends)]

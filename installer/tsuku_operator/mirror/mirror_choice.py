@@ -10,10 +10,8 @@ from pathlib import Path
 
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Artifact, Platform, Release, ReleaseEntry, Variant
-from tsuku_llm.choose.combinations import asked_for
-from tsuku_llm.choose.selection import Request, known_request, not_requested, select
+from tsuku_llm.choose.selection import Request, known_request, select, wanted
 from tsuku_llm.ground.errors import UnknownRequest, did_you_mean
-from tsuku_llm.machine.backends import JOIN, VENDORS
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
@@ -135,19 +133,11 @@ def _fitting(release: Release, platform: Platform, machines: Sequence[Hardware])
 
 
 def is_wanted(variant: Variant, platform: Platform, backends: Sequence[str]) -> bool:
-    """Tell whether a variant is of one of these backends; without backends each is."""
-    names = [each.name for each in platform.variants]
+    """Tell whether one of these backends needs a variant; without backends each is."""
     for word in backends:
         # A variant of another platform may have this name.
         with suppress(UnknownRequest):
-            meant = known_request(word, names)
-            if JOIN in meant and meant not in names:
-                # A mirror for a combined build has the archives of its parts, never of one alone.
-                if any(variant in each.parts for each in asked_for(meant, platform)):
-                    return True
-                continue
-            vendor = None if meant in names else VENDORS.get(meant)
-            if not_requested(variant, meant, vendor) is None:
+            if any(variant in each.signed for each in wanted(word, platform)):
                 return True
     return not backends
 

@@ -293,7 +293,7 @@ def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[s
     server lists that one, too, and ends when it computes there.
     """
     facts = asdict(hardware)
-    parts = (variant.parts or (variant,)) if variant else ()
+    parts = variant.signed if variant else ()
     apis = {facts_of(part.backend).api for part in parts}
     usable = {gpu for part in parts for gpu in usable_gpus(part, hardware)}
     for api, found in zip(facts["apis"], hardware.apis, strict=True):

@@ -6,8 +6,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tsuku_llm.catalog.revocations import Revocation
-from tsuku_llm.choose.combinations import variant_named
-from tsuku_llm.choose.selection import Candidate, Request, Selection, platform_of, select
+from tsuku_llm.choose.selection import (
+    Candidate,
+    Request,
+    Selection,
+    platform_of,
+    select,
+    why_absent,
+)
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import (
@@ -117,11 +123,9 @@ class UpdateReport:
             return None
         if self.over:
             return told_over(name, self.over)
-        missing = f"{self.choice.release.release} has no such variant"
-        if variant_named(platform_of(self.choice.release, self.choice.hardware), name):
-            missing = (
-                "llm.prefer is not combined, or this machine has no card of another maker any more"
-            )
+        release = self.choice.release
+        why = why_absent(platform_of(release, self.choice.hardware), name)
+        missing = why or f"{release.release} has no such variant"
         return texts(passed_over(self.choice, candidate, {})).get(name, missing)
 
     @property

@@ -10,7 +10,7 @@ from functools import cache
 from tsuku_llm.archive import kept_artifacts
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import ReleaseEntry, Variant
-from tsuku_llm.choose.combinations import variant_named
+from tsuku_llm.choose.selection import variant_named
 from tsuku_llm.ground.errors import (
     CorruptStore,
     GateFailed,
@@ -149,7 +149,7 @@ def signed_differences(receipt: Receipt, entry: ReleaseEntry, variant: Variant) 
         if said != signed:
             yield f"the receipt's {name} is {said!r}, and {signed!r} was signed"
     # Revocations name the archives of a build: with others in the receipt, none would count.
-    digests = ([each.sha256 for each in part.artifacts] for part in variant.parts or (variant,))
+    digests = ([each.sha256 for each in part.artifacts] for part in variant.signed)
     if receipt.builds != tuple(tuple(sorted(each)) for each in digests):
         yield "the receipt names other archives than those that were signed"
     try:

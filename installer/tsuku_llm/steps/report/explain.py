@@ -161,7 +161,7 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
     best = next(iter(choice.selection.compatible), None)
     if best is None or best.gpu is None:
         return ()
-    first, *others = best.variant.parts or (best.variant,)
+    first, *others = best.variant.signed
     gpus = choice.hardware.api(facts_of(first.backend).api).gpus
     if others:
         gpus += gained(best.variant, choice.hardware)
