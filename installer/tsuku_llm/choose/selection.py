@@ -146,6 +146,13 @@ class CombinedOffer:
     own: tuple[str, ...]
     others: tuple[str, ...]
 
+    @property
+    def tip(self) -> str:
+        """The offer in one line, with the command that takes it."""
+        cards = f"{', '.join(self.own)} through its maker's interface, and {', '.join(self.others)}"
+        take = f"tsuku-llm install --backend {self.variant}"
+        return f"GPUs of two makers: {self.variant} would use {cards}: {take}"
+
 
 @documented("requested", "detected", "idle", "combined")
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,11 @@ class Selection:
             facts=tuple(f"{r.variant.name}: {r.reason.text}" for r in self.rejected),
             hint="see: tsuku-llm doctor",
         )
+
+    @property
+    def tips(self) -> tuple[str, ...]:
+        """What would help besides the variants that were requested."""
+        return (self.combined.tip,) if self.combined else ()
 
     @property
     def variants(self) -> tuple[Variant, ...]:

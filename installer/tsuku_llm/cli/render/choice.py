@@ -11,7 +11,7 @@ from tsuku_llm.machine.backends import build_name
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
-    from tsuku_llm.choose.selection import Candidate, CombinedOffer
+    from tsuku_llm.choose.selection import Candidate
     from tsuku_llm.launch.memory.fit import Fit
     from tsuku_llm.steps.choosing.choice import Choice
     from tsuku_llm.steps.report.explain import Explanation
@@ -42,7 +42,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
         *avoided,
         *table(rows),
         *(idle if names else ()),
-        *_combined(selection.combined),
+        *selection.tips,
         *problems(choice.hardware),
         *_helps(choice),
     )
@@ -50,14 +50,6 @@ def lines(choice: Choice) -> tuple[str, ...]:
 
 def _stale(choice: Choice) -> tuple[str, ...]:
     return (choice.stale,) if choice.stale else ()
-
-
-def _combined(offer: CombinedOffer | None) -> tuple[str, ...]:
-    if offer is None:
-        return ()
-    cards = f"{', '.join(offer.own)} through its maker's interface, and {', '.join(offer.others)}"
-    take = f"tsuku-llm install --backend {offer.variant}"
-    return (f"GPUs of two makers: {offer.variant} would use {cards}: {take}",)
 
 
 def _helps(choice: Choice) -> tuple[str, ...]:
@@ -131,7 +123,7 @@ def matrix_lines(matrix: Explanation) -> tuple[str, ...]:
         *title(matrix.choice),
         *_stale(matrix.choice),
         *table([head, *rows]),
-        *_combined(selection.combined),
+        *selection.tips,
         *_helps(matrix.choice),
         *_other_active(matrix),
     )
