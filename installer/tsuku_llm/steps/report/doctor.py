@@ -73,16 +73,12 @@ def examine(session: Session) -> Examination:
     choice = _choice(session, in_use)
     # All variants, not only those of the requested backend.
     everything = select(choice.release, choice.hardware, Request(prefer=session.settings.prefer))
-    built = (in_use.receipt.backend, in_use.receipt.variant) if in_use else None
-    # A combined build is examined by its first part: the maker's own interface has more links.
-    combined = in_use.receipt.parts[:1] if in_use else ()
-    for part in combined:
-        built = (part.backend, part.variant)
+    built = in_use.receipt.examined if in_use else None
 
     def judged(requested: str) -> Chain:
         subject = subject_of(requested, everything, choice.hardware, built)
         wanted = subject.requested
-        if in_use and any(part.backend == subject.backend for part in combined):
+        if in_use and built and subject.backend == built[0] != in_use.receipt.backend:
             wanted = in_use.receipt.backend
         installed = _installed(reader, session, wanted)
         listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)

@@ -143,6 +143,13 @@ class Receipt(NamedTuple):
         return tuple(tuple(sorted(digests)) for digests in each)
 
     @property
+    def examined(self) -> tuple[str, str]:
+        """The backend and variant to examine: of several builds the maker's own has more links."""
+        return next(
+            ((part.backend, part.variant) for part in self.parts), (self.backend, self.variant)
+        )
+
+    @property
     def digests(self) -> tuple[str, ...]:
         """The SHA-256 of each archive from which the tree was extracted."""
         return tuple(artifact.sha256 for artifact in self.artifacts)
