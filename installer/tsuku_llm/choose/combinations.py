@@ -13,8 +13,13 @@ from tsuku_llm.catalog.manifest import Platform, Variant
 from tsuku_llm.choose.cards import SMALL_CARD
 from tsuku_llm.choose.fitting import usable_gpus
 from tsuku_llm.ground.errors import UnknownRequest
-from tsuku_llm.machine.backends import JOIN, facts_of, maker_in, meaning, names_parts
+from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, maker_in, meaning, names_parts
 from tsuku_llm.machine.hardware import Gpu, GpuKind, Hardware
+
+COMBINED: tuple[str, ...] = tuple(
+    f"{row.name}{JOIN}{other}" for row in TABLE for other in row.joins
+)
+"""The words for a build that two backends make, with the maker's own first."""
 
 
 def combinations(platform: Platform) -> Iterator[Variant]:

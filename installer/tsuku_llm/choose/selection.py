@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from tsuku_llm.catalog.manifest import Platform, Release, Variant
 from tsuku_llm.choose.cards import CPU_RANK, device_ranks
-from tsuku_llm.choose.combinations import asked_for, combinations, gained
+from tsuku_llm.choose.combinations import COMBINED, asked_for, combinations, gained
 from tsuku_llm.choose.fitting import (
     BY_CARD,
     BY_DRIVER,
@@ -26,7 +26,6 @@ from tsuku_llm.choose.fitting import (
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import (
-    COMBINED,
     JOIN,
     NAMES,
     REQUESTS,
@@ -337,6 +336,12 @@ def _cards_of_two_makers(
     others = gained(variant, hardware) if variant.parts else ()
     own = usable_gpus(variant.parts[0], hardware) if others else ()
     return tuple(dict.fromkeys(gpu.name for gpu in own)), tuple(gpu.name for gpu in others)
+
+
+def listed_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
+    """Return the GPUs that the server of a variant lists, each once."""
+    own = hardware.api(facts_of(variant.signed[0].backend).api).gpus
+    return (*own, *(gained(variant, hardware) if variant.parts else ()))
 
 
 def _lack(rejection: Rejection) -> tuple[bool, bool, Version]:

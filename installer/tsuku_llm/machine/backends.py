@@ -255,8 +255,8 @@ _BY_API = {row.api: row for row in TABLE if row.api}
 def facts_of(name: str) -> BackendFacts:
     """Return a backend's row; for a name from a newer version, a row without any facts.
 
-    The row of a combined build ("cuda+vulkan") has what all of its backends have; ``api`` and the
-    words about it are those of the first.
+    The row of several ("cuda+vulkan") has what all of these have; ``api`` and the words about it
+    are those of the first.
     """
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -266,17 +266,11 @@ def facts_of(name: str) -> BackendFacts:
 
 
 JOIN = "+"
-"""The sign between the backends of a combined build, and between its variants."""
-
-
-COMBINED: tuple[str, ...] = tuple(
-    f"{row.name}{JOIN}{other}" for row in TABLE for other in row.joins
-)
-"""The words for a build that two backends make, with the maker's own first."""
+"""The sign between the backends of a build with several, and between the variants it is made of."""
 
 
 def parts_of(backend: str) -> tuple[str, ...]:
-    """Return the backends of a build: several for a combined one, the maker's own first."""
+    """Return the backends of a build: if it has several, the maker's own first."""
     return tuple(backend.split(JOIN))
 
 
@@ -324,7 +318,7 @@ def meaning(word: str) -> str:
 
 
 def names_parts(word: str, parts: Sequence[tuple[str, str]]) -> bool:
-    """Tell whether a word names a combined build: each of its parts once, in any order.
+    """Tell whether a word names the parts of a build: each of them once, in any order.
 
     ``parts`` are the variant and the backend of each.
     """

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm import fetch
-from tsuku_llm.choose.combinations import gained
-from tsuku_llm.choose.selection import Candidate, Rejection, VariantFit
+from tsuku_llm.choose.selection import Candidate, Rejection, VariantFit, listed_gpus
 from tsuku_llm.ground.errors import (
     BadModel,
     BodyError,
@@ -161,12 +160,10 @@ def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
     best = next(iter(choice.selection.compatible), None)
     if best is None or best.gpu is None:
         return ()
-    first, *others = best.variant.signed
-    gpus = choice.hardware.api(facts_of(first.backend).api).gpus
-    if others:
-        gpus += gained(best.variant, choice.hardware)
     return tuple(
-        FreeMemory(gpu.name, None, gpu.memory) for gpu in gpus if gpu.kind is best.gpu.kind
+        FreeMemory(gpu.name, None, gpu.memory)
+        for gpu in listed_gpus(best.variant, choice.hardware)
+        if gpu.kind is best.gpu.kind
     )
 
 
