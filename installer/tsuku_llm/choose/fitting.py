@@ -64,7 +64,7 @@ class Reason:
 def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
     """Return the first fact that keeps a variant from running on a machine; None if it fits.
 
-    A combined variant fits where each of its parts does.
+    A variant that is made of others fits where each of them does.
     """
     if variant.parts:
         found = ((part, why_not(part, hardware)) for part in variant.parts)
@@ -81,7 +81,7 @@ def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
 def usable_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
     """Return the devices that a compatible variant can use, in the driver's order.
 
-    For a combined variant these are the devices of each part.
+    For a variant that is made of others these are the devices of each.
     """
     if variant.parts:
         return tuple(gpu for part in variant.parts for gpu in usable_gpus(part, hardware))

@@ -291,7 +291,7 @@ def _complaint(seen: Observed) -> Iterator[Sign]:
         named = {backend for word in words if (backend := backend_named(word))}
         # ggml's code for ROCm is its code for CUDA, and so are the names in its messages.
         related = {"cuda", "rocm"} if seen.backend in ("cuda", "rocm") else {seen.backend}
-        # A combined build computes on the other maker's cards if one of its backends complains.
+        # A build with several computes on the other maker's cards if one of its backends complains.
         says = Verdict.ON_CPU if not named or named & related else Verdict.UNKNOWN
         yield Sign("complaint", says, seen.log.complaint)
 

@@ -76,7 +76,7 @@ def _skip_header(lines: Iterator[str]) -> bool:
 
 
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
-    """Return the devices that can belong to ``backend``, for a combined build each card once.
+    """Return the devices that can belong to ``backend``, each card once if it names several.
 
     These are the devices with the backend's prefix. Without any, return those whose prefix
     belongs to no known backend, because upstream may have changed a name.

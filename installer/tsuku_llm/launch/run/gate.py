@@ -91,8 +91,8 @@ def gate(
     # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
-    # ggml ignores a backend that does not start: the server would run on the CPU. A combined build
-    # without a device of one of its backends is no better than a build for the other alone.
+    # ggml ignores a backend that does not start: the server would run on the CPU. A build with
+    # several that lacks a device of one is no better than a build for the other alone.
     for part in parts_of(build.backend):
         if not own_devices(listing.devices, part):
             missing = build._replace(backend=part)

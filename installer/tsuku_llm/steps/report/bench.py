@@ -127,7 +127,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     """Measure every installed variant that fits, and others that the user agrees to install.
 
     The active version is measured also if no choice here would take it: an unsigned build, and a
-    combined one that was asked for by its name. The variants take turns, so that a
+    one made of several that was asked for by its name. The variants take turns, so that a
     machine that gets warm or busy slows all of them alike. Raises BadModel and Revoked before
     anything is started, the errors of ``asked_catalog``, LaunchError if nothing could be measured,
     and KeyboardInterrupt.

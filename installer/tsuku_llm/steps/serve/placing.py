@@ -74,7 +74,7 @@ def place_start(
         cards = tuple(shown) or cards
     variables = facts_of(plan.backend).hiding_variables
     chosen = wishes.placed or visible_devices(plan.env, variables)
-    # A combined build lists a card once for each of its backends. Only names of devices choose
+    # A build with several backends lists a card once for each. Only names of devices choose
     # between these, so the server gets each card's own name in all other cases. A list of names
     # would leave other machines (--rpc) out.
     named = last_value(plan.argv, plan.env, DEVICE) or wishes.remote

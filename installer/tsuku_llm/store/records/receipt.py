@@ -68,7 +68,7 @@ class ArtifactRecord(NamedTuple):
 
 @records.documented(by="variant")
 class PartRecord(NamedTuple):
-    """One of the signed builds that a combined version was made of; ``digests`` of its archives."""
+    """One of several signed builds that a version was made of; ``digests`` of its archives."""
 
     variant: str
     backend: str
@@ -102,9 +102,10 @@ class Receipt(NamedTuple):
     verified, None if the release file has no such reason. ``former`` are repositories that the
     build was bound to before: their revocations count too. ``hidden_by`` are the variables, as
     "NAME=value", that could hide a GPU when this version was chosen. ``parts`` are the builds of a
-    combined version, the maker's own first; empty for any other version. ``unsigned`` is the path
-    from which a build of the user's own was installed, None for a signed build; the first has no
-    repository and no channel. ``source`` is what this machine compiled it from, None if it did not.
+    version made of several, the maker's own first; empty for any other version. ``unsigned`` is the
+    path from which a build of the user's own was installed, None for a signed build; the first has
+    no repository and no channel. ``source`` is what this machine compiled it from, None if it did
+    not.
     """
 
     id: str
