@@ -15,7 +15,7 @@ from tsuku_llm.catalog import embedded, revocations
 from tsuku_llm.catalog.copies import EMBEDDED, read_file
 from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.revocations import ADDED
-from tsuku_llm.config.keys import REGISTRY
+from tsuku_llm.config.keys import PACKAGE, REGISTRY
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
     CorruptStore,
@@ -55,7 +55,6 @@ _OURS = re.compile(
 """The paths that are removed with a repository; the revocations seen are kept for ever."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
-_PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?/?")
 _SPACE = re.compile(r"[\s\\]")
 """Characters that ``urlsplit`` drops, or that a terminal or another parser reads differently."""
 
@@ -176,7 +175,7 @@ def check_url(url: str) -> str:
     """Check a repository's URL; return it with a final slash. Raises ``UsageError``."""
     if not url.isprintable() or _SPACE.search(url):
         raise _bad_url()
-    if _PACKAGE.fullmatch(url) or REGISTRY.fullmatch(url):
+    if PACKAGE.fullmatch(url.removesuffix("/")) or REGISTRY.fullmatch(url):
         return _folder_url(url)
     try:
         parts = urlsplit(url)

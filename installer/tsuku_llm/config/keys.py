@@ -50,7 +50,7 @@ _LONGEST_PROBE = 3600
 _SIZE = re.compile(r"(?P<number>[0-9]{1,15}(?:\.[0-9]{1,9})?) ?(?P<unit>[kmgt]?i?b)?", re.ASCII)
 _SHARE = re.compile(r"(?P<number>[0-9]{1,3}(?:\.[0-9]{1,9})?)(?P<percent> ?%)?", re.ASCII)
 _FILE = re.compile(r"file:///[^\s,\\]*")
-_PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 """A package that pip fetches from the user's package index, by its name alone."""
 
 
@@ -146,7 +146,7 @@ def parse_places(value: object) -> tuple[str, ...]:
     """Parse the places at which a repository is published, in the order of asking."""
     places = _items(value)
     for place in places:
-        kinds = (_HTTPS, _FILE, _PACKAGE, REGISTRY)
+        kinds = (_HTTPS, _FILE, PACKAGE, REGISTRY)
         if not (any(kind.fullmatch(place) for kind in kinds) and place.isprintable()):
             raise ValueError(
                 "must be https: or file: URLs, oci://HOST/NAME or pkg:pypi/NAME, with commas "
