@@ -25,7 +25,10 @@ _output = click.option(
 
 @click.group("service", cls=Group)
 def service_command() -> None:
-    """Print what starts a server without a person; start nothing."""
+    """Print what starts a server without a person.
+
+    It starts nothing.
+    """
 
 
 @service_command.command(
