@@ -85,22 +85,23 @@ def test_visual_comes_before_editor_and_others_cannot_read_the_copy(
 def test_without_a_file_the_editor_shows_where_to_begin(edit: Edit, tsuku_home: Path) -> None:
     assert edit("").stdout == "nothing was changed\n"
     assert not (tsuku_home / "config.toml").exists()
-    edit("path.write_text(path.read_text() + 'hold = true\\n')")
-    assert (tsuku_home / "config.toml").read_text().endswith("[llm]\nhold = true\n")
+    edit("path.write_text(path.read_text() + 'canary = false\\n')")
+    assert (tsuku_home / "config.toml").read_text().endswith("[llm]\ncanary = false\n")
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[llm]\nhold = maybe\n", "line 2"),
-        ("[llm]\nhold = 'mabe'\n", "line 2: 'mabe'"),
+        ("[llm]\ncanary = maybe\n", "line 2"),
+        ("[llm]\ncanary = 'mabe'\n", "line 2: 'mabe'"),
+        ("[llm]\nhold = true\n", "there is no setting llm.hold any more"),
         ("[llm]\nchannel = 'stabel'\n", "there is no channel 'stabel'"),
         ("[llm]\nrepository = 'mine'\n", "there is no repository 'mine'"),
         ("[llm]\nbackend = ''\n", "llm.backend must not be empty"),
         ("llm = 1\n", "llm is not a table"),
         ("#" * (1 << 20) + "\n", "larger than"),
     ],
-    ids=["toml", "value", "channel", "repository", "empty", "table", "large"],
+    ids=["toml", "value", "removed", "channel", "repository", "empty", "table", "large"],
 )
 def test_a_wrong_text_is_not_saved_and_not_lost(
     text: str, told: str, edit: Edit, env: dict[str, str], tsuku_home: Path
@@ -119,9 +120,9 @@ def test_what_was_wrong_before_keeps_no_other_change_from_being_saved(
 ) -> None:
     file = tsuku_home / "config.toml"
     file.write_text("[llm]\nbackend = 3\nchannel = 'nope'\n")
-    done = edit("path.write_text(path.read_text() + 'hold = true\\n')")
+    done = edit("path.write_text(path.read_text() + 'canary = false\\n')")
     assert done.code == 0, done.stderr
-    assert file.read_text() == "[llm]\nbackend = 3\nchannel = 'nope'\nhold = true\n"
+    assert file.read_text() == "[llm]\nbackend = 3\nchannel = 'nope'\ncanary = false\n"
     assert "warning: llm.backend must be" in done.stderr
     assert "warning: there is no channel 'nope'" in done.stderr
 
@@ -131,11 +132,11 @@ def test_a_broken_file_is_mended(edit: Edit, tsuku_home: Path) -> None:
     file.write_bytes(b"[llm\n# gr\xfc\xdfe\n")
     done = edit("path.write_bytes(path.read_bytes().replace(b'[llm', b'[llm]'))")
     assert (done.code, "line 2 is not UTF-8" in done.stderr) == (2, True)
-    done = edit("path.write_bytes(b'[llm]\\nhold = true\\n')")
+    done = edit("path.write_bytes(b'[llm]\\ncanary = false\\n')")
     assert done.code == 0, done.stderr
 
 
-@pytest.mark.parametrize("change", ["", "path.write_text('[llm]\\nhold = true\\n')\n"])
+@pytest.mark.parametrize("change", ["", "path.write_text('[llm]\\ncanary = false\\n')\n"])
 def test_an_editor_that_fails_saves_nothing_and_loses_nothing(
     change: str, edit: Edit, env: dict[str, str], tsuku_home: Path
 ) -> None:
@@ -144,7 +145,7 @@ def test_an_editor_that_fails_saves_nothing_and_loses_nothing(
     assert "error[bad-usage]: the editor failed" in done.stderr
     assert not (tsuku_home / "config.toml").exists()
     if change:
-        assert kept(env, done.stderr) == "[llm]\nhold = true\n"
+        assert kept(env, done.stderr) == "[llm]\ncanary = false\n"
     else:
         assert not copies(env)
 
@@ -214,12 +215,12 @@ def test_a_change_meanwhile_is_not_overwritten(
     file = tsuku_home / "config.toml"
     file.write_text("[llm]\n")
     done = edit(
-        f"path.write_text('[llm]\\nhold = true\\n')\n"
+        f"path.write_text('[llm]\\ncanary = false\\n')\n"
         f"pathlib.Path({str(file)!r}).write_text('[llm]\\nmin_age = 3\\n')"
     )
     assert done.code == 2
     assert "was changed meanwhile" in done.stderr
-    assert kept(env, done.stderr) == "[llm]\nhold = true\n"
+    assert kept(env, done.stderr) == "[llm]\ncanary = false\n"
     assert file.read_text() == "[llm]\nmin_age = 3\n"
 
 
@@ -237,7 +238,7 @@ def test_on_a_terminal_a_wrong_text_is_edited_again(
     assert code == 0, said
     assert "This cannot be saved. Edit it again?" in said
     assert "line 2" in said
-    assert (tsuku_home / "config.toml").read_text() == "[llm]\nhold = true\n"
+    assert (tsuku_home / "config.toml").read_text() == "[llm]\ncanary = false\n"
     assert not copies(env)
     code, said = run_on_terminal(
         b"n\n", "config", "edit", env={**env, "EDITOR": editor(tmp_path, "path.write_text('[')")}
@@ -251,16 +252,16 @@ def test_a_full_disk_or_a_closed_folder_keeps_the_text(
 ) -> None:
     """The folder becomes a file while the editor is open."""
     done = edit(
-        f"path.write_text('[llm]\\nhold = true\\n')\n"
+        f"path.write_text('[llm]\\ncanary = false\\n')\n"
         f"home = pathlib.Path({str(tsuku_home)!r})\nhome.rmdir()\nhome.write_text('')"
     )
     assert done.code in (2, 6), done.stderr
     assert "Traceback" not in done.stderr
-    assert kept(env, done.stderr) == "[llm]\nhold = true\n"
+    assert kept(env, done.stderr) == "[llm]\ncanary = false\n"
 
 
 def test_programs_get_a_document(edit: Edit, tsuku_home: Path) -> None:
-    done = edit("print('said')\npath.write_text('[llm]\\nhold = true\\n')", "--json")
+    done = edit("print('said')\npath.write_text('[llm]\\ncanary = false\\n')", "--json")
     assert done.document["data"] == {
         "config_file": str(tsuku_home / "config.toml"),
         "changed": True,

@@ -86,7 +86,7 @@ def test_a_report_of_an_earlier_version_is_read() -> None:
 
 
 REPORT = StartReport(
-    *("default", "b1", "b1-vulkan-0", "auto", ("vulkan",), "vulkan", "hash"),
+    *("default", "b1", "b1-vulkan-0", "auto", ("vulkan",), "vulkan"),
     *(1, 2, "127.0.0.1", 8080, "2026-11-21T12:00:00Z"),
 )
 

@@ -198,7 +198,7 @@ def test_a_bundle_is_a_mirror(shop: FolderShop, made: BundleReport, tmp_path: Pa
     settings = session.paths.data / "metadata" / NAME / "repository.json"
     settings.write_text(json.dumps({"format": 1, "url": f"{made.path.as_uri()}/"}))
     copied = mirror(session, tmp_path / "mirror", Narrowing(backends=("cpu",), releases=("b2",)))
-    assert {each.sha256 for each in copied.artifacts} == made.description.artifacts
+    assert {each.sha256 for each in copied.archives} == made.description.artifacts
     with zipfile.ZipFile(made.path) as archive:
         archive.extractall(tmp_path / "unpacked")
     checked = check_mirror(session, tmp_path / "unpacked")

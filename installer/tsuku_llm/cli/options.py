@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from tsuku_llm.config.keys import key_named, parse_release
 from tsuku_llm.ground.errors import UsageError
@@ -38,6 +37,8 @@ def completed_by(
 
 def completed_by_files(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
     """Let the shell complete the name of a file."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(typed, type="file")]
 
 

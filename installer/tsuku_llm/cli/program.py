@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.command import Group, early_flag, show
@@ -42,6 +41,8 @@ class Program(Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete from the table; click would import every command for its summary."""
+        from click.shell_completion import CompletionItem
+
         commands = COMMANDS.items()
         found = [CompletionItem(name, help=each.summary) for name, each in commands]
         options = click.Command.shell_complete(self, ctx, incomplete)

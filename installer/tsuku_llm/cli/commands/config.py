@@ -17,7 +17,6 @@ from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
 from tsuku_llm.ground.errors import TsukuError, UsageError
-from tsuku_llm.ground.processes import inherited
 
 _NAME_EDITOR = "name an editor: EDITOR=nano tsuku-llm config edit"
 
@@ -110,6 +109,7 @@ def edit(console: Console) -> CommandResult:
     The editor is that of VISUAL or EDITOR. It gets a copy, which is checked before it is saved.
     """
     from tsuku_llm.cli.session import open_session
+    from tsuku_llm.ground.processes.inherited import environment
     from tsuku_llm.steps.report.editing import edit_config
 
     def open_editor(copy: Path) -> None:
@@ -117,7 +117,7 @@ def edit(console: Console) -> CommandResult:
         if not given and not console.can_ask:
             raise UsageError("there is no terminal for an editor", hint=_NAME_EDITOR)
         try:
-            click.edit(filename=str(copy), env=inherited.environment())
+            click.edit(filename=str(copy), env=environment())
         # ValueError: quotes in the variable that do not end.
         except (click.ClickException, ValueError) as error:
             raise UsageError("the editor failed", facts=(str(error),), hint=_NAME_EDITOR) from error
