@@ -231,8 +231,8 @@ def test_on_a_terminal_a_wrong_text_is_edited_again(
     env["EDITOR"] = editor(
         tmp_path,
         "text = path.read_text()\n"
-        "path.write_text(text.replace('perhaps', 'true') if 'perhaps' in text "
-        "else '[llm]\\nhold = perhaps\\n')",
+        "path.write_text(text.replace('perhaps', 'false') if 'perhaps' in text "
+        "else '[llm]\\ncanary = perhaps\\n')",
     )
     code, said = run_on_terminal(b"y\n", "config", "edit", env=env)
     assert code == 0, said
