@@ -35,9 +35,9 @@ BUDGETS = {
     "which": (52, 134),
     "serve --exec -- -m x": (77, 171),
     "serve --exec --fallback -- -m x": (77, 171),
-    "serve -- -m x": (91, 196),
+    "serve -- -m x": (91, 192),
     "run llama-server": (59, 152),
-    "config list": (30, 112),
+    "config list": (30, 106),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.
 

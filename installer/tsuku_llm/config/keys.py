@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
@@ -249,7 +250,7 @@ def parse_folders(value: object) -> str:
     folders = [folder for folder in map(_text, items) if folder]
     for folder in folders:
         # "~" is the user's home, which a service may have elsewhere.
-        if not os.path.isabs(folder) and not folder.startswith("~"):  # noqa: PTH117 - a text
+        if not Path(folder).is_absolute() and not folder.startswith("~"):
             raise ValueError(f"must be absolute folders, with {os.pathsep} between them")
         if not folder.isprintable():
             raise ValueError("must be folders without control characters in their names")

@@ -9,7 +9,6 @@ Every start reads a receipt, so this module imports no library; msgspec would do
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -35,6 +34,8 @@ def parse(data: bytes, read: Reader[_T]) -> _T:
 
 def encode(document: Mapping[str, Any]) -> bytes:
     """Encode a document of named tuples, tuples and plain values as it is stored."""
+    import json  # noqa: PLC0415 - few commands write a record
+
     return json.dumps(_plain(document), indent=1).encode("ascii") + b"\n"
 
 

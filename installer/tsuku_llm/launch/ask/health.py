@@ -7,7 +7,6 @@ most starts.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import sys
 from collections.abc import Callable
@@ -210,6 +209,8 @@ def remove_dead_sockets(address: ServerAddress) -> None:
 
 def connect(address: ServerAddress) -> socket.socket:
     """Connect to a server within ``LIMIT`` seconds. Raises OSError and UnicodeError."""
+    import socket  # noqa: PLC0415 - a server that ends at once is not asked
+
     if address.is_unix and sys.platform != "win32":
         connection = socket.socket(socket.AF_UNIX)
         try:

@@ -20,6 +20,7 @@ RECEIPT_LIMIT = 16 << 20
 """The largest receipt, in bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_LONGEST_PATH = 1024
 
 OWN = "own"
 """What a build of the user's own has in the place of a release, and before its backend's name."""
@@ -200,7 +201,7 @@ def is_version_id(text: str) -> bool:
 
 def is_tree_path(text: str) -> bool:
     """Tell whether a text is a relative path with ``/`` that stays in the tree."""
-    if not text or len(text) > 1024 or "\\" in text or not text.isprintable():  # noqa: PLR2004 - a limit for a line
+    if not text or len(text) > _LONGEST_PATH or "\\" in text or not text.isprintable():
         return False
     return all(part not in ("", ".", "..") for part in text.split("/"))
 
