@@ -16,7 +16,7 @@ from tsuku_llm.ground.errors import UnknownRequest
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, maker_in, meaning, names_parts
 from tsuku_llm.machine.hardware import Gpu, GpuKind, Hardware
 
-COMBINED: tuple[str, ...] = tuple(
+JOINED_WORDS: tuple[str, ...] = tuple(
     f"{row.name}{JOIN}{other}" for row in TABLE for other in row.joins
 )
 """The words for a build that two backends make, with the maker's own first."""

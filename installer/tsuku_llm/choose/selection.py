@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from tsuku_llm.catalog.manifest import Platform, Release, Variant
 from tsuku_llm.choose.cards import CPU_RANK, device_ranks
-from tsuku_llm.choose.combinations import COMBINED, asked_for, combinations, gained
+from tsuku_llm.choose.combinations import JOINED_WORDS, asked_for, combinations, gained
 from tsuku_llm.choose.fitting import (
     BY_CARD,
     BY_DRIVER,
@@ -381,7 +381,7 @@ def why_absent(platform: Platform, name: str) -> str | None:
     return None
 
 
-def wanted(word: str, platform: Platform) -> tuple[Variant, ...]:
+def variants_for(word: str, platform: Platform) -> tuple[Variant, ...]:
     """Return the variants of a platform that a request for this word may take.
 
     These may be made of the release file's: ``signed`` has those. Raises ``UnknownRequest`` if the
@@ -431,7 +431,7 @@ def known_request(word: str, variants: Iterable[str]) -> str:
         f"there is no backend or variant {word!r}",
         facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
         hint=did_you_mean(
-            word, (*REQUESTS, *WORDS, *COMBINED, *names), "name one of these, or auto"
+            word, (*REQUESTS, *WORDS, *JOINED_WORDS, *names), "name one of these, or auto"
         ),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Platform, Release, ReleaseEntry, Variant
-from tsuku_llm.choose.selection import known_request, wanted
+from tsuku_llm.choose.selection import known_request, variants_for
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.snapshot import ReplayHost
@@ -113,7 +113,7 @@ def _for_machine(
 def _has_all(platform: Platform, word: str) -> bool:
     """Tell whether a platform has all signed builds that a version of this backend is made of."""
     with suppress(UnknownRequest):
-        made = [each for each in wanted(word, platform) if each.parts]
+        made = [each for each in variants_for(word, platform) if each.parts]
         return not made or any(conflict_in(each) is None for each in made)
     return False
 

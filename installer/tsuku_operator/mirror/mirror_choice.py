@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Artifact, Platform, Release, ReleaseEntry, Variant
-from tsuku_llm.choose.selection import Request, known_request, select, wanted
+from tsuku_llm.choose.selection import Request, known_request, select, variants_for
 from tsuku_llm.ground.errors import UnknownRequest, did_you_mean
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.snapshot import ReplayHost
@@ -137,7 +137,7 @@ def is_wanted(variant: Variant, platform: Platform, backends: Sequence[str]) -> 
     for word in backends:
         # A variant of another platform may have this name.
         with suppress(UnknownRequest):
-            if any(variant in each.signed for each in wanted(word, platform)):
+            if any(variant in each.signed for each in variants_for(word, platform)):
                 return True
     return not backends
 
