@@ -17,7 +17,7 @@ from tsuku_publish.signing.review import Review
 
 
 class SourceDocument(TypedDict):
-    """The source of a build; ``sha256`` is over all its files, whatever they came in.
+    """The source of a build; ``sha256`` is the digest of all its files, whatever the archive.
 
     ``archive_sha256`` is null for a tree, ``release`` null if it is not known. ``time`` is in
     seconds since 1970.

@@ -94,7 +94,7 @@ def test_without_a_file_the_editor_shows_where_to_begin(edit: Edit, tsuku_home: 
     [
         ("[llm]\ncanary = maybe\n", "line 2"),
         ("[llm]\ncanary = 'mabe'\n", "line 2: 'mabe'"),
-        ("[llm]\nhold = true\n", "there is no setting llm.hold any more"),
+        ("[llm]\nhold = true\n", "the setting llm.hold was removed"),
         ("[llm]\nchannel = 'stabel'\n", "there is no channel 'stabel'"),
         ("[llm]\nrepository = 'mine'\n", "there is no repository 'mine'"),
         ("[llm]\nbackend = ''\n", "llm.backend must not be empty"),

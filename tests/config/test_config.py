@@ -316,7 +316,7 @@ def test_a_setting_of_an_earlier_version_is_an_error_with_what_stands_for_it(
     assert (found.settings.backend, found.warnings) == ("cpu", ())
     with pytest.raises(ConfigError) as caught:
         found.require()
-    assert caught.value.message == f"there is no setting llm.{key} any more"
+    assert caught.value.message == f"the setting llm.{key} was removed"
     assert caught.value.facts == (
         f"file {paths.config_file}, line 3",
         f"instead of it: {keys.REMOVED[key]}",

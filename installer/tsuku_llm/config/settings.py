@@ -356,7 +356,7 @@ def _removed_variables(environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
 
 def _removed(key: str, place: str, way_out: str) -> ConfigError:
     return ConfigError(
-        f"there is no setting {TABLE}.{key} any more",
+        f"the setting {TABLE}.{key} was removed",
         facts=(place, f"instead of it: {REMOVED[key]}"),
         hint=f"remove it: {way_out}",
     )

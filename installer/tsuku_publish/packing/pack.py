@@ -36,9 +36,9 @@ _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
 @documented("file", "*artifact", "written")
 @dataclass(frozen=True, slots=True)
 class PackedArchive:
-    """An archive as a release file names it; ``written`` unless it was there already.
+    """An archive as a release file names it.
 
-    ``file`` is None if somebody else serves it.
+    ``written`` is False if it was there already. ``file`` is None if another host serves it.
     """
 
     file: Path | None

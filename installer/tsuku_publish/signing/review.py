@@ -62,7 +62,7 @@ class ReleaseChange:
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """The next version of a role, its last day, and what changes of its signers.
+    """The next version of a role, the day on which it expires, and the changes of its signers.
 
     ``before`` and ``after`` are the same for a channel of which only the signers change. ``joined``
     and ``left`` name each signer with the full fingerprint of the key. ``alarming`` are lines for a

@@ -26,7 +26,7 @@ _ALL = "all"
 
 
 def _share(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Refuse what is no share, before anything is looked up."""
+    """Parse a share of the GPU; refuse any other text before the start."""
     try:
         return text if text in (None, _ALL) else parse_share(text)
     except ValueError as error:

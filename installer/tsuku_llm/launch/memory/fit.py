@@ -68,10 +68,10 @@ class FreeMemory(NamedTuple):
     *("on_devices", "shortened", "missing", "remedies"),
 )
 class Fit(NamedTuple):
-    """The comparison of a need with the memory that is there.
+    """The memory that a start needs, compared with the memory that is free.
 
-    ``on_devices`` is how many of the ``layers`` the devices get, the output is one of them; both
-    are 0 for a start on the processor. ``fits`` tells whether everything is where it was asked
+    ``on_devices`` is how many of the ``layers`` the devices get. The output counts as a layer.
+    Both are 0 for a start on the processor. ``fits`` tells whether everything is where it was asked
     for, None if the memory or the need is not known. ``shortened`` is the context that the server
     makes of one that nobody asked for. ``missing`` is what main memory lacks, in bytes.
     ``remedies`` are sentences, each of which makes it fit by itself.

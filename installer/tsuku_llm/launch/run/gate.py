@@ -92,7 +92,7 @@ def gate(
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
     # ggml ignores a backend that does not start: the server would run on the CPU. A build with
-    # several that lacks a device of one is no better than a build for the other alone.
+    # several backends needs a device for each: else the build of one of them is enough.
     for part in parts_of(build.backend):
         if not own_devices(listing.devices, part):
             missing = build._replace(backend=part)

@@ -31,7 +31,7 @@ class PassedOver(NamedTuple):
     """Why a release, or one variant of it, is not taken.
 
     ``variant`` is None for a whole release. ``slug`` is for programs: ``revoked``, ``pinned``,
-    ``held``, ``young``, ``rolled-back``, ``not-in-bundle``, ``failed-start``, ``withheld`` (a
+    ``young``, ``rolled-back``, ``not-in-bundle``, ``failed-start``, ``withheld`` (a
     problem that will pass), ``also-fits``, or the requirement that the machine lacks. ``ends`` is
     what would end it: a command, or what to do about the machine. None if nothing here can.
     """
