@@ -171,9 +171,10 @@ def test_a_device_fits_exactly_when_the_build_has_code_for_it(
     backend: str, requires: dict[str, Any], version: str | None, gpu: Gpu
 ) -> None:
     requires.pop("a requirement of tomorrow", None)
-    name = facts_of(backend).api or "cuda"
+    name = facts_of(backend).api
+    apis = (Api(name, ApiState.OK, None, version, gpus=(gpu,)),) if name else ()
     hardware = replace(
-        machine(Api(name, ApiState.OK, None, version, gpus=(gpu,))),
+        machine(*apis),
         **dict.fromkeys(("libc", "libstdcxx", "cpu", "memory")),
     )
     found = why_not(made(backend, requires), hardware)
