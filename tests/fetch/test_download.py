@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -446,6 +447,15 @@ def test_L08_a_child_process_inherits_no_partial_file(tmp_path: Path) -> None:
         fetch(artifact_at(f"{server.url}/x"), tmp_path, network)
     assert inherited
     assert ".part" not in inherited[0]
+
+
+def test_importing_fetch_loads_no_http_library() -> None:
+    script = (
+        "import sys, tsuku_llm.fetch; "
+        "print(sorted({'httpx', 'httpcore', 'truststore', 'pip', 'packageurl'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout.strip() == b"[]"
 
 
 REDIRECT_QUERY = "token=SECRETQUERY"

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -95,6 +97,15 @@ def test_a_malformed_date_of_issue_is_refused(
     simulator.timestamp.unrecognized_fields["issued"] = issued
     simulator.sign_timestamp()
     assert "timestamp" in refusal(simulator)
+
+
+def test_importing_trust_loads_little() -> None:
+    code = (
+        "import sys, tsuku_llm.trust;"
+        "print([m for m in ('tuf', 'securesystemslib', 'cryptography') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 # --- targets ------------------------------------------------------------------------------

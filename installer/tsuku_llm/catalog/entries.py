@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.manifest import ReleaseEntry, entry_in, parse_entry
 from tsuku_llm.ground.errors import CorruptStore, ManifestError, TrustError, UnsafeLocation
 from tsuku_llm.trust import Copy, Target, TrustedRepository
 from tsuku_llm.trust.delegations import is_own_file, matches
+
+if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
+    from tsuku_llm.catalog.manifest import ReleaseEntry
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _MOST_NOTES = 8
@@ -104,6 +107,8 @@ def _entry(
     folder is the channel, and the release file says the rest. Raises ``_Unreadable``, and
     ``StoreError`` for the disk.
     """
+    from tsuku_llm.catalog.manifest import entry_in, parse_entry
+
     try:
         if matches(path, trust.RELEASES):
             entry = parse_entry(target)

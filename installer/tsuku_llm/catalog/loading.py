@@ -7,13 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import revocations
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
 from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.entries import Loaded, with_entries
-from tsuku_llm.catalog.manifest import Release, ReleaseEntry, parse_release, says_revoked
 from tsuku_llm.catalog.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.revocations import Revocation
@@ -31,6 +31,9 @@ from tsuku_llm.ground.errors import (
     did_you_mean,
 )
 from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
+
+if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
+    from tsuku_llm.catalog.manifest import Release, ReleaseEntry
 
 _NAME_ONE = "name one of them with --release, or omit --release"
 
@@ -108,6 +111,8 @@ class Catalog:
         releases; damaged files are skipped. What a role with paths of its own signs revokes the
         name only: a list of builds would revoke the same builds in other channels, for good.
         """
+        from tsuku_llm.catalog.manifest import says_revoked
+
         name = self.repository.name
         ended = {e.release for e in self.revoked if e.repository == name and e.withdrawn}
         entries = {entry.release: entry for entry in self.entries}
@@ -208,6 +213,8 @@ class Catalog:
 
     def read(self, entry: ReleaseEntry) -> Release:
         """Read the release itself. Raises ``TrustError``, ``StoreError``."""
+        from tsuku_llm.catalog.manifest import parse_release
+
         data = self._verified(entry.release)
         try:
             release = parse_release(data)

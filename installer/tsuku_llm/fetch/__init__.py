@@ -10,19 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.fetch.artifacts.beginnings import Beginning, download_beginning
-from tsuku_llm.fetch.artifacts.download import download, side_by_side
-from tsuku_llm.fetch.artifacts.partial import allocated
 from tsuku_llm.fetch.artifacts.progress import Progress, Silent
 from tsuku_llm.fetch.artifacts.stream import VerifiedStream
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.places.mirrors import RegistryPlace, parse_place
-from tsuku_llm.fetch.places.pip_index import newest_package
-from tsuku_llm.fetch.places.registry import RegistryMirror, mirror_at
-from tsuku_llm.fetch.places.small_files import download_small
+
+if TYPE_CHECKING:
+    from tsuku_llm.fetch.artifacts.beginnings import Beginning
+    from tsuku_llm.fetch.places.mirrors import RegistryPlace
+    from tsuku_llm.fetch.places.registry import RegistryMirror
 
 __all__ = [
     "Limits",
@@ -60,6 +59,8 @@ def fetch(
     ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
     ``StoreError`` for the disk; ``Interrupted`` if the network is closed meanwhile.
     """
+    from tsuku_llm.fetch.artifacts.download import download
+
     with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
         return download(artifact, partials, network, progress or Silent(), stream or unread)
 
@@ -78,12 +79,16 @@ def delivered(
     block stops them too. ``network`` cannot be used again after that. Locks and errors are
     as for ``fetch``.
     """
+    from tsuku_llm.fetch.artifacts.download import side_by_side
+
     with side_by_side(artifacts, partials, network, progress or Silent()) as streams:
         yield streams
 
 
 def present(artifact: Artifact, partials: Path) -> int:
     """Count the bytes that an earlier run left of an artifact; they are not verified."""
+    from tsuku_llm.fetch.artifacts.partial import allocated
+
     names = (artifact.sha256, f"{artifact.sha256}.part")
     return max(allocated(partials / name) for name in names)
 
@@ -96,6 +101,8 @@ def get(url: str, limit: int, network: Network, deadline: float | None = None) -
     ``file:`` URL. Raises the errors of ``fetch``. A file that does not exist, local or
     remote, is an ``HttpStatusError`` with status 404.
     """
+    from tsuku_llm.fetch.places.small_files import download_small
+
     with network.used():
         if deadline is None:
             deadline = network.clock() + network.limits.metadata
@@ -108,6 +115,8 @@ def package(url: str, scratch: Path, network: Network, deadline: float) -> bytes
     pip runs in the folder ``scratch``, which the caller locks, until ``deadline`` at most. Raises
     ``PackageIndexError``, and ``BodyError`` for a wheel that is too large.
     """
+    from tsuku_llm.fetch.places.pip_index import newest_package
+
     with network.used():
         return newest_package(url, scratch, network, deadline)
 
@@ -120,6 +129,9 @@ def registry_mirror(
     Nothing of it is verified. ``deadline`` is as for ``get``. Raises ``ConfigError`` and the errors
     of ``fetch``.
     """
+    from tsuku_llm.fetch.places.mirrors import parse_place
+    from tsuku_llm.fetch.places.registry import mirror_at
+
     place = parse_place(url)
     with network.used():
         if deadline is None:
@@ -132,6 +144,8 @@ def beginning(url: str, length: int, network: Network) -> Beginning:
 
     Raises the errors of ``fetch``, and ``BodyError`` if the host does not tell the size.
     """
+    from tsuku_llm.fetch.artifacts.beginnings import download_beginning
+
     with network.used():
         deadline = network.clock() + network.limits.metadata
         return download_beginning(url, length, network, deadline)

@@ -12,15 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from typing import NamedTuple
-
-from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
-    DelegatedRole,
-    Delegations,
-    Snapshot,
-    TargetFile,
-    Targets,
-)
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.errors import BodyError, MetadataError
 from tsuku_llm.trust.metadata import (
@@ -32,6 +24,15 @@ from tsuku_llm.trust.metadata import (
     refusal,
     state_of,
 )
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+        DelegatedRole,
+        Delegations,
+        Snapshot,
+        TargetFile,
+        Targets,
+    )
 
 MOST_ROLES = 32
 """The most roles that targets delegates to, and in one branch; python-tuf has it for a walk."""
@@ -212,6 +213,8 @@ class TargetsRoles:
         path. So does every trouble with a role that a branch delegates to. Anything else may be the
         host's forgery, which must not hide a channel, and raises ``MetadataError``.
         """
+        from tuf.api.metadata import Targets  # type: ignore[attr-defined]
+
         about, by = self._snapshot.meta.get(f"{name}.json"), self.roles[delegator]
         state: RoleState | None = None
         try:

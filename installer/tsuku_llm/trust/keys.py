@@ -16,10 +16,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
 if TYPE_CHECKING:
     from tuf.api.metadata import Key  # type: ignore[attr-defined]  # its own re-export
 
@@ -133,6 +129,8 @@ def _ed25519(text: str) -> _PublicKey:
 
 
 def _ecdsa(text: str, curve: str) -> _PublicKey:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     # Loading refuses points that are not on the curve, and curves that it does not know.
     found = _from_pem(text)
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != curve:
@@ -142,6 +140,8 @@ def _ecdsa(text: str, curve: str) -> _PublicKey:
 
 
 def _rsa(text: str) -> _PublicKey:
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
     found = _from_pem(text)
     if not isinstance(found, rsa.RSAPublicKey):
         raise ValueError(_OTHER_KIND)
@@ -159,6 +159,9 @@ def _rsa(text: str) -> _PublicKey:
 
 
 def _from_pem(text: str) -> object:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
     try:
         return load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm) as error:

@@ -7,23 +7,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
-
-from tuf.api.exceptions import LengthOrHashMismatchError
-from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
-    Delegations,
-    Metadata,
-    MetaFile,
-    Root,
-    Signed,
-    Targets,
-)
-from tuf.api.serialization import DeserializationError, SerializationError
 
 from tsuku_llm.ground.errors import MetadataError
 from tsuku_llm.trust.keys import key_objections
 from tsuku_llm.trust.strict_json import decode_json
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
+        Delegations,
+        Metadata,
+        MetaFile,
+        Root,
+        Signed,
+        Targets,
+    )
 
 ROLES = ("root", "timestamp", "snapshot", "targets")
 """The roles that every repository has; targets may delegate to more roles."""
@@ -130,6 +129,8 @@ def referred(
 
     ``kind`` is the type that the file must state. Raises ``MetadataError``.
     """
+    from tuf.api.exceptions import LengthOrHashMismatchError
+
     data = read(copy, file_name(role, about.version), role)
     try:
         # Before the signatures are checked or the file is parsed: other bytes than the named ones
@@ -150,6 +151,10 @@ def named_state(copy: Copy, delegator: Targets, role: str, about: MetaFile) -> R
     own keys must have signed the content that is refused. None if it may be the host's forgery, or
     if only bytes outside the signed content are wrong. Raises ``MetadataError`` for a missing file.
     """
+    from tuf.api.exceptions import LengthOrHashMismatchError
+    from tuf.api.metadata import Metadata
+    from tuf.api.serialization import DeserializationError, SerializationError
+
     data = read(copy, file_name(role, about.version), role)
     try:
         about.verify_length_and_hashes(data)
@@ -207,6 +212,9 @@ def of_kind(data: bytes, kind: str, role: str) -> Metadata[Any]:
 
 
 def _parse(data: bytes, role: str) -> Metadata[Any]:
+    from tuf.api.metadata import Metadata
+    from tuf.api.serialization import DeserializationError
+
     try:
         decode_json(data)
         metadata: Metadata[Any] = Metadata.from_bytes(data)

@@ -7,12 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from tuf.api import exceptions
-from tuf.api.exceptions import DownloadHTTPError
-from tuf.ngclient.fetcher import FetcherInterface
-from tuf.ngclient.updater import Updater
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import (
@@ -52,6 +48,9 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.trust import Copy, RoleState, Stated, TrustedRepository
+
+if TYPE_CHECKING:
+    from tuf.ngclient.fetcher import FetcherInterface
 
 Download = Callable[[str, int], bytes]
 """``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
@@ -200,6 +199,9 @@ def _update(
 
     Raises ``DownloadError``, ``MetadataError``.
     """
+    from tuf.api import exceptions
+    from tuf.ngclient.updater import Updater
+
     seen: dict[str, Stated] = {}
     try:
         Updater(
@@ -301,6 +303,8 @@ def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
 
 def _fetcher(download: Download, seen: dict[str, Stated]) -> FetcherInterface:
     """Make the updater's fetcher; it notes in ``seen`` what each role's file says."""
+    from tuf.api.exceptions import DownloadHTTPError
+    from tuf.ngclient.fetcher import FetcherInterface
 
     class Fetcher(FetcherInterface):
         """A fetcher that passes on only metadata that ``trust`` could accept."""

@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tsuku_llm.fetch.http.limits import Limits, Timing
-from tsuku_llm.fetch.http.registry_login import RegistryLogins
-from tsuku_llm.fetch.http.transport import make_client
 from tsuku_llm.fetch.http.urls import shown
 from tsuku_llm.ground.errors import DownloadError, Interrupted
 
 if TYPE_CHECKING:
     import httpx
+
+    from tsuku_llm.fetch.http.registry_login import RegistryLogins
 
 
 class Network:
@@ -118,6 +118,8 @@ class Network:
     @property
     def client(self) -> httpx.Client:
         """The run's only client: making one costs 30 ms, for its certificates."""
+        from tsuku_llm.fetch.http.transport import make_client
+
         with self._changed:  # of threads that begin at once, one makes the client for all
             if self._client is None:
                 self._client = make_client(self.environ, self.limits, self.timing, self._on_wait)
@@ -126,6 +128,8 @@ class Network:
     @cached_property
     def logins(self) -> RegistryLogins:
         """The logins to registries in this run; few runs need any."""
+        from tsuku_llm.fetch.http.registry_login import RegistryLogins
+
         return RegistryLogins(self.environ)
 
     def use_registry(self, api: str) -> None:
