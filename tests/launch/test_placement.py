@@ -119,6 +119,15 @@ def test_unlike_cards_share_what_neither_holds_and_the_faster_one_gets_more() ->
     assert "the faster device has as many layers" in made.reason
 
 
+def test_a_split_is_not_said_to_be_needed_where_a_slower_card_holds_all() -> None:
+    cards = (card("CUDA0", 14, called="RTX 4090", speed=1008),)
+    cards += (card("CUDA1", 23, called="GTX 1080 Ti", speed=484),)
+    made = place(cards, need(16))
+    assert set(made.devices) == {"CUDA0", "CUDA1"}
+    assert "no single device" not in made.reason
+    assert "in parts it is faster than on CUDA1 (GTX 1080 Ti) alone" in made.reason
+
+
 def test_no_card_is_called_faster_if_the_speeds_are_not_known() -> None:
     cards = tuple(card(f"V{n}", 8 + n, called=f"card {n}")._replace(speed=None) for n in range(10))
     made = place(cards, need(80, 32))
@@ -473,7 +482,13 @@ def test_more_memory_never_gives_a_worse_placement(
     # all of it on an integrated device, which reads main memory, is held to be slower.
     integrated = {each.name for each in cards if each.integrated}
     assume(integrated.issuperset(before.devices) == integrated.issuperset(after.devices))
+    # A faster card that has room for a part now takes it, for the shorter time of a token.
+    assume(_fastest(cards, after) <= _fastest(cards, before))
     assert _worth(more, after, wanted) >= _worth(cards, before, wanted)
+
+
+def _fastest(cards: Sequence[Card], made: Placement) -> int:
+    return max((each.speed or 1 for each in cards if each.name in made.devices), default=0)
 
 
 def _worth(cards: Sequence[Card], made: Placement, wanted: MemoryNeed) -> tuple[bool, bool]:

@@ -335,7 +335,12 @@ def _told(plan: _Plan, own: Sequence[Card], wanted: _Wanted) -> Placement:
         reason = f"{need} of {_gb(card.free)} free on {card.told}{_why(card, own, wanted)}"
         return Placement(names, main, reason, passed_over=passed)
     # The memory of other processes is named by ``passed_over``.
-    reason = f"{need}, which no single device has free with room"
+    alone = next((card for card in own if _fits(card, wanted.whole)), None)
+    reason = (
+        f"{need}, which no single device has free with room"
+        if alone is None
+        else f"{need}; in parts it is faster than on {alone.told} alone"
+    )
     if plan.own_split:
         return Placement(names, main, f"{reason}; on {len(names)} devices", passed_over=passed)
     counts = tuple(end - start for start, end in plan.spans)
