@@ -1,8 +1,15 @@
 # shellcheck shell=bash
 # Sourced: make_environment installs the locked dependencies of the tests in .venv-test/VERSION
 # and sets `python` and `programs`; use_environment does that unless PYTHON has all of them.
+# `whole_suite` are pytest's arguments for all tests.
 
 python=${PYTHON:-python3}
+
+# One file is one worker's, as its tests share what is expensive; tests/conftest.py puts the long
+# files first. Three workers for two cores: many tests wait for a server or another process. A test
+# that waits for ever would say nothing: after a quarter of an hour it fails, and shows where it was.
+# shellcheck disable=SC2034 # for those who source this
+whole_suite=(-n 3 --dist loadfile --no-loadscope-reorder --timeout 900)
 
 make_environment() {
     venv=.venv-test/$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -31,5 +38,5 @@ what_is_new() {
 }
 
 use_environment() {
-    "$python" -c 'import pytest, xdist, hypothesis, tsuku_llm, tsuku_publish' 2>/dev/null || make_environment
+    "$python" -c 'import pytest, pytest_timeout, xdist, hypothesis, tsuku_llm, tsuku_publish' 2>/dev/null || make_environment
 }
