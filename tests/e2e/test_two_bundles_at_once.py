@@ -67,6 +67,7 @@ class Started:
         """Stop it and its child while pip works in the folder; return the child's pid."""
         assert "installing" in self.line()
         while not any(into.glob("wheels-*/requirements.txt")) or not self._child():
+            assert self.process.poll() is None, self.ended()  # or this would wait for ever
             os.sched_yield()
         child = only_child(self.pid)
         for pid in (self.pid, child):

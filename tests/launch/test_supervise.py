@@ -20,6 +20,7 @@ from support.tools import open_terminal
 from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.launch.ask.child import ChildEnd
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan
+from tsuku_llm.launch.run import forwarding
 from tsuku_llm.launch.run.forwarding import SignalForwarder
 from tsuku_llm.launch.run.supervise import StopHandle, supervise
 
@@ -347,6 +348,38 @@ def test_the_signal_handlers_are_restored() -> None:
     with SignalForwarder():
         assert signal.getsignal(signal.SIGTERM) != before[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in before} == before
+
+
+class _Asked:
+    """The lock of a Popen that another thread holds, at the first questions: so poll says None."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+
+    def acquire(self, _blocking: bool = True) -> bool:
+        self._times -= 1
+        return self._times < 0
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_an_end_is_seen_that_another_thread_asks_for_at_that_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "_LOOK_AGAIN_MS", 1)
+    with SignalForwarder() as forwarder:
+        child = subprocess.Popen(["sh", "-c", "exit 3"])
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        # The first question, and the one after the child's SIGCHLD: there is no other signal.
+        child._waitpid_lock = _Asked(2)  # type: ignore[attr-defined]
+        assert forwarder.wait(child) == 3
 
 
 # --- process 1 of a container ----------------------------------------------------------------

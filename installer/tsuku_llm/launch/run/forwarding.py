@@ -7,6 +7,7 @@ wait also collects the orphans of the system.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -24,6 +25,13 @@ _SAME_EVENT = 0.2
 
 `timeout` and some supervisors signal a process and then its whole group, and a second
 interrupt makes the server exit without cleaning up.
+"""
+
+_LOOK_AGAIN_MS = 1000
+"""The longest sleep between two looks at the child.
+
+While another thread asks for the child (``ChildEnd.ask`` does), ``Popen.poll`` says None also of a
+child that has ended. If that is the answer to its SIGCHLD, no other signal comes.
 """
 
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
@@ -88,9 +96,8 @@ class SignalForwarder:
         # If the child ends, or a signal arrives, between ``poll`` and ``sleep``, its byte is
         # in the pipe already and ``sleep`` returns at once. Any byte leads to a new poll.
         while self._wake and child.poll() is None:
-            self._wake.sleep()
             # An orphan that ended has sent SIGCHLD, too. Only process 1 gets orphans as children.
-            if os.getpid() == 1:
+            if self._wake.sleep() and os.getpid() == 1:
                 collect_orphans()
         # Reaped by now, or without a pipe (Windows, another thread): then this call waits.
         return child.wait()
@@ -170,13 +177,18 @@ class _Wake:
             # The C handler writes to it and must not block. A byte that does not fit is
             # not needed: a full pipe wakes us as well.
             os.set_blocking(write, False)
+            self._poll = select.poll()
+            self._poll.register(self._read, select.POLLIN)
         self._write = write
         self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-    def sleep(self) -> None:
-        """Wait for a signal; return at once if one has arrived since the last call."""
+    def sleep(self) -> bool:
+        """Wait for a signal, for a second at most; return whether there was one since last time."""
+        if not self._poll.poll(_LOOK_AGAIN_MS):
+            return False
         # Empty the pipe: several signals since the last call need only one look.
         os.read(self._read, _CHUNK)
+        return True
 
     def close(self) -> None:
         # Before the pipe is closed: its number may be reused, and a signal would write there.
