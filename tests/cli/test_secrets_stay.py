@@ -22,8 +22,7 @@ from support.stored import install
 
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.safe_text import has_secret, redacted
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret, has_secret, redacted
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.secret_arguments import handed_over

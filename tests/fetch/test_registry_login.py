@@ -25,7 +25,7 @@ from tsuku_llm.ground.errors import (
     HttpStatusError,
     TsukuError,
 )
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 
 API = "https://registry.example/v2/team/llm/"
 

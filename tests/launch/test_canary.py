@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.canary import api_key, ask_canary
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.wishes import Wishes
 from tsuku_llm.launch.run.warm_up import SIZES, WarmUp

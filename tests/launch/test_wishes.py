@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.machine.backends import facts_of
 

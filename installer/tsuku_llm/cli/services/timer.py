@@ -12,8 +12,7 @@ from tsuku_llm.cli.render.services.units import environment_file
 from tsuku_llm.cli.services.background import this_program
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.safe_text import has_secret
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret, has_secret
 from tsuku_llm.steps.serve.credentials import handover, keep_credentials
 from tsuku_llm.steps.servers.service import write_units
 from tsuku_llm.steps.session import Session, working_folder

@@ -21,7 +21,7 @@ from tsuku_llm.fetch.http.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import BodyError, DownloadError, HttpStatusError, ProxyError
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 
 MAX_REDIRECTS = 5
 _UNAUTHORIZED = 401

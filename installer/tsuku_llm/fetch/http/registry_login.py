@@ -21,7 +21,7 @@ from tsuku_llm.fetch.http.urls import host_of, scheme_of, shown
 from tsuku_llm.ground.errors import BodyError, DownloadError, HttpStatusError
 from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 
 Ask = Callable[[str, "Secret | None", bytes], bytes]
 """``(url, access, form) -> body``: a GET, or a POST of a form that is not empty.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult

@@ -12,7 +12,7 @@ from typing import Any
 
 from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.foreign import parse_json, parse_object, read_answer
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.plan.addresses import ServerAddress
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tsuku_llm.ground.safe_text import has_secret, redacted
-from tsuku_llm.ground.secret import MASK, Secret
+from tsuku_llm.ground.safe_text import MASK, Secret, has_secret, redacted
 
 _API_KEY = "LLAMA_API_KEY"
 _VARIABLES = {

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 
 _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS")
 DEVICE = ("-dev", "--device", "LLAMA_ARG_DEVICE")

@@ -15,8 +15,7 @@ from typing import NamedTuple
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import make_folder, replace_file
-from tsuku_llm.ground.safe_text import has_secret
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret, has_secret
 from tsuku_llm.instances.record import checked_name
 from tsuku_llm.launch.plan.secret_arguments import VARIABLES, handed_over, parted
 

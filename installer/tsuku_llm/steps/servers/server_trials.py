@@ -19,7 +19,7 @@ from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground.errors import LaunchError, StoreError
 from tsuku_llm.ground.foreign import read_kernel
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.ground.secret import Secret
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.ask.canary import api_key, ask_canary

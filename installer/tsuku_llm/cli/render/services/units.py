@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.ground.errors import UsageError
 
 if TYPE_CHECKING:
-    from tsuku_llm.ground.secret import Secret
+    from tsuku_llm.ground.safe_text import Secret
     from tsuku_llm.steps.serve.credentials import Handover
 
 USER_FOLDER = "~/.config/systemd/user"
