@@ -13,8 +13,10 @@ from support import schemas
 from support.program import SUDO, environment
 
 from tsuku_llm.cli.terminal import streams
-from tsuku_llm.cli.words.own_name import as_typed, name_of, own_name
-from tsuku_llm.cli.words.table import COMMANDS, PROGRAM
+from tsuku_llm.cli.words import own_name
+from tsuku_llm.cli.words.own_name import as_typed
+from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.ground.own_name import PROGRAM, name_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the scripts are for a POSIX shell")
 
@@ -145,11 +147,8 @@ def test_root_is_never_told_to_use_sudo(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_is_known(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/none/tsuku-llm"])
-    monkeypatch.setenv("PATH", OTHERS)
-    own_name.cache_clear()
+    monkeypatch.setattr(own_name, "TSUKU", "/none/tsuku-llm")
     assert as_typed(f"run: tsuku-llm {command}") == f"run: /none/tsuku-llm {command}"
-    own_name.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -164,7 +163,7 @@ def test_each_command_is_known(command: str, monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_what_is_no_call_stays(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["/none/tsuku-llm"])
+    monkeypatch.setattr(own_name, "TSUKU", "/none/tsuku-llm")
     assert as_typed(text) == text
 
 

@@ -14,9 +14,9 @@ from ci.reference import FOLDERS, made
 from ci.reference.commands import PROGRAMS
 from tsuku_llm import __version__
 from tsuku_llm.catalog.manifest import Release, Variant, parse_release
-from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.own_name import PROGRAM
 from tsuku_llm.trust import VerifiedBytes
 
 ROOT = Path(__file__).parents[2]

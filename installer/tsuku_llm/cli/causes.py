@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import ConfigError, TsukuError, UsageError
+from tsuku_llm.ground.own_name import PROGRAM
 from tsuku_llm.ground.safe_text import shortened
 from tsuku_llm.launch.plan.secret_arguments import without_secrets
 

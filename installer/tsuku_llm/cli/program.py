@@ -15,8 +15,9 @@ from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
-from tsuku_llm.cli.words.table import COMMANDS, PROGRAM, SECTIONS
+from tsuku_llm.cli.words.table import COMMANDS, SECTIONS
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import PROGRAM
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

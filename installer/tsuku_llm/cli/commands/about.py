@@ -11,8 +11,8 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.cli.words.table import PROGRAM
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import PROGRAM
 
 
 @click.command("help", cls=Command, examples={"tsuku-llm help config set": "Show one command."})

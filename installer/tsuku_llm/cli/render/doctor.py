@@ -13,7 +13,7 @@ from tsuku_llm.cli.render.installed import (
 )
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import named, sentence, size, table
-from tsuku_llm.cli.words.table import PROGRAM
+from tsuku_llm.ground.own_name import PROGRAM
 from tsuku_llm.machine.hardware import Problem
 from tsuku_llm.steps.drivers.caches import CacheState
 from tsuku_llm.steps.report.doctor import Examination

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from tsuku_llm._version import __version__
-from tsuku_llm.cli.words.table import PROGRAM
+from tsuku_llm.ground.own_name import PROGRAM
 from tsuku_llm.machine.own_copy import Updater
 from tsuku_llm.steps.program.self_update import SelfUpdate
 

@@ -1,11 +1,9 @@
-"""The program's names: its own, and its commands by purpose.
+"""The program's commands by purpose.
 
 This module imports nothing, as ``main`` loads it at each start, also for --version.
 """
 
 from __future__ import annotations
-
-PROGRAM = "tsuku-llm"
 
 COMPLETE = "_TSUKU_LLM_COMPLETE"
 """The variable in which a shell asks for completions: its name."""
