@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import machines
+from support.program import SUDO
 
 from tsuku_llm.catalog.manifest import parse_release
 from tsuku_llm.choose.chain.judging import NOTHING, diagnose, remedy
@@ -149,14 +150,14 @@ def test_packages_are_those_of_the_system(path: Path) -> None:
 @pytest.mark.parametrize(
     ("release_file", "command"),
     [
-        ("ID=debian\n", "sudo apt install libvulkan1 mesa-vulkan-drivers"),
-        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\n', "sudo dnf install vulkan-loader "),
-        ("ID=cachyos\nID_LIKE=arch\n", "sudo pacman -S vulkan-icd-loader vulkan-radeon"),
-        ('ID="opensuse-tumbleweed"\n', "sudo zypper install libvulkan1 libvulkan_radeon"),
-        ("ID=alpine\n", "sudo apk add vulkan-loader mesa-vulkan-ati"),
+        ("ID=debian\n", f"{SUDO}apt install libvulkan1 mesa-vulkan-drivers"),
+        ('ID="almalinux"\nID_LIKE="rhel centos fedora"\n', f"{SUDO}dnf install vulkan-loader "),
+        ("ID=cachyos\nID_LIKE=arch\n", f"{SUDO}pacman -S vulkan-icd-loader vulkan-radeon"),
+        ('ID="opensuse-tumbleweed"\n', f"{SUDO}zypper install libvulkan1 libvulkan_radeon"),
+        ("ID=alpine\n", f"{SUDO}apk add vulkan-loader mesa-vulkan-ati"),
         (
             "ID=fedora\nVARIANT_ID=silverblue\nOSTREE_VERSION='42.1'\n",
-            "sudo rpm-ostree install vulkan-loader mesa-vulkan-drivers, then restart the machine",
+            f"{SUDO}rpm-ostree install vulkan-loader mesa-vulkan-drivers, then restart the machine",
         ),
     ],
 )
@@ -227,7 +228,7 @@ def hint_for(snapshot: str, request: str) -> str:
         ("windows-without-vcruntime", "gpu", "winget install Microsoft.VCRedist.2015+.x64"),
         # Another variant of the backend needs only a newer driver.
         ("gtx-1080-ti-driver-535", "cuda", "update NVIDIA's driver"),
-        ("vulkan-driver-without-loader", "gpu", "sudo apt install libvulkan1"),
+        ("vulkan-driver-without-loader", "gpu", f"{SUDO}apt install libvulkan1"),
         ("intel-arc-b580", "cuda", "it has no GPU for this backend"),
         ("macos-26-m4", "rocm", "tsuku-llm install --backend metal"),
         ("macos-15-m1", "cuda", "nothing on this machine changes that"),

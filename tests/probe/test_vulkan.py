@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fake_roots import ICD, with_icd
+from support.program import SUDO
 from support.stub_drivers import StubDrivers, build
 from support.tools import require_library
 
@@ -183,7 +184,7 @@ def test_a_library_that_nvidias_driver_opens_later_is_named(
     api = vulkan(stubs.host(root=root, environ=environ, vkCreateInstance=-9))
     assert slug(api) == "vulkan-icd-broken"
     assert api.problem
-    assert api.problem.fix == "sudo zypper install libglvnd"
+    assert api.problem.fix == f"{SUDO}zypper install libglvnd"
 
 
 def test_a_missing_dependency_of_a_driver_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_row_9_drivers_without_a_loader_need_one_package() -> None:
     assert api.problem.fix == "install the Vulkan loader (libvulkan.so.1)"
     debian = parse(RawVulkan(DriverAnswer((opened, icd), "done")), MachineKind(packages="debian"))
     assert debian.problem
-    assert debian.problem.fix == "sudo apt install libvulkan1"
+    assert debian.problem.fix == f"{SUDO}apt install libvulkan1"
 
 
 def test_a_library_of_the_other_word_size_is_not_blamed() -> None:
@@ -237,7 +238,7 @@ def test_a_known_dependency_is_named_with_its_package() -> None:
     )
     api = parse(RawVulkan(DriverAnswer(lines, "done")), MachineKind(packages="fedora"))
     assert api.problem
-    assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", "sudo dnf install libX11")
+    assert (api.problem.slug, api.problem.fix) == ("vulkan-icd-broken", f"{SUDO}dnf install libX11")
 
 
 def test_a_driver_of_the_other_word_size_is_not_blamed(stubs: StubDrivers, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.machines import OLD_FLOOR, cuda, linux_variants, machine, release, variant
+from support.program import SUDO
 from support.tools import require_tool
 
 from ci.served import OwnBuild, load_data
@@ -232,12 +233,12 @@ def test_headers_are_found_with_their_version(tmp_path: Path) -> None:
     [
         (
             "debian",
-            "sudo apt install cmake make gcc g++ glslc libvulkan-dev spirv-headers",
+            f"{SUDO}apt install cmake make gcc g++ glslc libvulkan-dev spirv-headers",
             "glslc",
         ),
         (
             "arch",
-            "sudo pacman -S cmake make gcc shaderc vulkan-headers vulkan-icd-loader",
+            f"{SUDO}pacman -S cmake make gcc shaderc vulkan-headers vulkan-icd-loader",
             "shaderc",
         ),
         ("plan9", None, "glslc (Debian), glslc (Fedora)"),

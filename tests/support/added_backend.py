@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tsuku_llm import machine
+from tsuku_llm.ground.own_name import SUDO
 
 ROW = """
     BackendFacts(
@@ -78,7 +79,7 @@ def ask_every_part() -> None:
     listed = parse_devices("Available devices:\n  NPU0: NPU 9\n  CUDA0: a card\n")
     assert [each.name for each in own_devices(listed, "npu")] == ["NPU0"]
     assert backend_named("NPU0") == "npu"
-    assert package_of("libnpu.so.1", "debian") == "run: sudo apt install libnpu1"
+    assert package_of("libnpu.so.1", "debian") == f"run: {SUDO}apt install libnpu1"
     assert package_of("libnpurt.so", "debian") == "install the NPU toolkit"
     assert facts_of("npu").plugin == "npux"
 

@@ -16,6 +16,7 @@ from posixpath import normpath
 from tsuku_llm.archive.placing import Aside, Moves, arrange, check_names, move
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.ground.errors import CannotCombine, UnsafeArchive
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.machine.backends import facts_of
 
@@ -203,7 +204,7 @@ def _added(
         _require_one_folder(server, other)
         return compose(first, second, facts_of(variant.parts[1].backend).plugin)
     except CannotCombine as error:
-        ways = (f"tsuku-llm install --backend {each.name}" for each in variant.parts)
+        ways = (f"{TSUKU} install --backend {each.name}" for each in variant.parts)
         error.hint = f"{_HINT}: {'; or: '.join(ways)}"
         raise
 

@@ -27,6 +27,7 @@ from tsuku_llm.ground.files import (
     write_new,
 )
 from tsuku_llm.ground.folders import opened
+from tsuku_llm.ground.own_name import TSUKU
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -47,7 +48,7 @@ def current_copy(folder: Path) -> Path | None:
     if linked or not _NAME.fullmatch(name):
         raise CorruptStore(
             f"{folder / 'current'} names no copy",
-            hint=f"run: tsuku-llm repository refresh {folder.name}",
+            hint=f"run: {TSUKU} repository refresh {folder.name}",
         )
     return copy
 

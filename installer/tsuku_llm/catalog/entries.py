@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.ground.errors import CorruptStore, ManifestError, TrustError, UnsafeLocation
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.trust import Copy, Target, TrustedRepository
 from tsuku_llm.trust.delegations import is_own_file, matches
 
@@ -89,7 +90,7 @@ def with_entries(source: str, copy: Copy, trusted: TrustedRepository) -> Loaded:
         names |= dict.fromkeys(claimed, target.branch)
         entries[tag], files[tag] = entry, target
     if (more := len(notes) - _MOST_NOTES) > 0:
-        notes[_MOST_NOTES:] = [f"{more} more are skipped: tsuku-llm list --available"]
+        notes[_MOST_NOTES:] = [f"{more} more are skipped: {TSUKU} list --available"]
     newest = sorted(entries.values(), key=lambda each: (each.sequence, each.release), reverse=True)
     return Loaded(source, copy, trusted, tuple(newest), {**held, **files}, skipped, tuple(notes))
 

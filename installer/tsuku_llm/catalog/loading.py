@@ -30,6 +30,7 @@ from tsuku_llm.ground.errors import (
     UnsafeLocation,
     did_you_mean,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
@@ -176,7 +177,7 @@ class Catalog:
         return ManifestError(
             f"{', '.join(releases[:3])} cannot be read",
             facts=tuple(self.skipped[release] for release in releases[:3]),
-            hint=f"fetch it again: tsuku-llm repository refresh {self.repository.name}; if the "
+            hint=f"fetch it again: {TSUKU} repository refresh {self.repository.name}; if the "
             "error remains, update tsuku-llm, or name another release",
         )
 
@@ -234,7 +235,7 @@ class Catalog:
         target = self.files[release]
         hint = "install tsuku-llm again: this package is damaged"
         if self.source == "updated":
-            hint = f"run: tsuku-llm repository refresh {self.repository.name}"
+            hint = f"run: {TSUKU} repository refresh {self.repository.name}"
         data = self.copy.read(target.name)
         if data is None:
             raise MetadataError(f"the release file of {release} is missing", hint=hint)
@@ -301,7 +302,7 @@ def updated_copy(
 def _not_used(repository: Repository, reason: str) -> str:
     return (
         f"the updated metadata of {repository.name} is not used: {reason}; "
-        f"to fetch it again: tsuku-llm repository refresh {repository.name}"
+        f"to fetch it again: {TSUKU} repository refresh {repository.name}"
     )
 
 
@@ -376,7 +377,7 @@ def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
     return MetadataError(
         f"there is no valid metadata of repository {repository.name!r} on this machine",
         facts=tuple(notes),
-        hint=f"fetch it: tsuku-llm repository refresh {repository.name}",
+        hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
     )
 
 

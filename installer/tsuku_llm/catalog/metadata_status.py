@@ -23,6 +23,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import ClockBehind, StaleMetadata, StoreError
 from tsuku_llm.ground.files import make_folder, read_small, write_note
+from tsuku_llm.ground.own_name import TSUKU
 
 CURRENT = "current"
 """The file that names the current updated copy."""
@@ -79,7 +80,7 @@ class Freshness(NamedTuple):
         return (
             f"the metadata of {self.repository} was {self.age(now)} and expired on "
             f"{self.expires:%Y-%m-%d}: a newer release or a revocation may be missing; "
-            f"to fetch it: tsuku-llm repository refresh {self.repository}"
+            f"to fetch it: {TSUKU} repository refresh {self.repository}"
         )
 
     def require_clock(self, now: datetime) -> None:
@@ -94,7 +95,7 @@ class Freshness(NamedTuple):
             raise StaleMetadata(
                 f"the metadata of {self.repository} expired on {self.expires:%Y-%m-%d}",
                 facts=(f"it was {self.age(now)}", "fresh metadata is required by the settings"),
-                hint=f"fetch it: tsuku-llm repository refresh {self.repository}",
+                hint=f"fetch it: {TSUKU} repository refresh {self.repository}",
             )
 
 

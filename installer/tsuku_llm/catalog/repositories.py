@@ -26,6 +26,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.folders import opened, temporaries
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
@@ -97,7 +98,7 @@ def repository(data: Path, name: str = OFFICIAL, places: Sequence[str] = ()) -> 
         raise UnknownRequest(
             f"there is no repository {name!r}",
             facts=(f"repositories: {', '.join(names)}",),
-            hint=did_you_mean(name, names, "add it: tsuku-llm repository add NAME URL --root FILE"),
+            hint=did_you_mean(name, names, f"add it: {TSUKU} repository add NAME URL --root FILE"),
         )
     return _published(found, places) if places else found
 
@@ -125,7 +126,7 @@ def add_repository(
         )
     if _added(data, name) is not None:
         raise UsageError(
-            f"repository {name!r} exists already", hint=f"tsuku-llm repository remove {name}"
+            f"repository {name!r} exists already", hint=f"{TSUKU} repository remove {name}"
         )
     places = [check_url(each) for each in (url, *others)]
     trust.check_root(root)

@@ -21,6 +21,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, StoreError
 from tsuku_llm.ground.files import make_folder, read_small, replace_file
+from tsuku_llm.ground.own_name import TSUKU
 
 FILE = "revoked.json"
 
@@ -66,7 +67,7 @@ class Revocation(NamedTuple):
     @property
     def way_out(self) -> str:
         """What a hint adds for a revocation by another repository, which may not be trusted."""
-        remove = f"tsuku-llm repository remove {self.repository}"
+        remove = f"{TSUKU} repository remove {self.repository}"
         return f"; if you do not trust that repository: {remove}" if self.foreign else ""
 
     @property
@@ -187,7 +188,7 @@ def read(data: Path, repository: str) -> tuple[Revocation, ...]:
         raise CorruptStore(
             f"the revocations of repository {repository} that were seen cannot be read",
             facts=(f"path: {path}", str(error)),
-            hint=f"fetch them again: tsuku-llm repository refresh {repository}",
+            hint=f"fetch them again: {TSUKU} repository refresh {repository}",
         ) from error
 
 

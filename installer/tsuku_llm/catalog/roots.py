@@ -21,6 +21,7 @@ from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.ground.errors import MetadataError, StoreError, TrustError
 from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.trust import Copy
 
 FOLDER = "roots"
@@ -105,7 +106,7 @@ def _require_as_added(repository: Repository, folder: Path, version: int) -> Non
             kept = found
     if kept is not None and kept != repository.root:
         error = other_root("the pinned", version, kept, repository.root)
-        again = f"tsuku-llm repository remove {repository.name}"
+        again = f"{TSUKU} repository remove {repository.name}"
         error.hint = (
             f"if its publisher gave you this root, add the repository again, after: {again}"
         )

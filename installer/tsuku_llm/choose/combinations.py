@@ -13,6 +13,7 @@ from tsuku_llm.catalog.manifest import Platform, Variant
 from tsuku_llm.choose.cards import SMALL_CARD
 from tsuku_llm.choose.fitting import usable_gpus
 from tsuku_llm.ground.errors import UnknownRequest
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, maker_in, meaning, names_parts
 from tsuku_llm.machine.hardware import Gpu, GpuKind, Hardware
 
@@ -78,7 +79,7 @@ def asked_for(word: str, platform: Platform) -> tuple[Variant, ...]:
             f"builds: {', '.join(each.name for each in platform.variants)}",
             f"can be combined: {', '.join(each.name for each in made) or 'none'}",
         ),
-        hint=f"take another build: tsuku-llm install --backend {(*instead, 'auto')[0]}",
+        hint=f"take another build: {TSUKU} install --backend {(*instead, 'auto')[0]}",
     )
 
 

@@ -24,6 +24,7 @@ from tsuku_llm.choose.fitting import (
     why_not,
 )
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import (
     JOIN,
@@ -149,7 +150,7 @@ class CombinedOffer:
     def tip(self) -> str:
         """The offer in one line, with the command that takes it."""
         cards = f"{', '.join(self.own)} through its maker's interface, and {', '.join(self.others)}"
-        take = f"tsuku-llm install --backend {self.variant}"
+        take = f"{TSUKU} install --backend {self.variant}"
         return f"GPUs of two makers: {self.variant} would use {cards}: {take}"
 
 
@@ -182,7 +183,7 @@ class Selection:
         raise SelectionError(
             f"no variant fits this machine and the request {self.requested!r}",
             facts=tuple(f"{r.variant.name}: {r.reason.text}" for r in self.rejected),
-            hint="see: tsuku-llm doctor",
+            hint=f"see: {TSUKU} doctor",
         )
 
     @property
@@ -409,7 +410,7 @@ def platform_of(release: Release, hardware: Hardware) -> Platform:
         raise UnknownRequest(
             f"release {release.release} has no build for {hardware.platform}",
             facts=(f"it has builds for: {', '.join(sorted(release.platforms))}",),
-            hint="choose another release or channel: tsuku-llm list --available",
+            hint=f"choose another release or channel: {TSUKU} list --available",
         ) from None
 
 

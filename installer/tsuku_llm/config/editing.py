@@ -18,13 +18,14 @@ from tsuku_llm.config.settings import ALL
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import ConfigError
 from tsuku_llm.ground.files import flush, flush_folder, make_folder, rename, unique
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.safe_text import has_secret
 
 
 def checked_value(key: Key, text: str) -> Value:
     """Parse a value that is to be written. Raises ``ConfigError``."""
-    return checked(key, text, "the value", f"tsuku-llm config unset {key.name}")
+    return checked(key, text, "the value", f"{TSUKU} config unset {key.name}")
 
 
 def set_value(path: Path, key: Key, value: Value) -> None:
@@ -106,7 +107,7 @@ def _not_editable(path: Path, key: str) -> ConfigError:
     return ConfigError(
         f"the config file {path} cannot be edited without changing something else",
         facts=(f"the setting to change is {TABLE}.{key}",),
-        hint=f"change {key} under [{TABLE}] by hand: tsuku-llm config edit",
+        hint=f"change {key} under [{TABLE}] by hand: {TSUKU} config edit",
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted, shortened
 
@@ -472,7 +473,7 @@ def key_named(name: str) -> Key:
     raise UsageError(
         f"there is no setting {shortened(name, 80)!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),
-        hint=near_key(name) or "see: tsuku-llm config list",
+        hint=near_key(name) or f"see: {TSUKU} config list",
     )
 
 

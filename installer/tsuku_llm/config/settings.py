@@ -25,6 +25,7 @@ from tsuku_llm.config.keys import (
 )
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import ConfigError, StoreError, TsukuError, did_you_mean
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import has_secret, redacted, shortened
 
@@ -308,7 +309,7 @@ class _InFile(NamedTuple):
     def removed(self) -> tuple[ConfigError, ...]:
         """Say what stands for the settings in the file that an earlier version had."""
         return tuple(
-            _removed(key, self.place(key), f"tsuku-llm config unset {TABLE}.{key}")
+            _removed(key, self.place(key), f"{TSUKU} config unset {TABLE}.{key}")
             for key in REMOVED
             if key in self.table
         )
@@ -405,7 +406,7 @@ def _in_force(
         # The line is for messages; the source in the answer names just the file.
         source, place = f"file {file.paths.config_file}", file.place(key.key)
         written = file.table[key.key]
-        way_out = f"tsuku-llm config unset {key.name}"
+        way_out = f"{TSUKU} config unset {key.name}"
     else:
         return Setting(key, key.default, DEFAULT)
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import require_trusted_owner
 
 if sys.platform == "darwin":
@@ -79,7 +80,7 @@ def _not_ours(path: Path) -> CorruptStore:
     return CorruptStore(
         f"{path.name} is not a state file of tsuku-llm",
         facts=(f"path: {path}",),
-        hint="move that path away, then run: tsuku-llm install",
+        hint=f"move that path away, then run: {TSUKU} install",
     )
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from itertools import permutations
 from typing import Literal, NamedTuple, get_args
 
+from tsuku_llm.ground.own_name import TSUKU
+
 BackendName = Literal["cpu", "cuda", "rocm", "sycl", "vulkan", "opencl", "openvino", "metal"]
 """The names of all rows, for the manifest's parser and for mypy."""
 
@@ -37,7 +39,7 @@ REQUESTS: tuple[str, ...] = ("auto", "gpu", *VENDORS, *NAMES)
 
 VENDOR_DRIVER = "install the GPU's driver from its vendor"
 
-_COMPANION = "the CUDA companion archive is missing: tsuku-llm install --force"
+_COMPANION = f"the CUDA companion archive is missing: {TSUKU} install --force"
 _ROCM = "install the ROCm runtime of the variant's version"
 
 

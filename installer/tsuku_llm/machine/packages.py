@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tsuku_llm.ground.own_name import SUDO, TSUKU
 from tsuku_llm.machine.backends import TABLE
 
 _COMMANDS = {
@@ -108,7 +109,7 @@ _PACKAGES: Mapping[str, Mapping[str, str]] = {
     **{library: names for row in TABLE for library, names in row.packages.items()},
 }
 
-REINSTALL_COMMAND = "tsuku-llm install --force"
+REINSTALL_COMMAND = f"{TSUKU} install --force"
 """In a fix: stands for the command that installs exactly the build that failed."""
 
 REINSTALL = f"install it again: {REINSTALL_COMMAND}"
@@ -148,7 +149,7 @@ def install_command(
     found = list(dict.fromkeys(name for name in names if name))
     if family not in _COMMANDS or not found or None in names:
         return None
-    sudo = "" if container or family in _WITHOUT_ROOT else "sudo "
+    sudo = "" if container or family in _WITHOUT_ROOT else SUDO
     restart = ", then restart the machine" if family == "ostree" else ""
     return f"{sudo}{_COMMANDS[family]} {' '.join(found)}{restart}"
 

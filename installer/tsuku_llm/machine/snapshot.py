@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from tsuku_llm.ground.errors import SnapshotError
 from tsuku_llm.ground.files import replace_output
 from tsuku_llm.ground.foreign import parse_object, read_foreign
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.host import ABSENT, Answers, ChildProgram, DriverAnswer, Host, Raw
 
 FORMAT = 1
@@ -105,7 +106,7 @@ class RecordingHost:
             raise SnapshotError(
                 f"the recording cannot be written to {path}",
                 facts=(getattr(error, "strerror", None) or str(error),),
-                hint="choose another file: tsuku-llm probe --record FILE",
+                hint=f"choose another file: {TSUKU} probe --record FILE",
             ) from error
 
 
@@ -136,7 +137,7 @@ class ReplayHost:
             raise SnapshotError(
                 f"{path} is not a recorded machine",
                 facts=(reason[:300],),
-                hint="make one with: tsuku-llm probe --record FILE",
+                hint=f"make one with: {TSUKU} probe --record FILE",
             ) from error
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.ground.own_name import SUDO
 from tsuku_llm.machine.backends import NVIDIA
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
@@ -287,7 +288,7 @@ def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
         return Problem(
             "mig-without-instance",
             "the NVIDIA GPU is in MIG mode and offers no instance here",
-            "create one: sudo nvidia-smi mig -cgi 0 -C; or pass one to this container",
+            f"create one: {SUDO}nvidia-smi mig -cgi 0 -C; or pass one to this container",
         )
     # WSL has other device files, another kernel module, and Microsoft's adapters on its bus.
     seen = raw.control is not None or machine.wsl
@@ -339,7 +340,7 @@ _LEFTOVER = Problem(
 _MODULE = Problem(
     "nvidia-module-missing",
     "NVIDIA's library is installed, but its kernel module is not loaded",
-    "sudo modprobe nvidia; if that fails, check Secure Boot and the kernel's headers",
+    f"{SUDO}modprobe nvidia; if that fails, check Secure Boot and the kernel's headers",
 )
 _INIT_PROBLEMS = {
     34: Problem(
@@ -360,13 +361,13 @@ _INIT_PROBLEMS = {
     802: Problem(
         "cuda-not-ready",
         "NVIDIA's driver is not ready yet (on NVSwitch machines it waits for fabricmanager)",
-        "sudo systemctl start nvidia-fabricmanager, then try again",
+        f"{SUDO}systemctl start nvidia-fabricmanager, then try again",
         transient=True,
     ),
     999: Problem(
         "cuda-after-suspend",
         "NVIDIA's driver lost its device, as happens after a suspend (cuInit 999)",
-        "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm, or restart the machine",
+        f"{SUDO}rmmod nvidia_uvm && {SUDO}modprobe nvidia_uvm, or restart the machine",
         transient=True,
     ),
 }

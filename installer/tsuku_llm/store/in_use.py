@@ -17,6 +17,7 @@ from pathlib import Path
 from tsuku_llm.ground.errors import NotInstalled
 from tsuku_llm.ground.files import open_to_lock, open_to_read
 from tsuku_llm.ground.foreign import kernel_text
+from tsuku_llm.ground.own_name import TSUKU
 
 if sys.platform != "win32":
     import fcntl
@@ -108,7 +109,7 @@ def _held(path: Path) -> int | None:
     if _locks(fd, alone=False) and _is_still(path, fd):
         return fd
     _close(fd)
-    raise NotInstalled(f"{path.parent.name} is being removed", hint="run: tsuku-llm install")
+    raise NotInstalled(f"{path.parent.name} is being removed", hint=f"run: {TSUKU} install")
 
 
 def _close(fd: int) -> None:

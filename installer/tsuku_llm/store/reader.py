@@ -13,6 +13,7 @@ from pathlib import Path
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, StoreError, TamperedInstall
 from tsuku_llm.ground.folders import opened
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.store.in_use import holding
 from tsuku_llm.store.records.installed import Installed, read_pointer, read_version
@@ -69,7 +70,7 @@ class StoreReader:
             raise CorruptStore(
                 f"the active version {version} does not exist",
                 facts=(f"path: {self._versions / version}",),
-                hint="run tsuku-llm install, or tsuku-llm rollback",
+                hint=f"run {TSUKU} install, or {TSUKU} rollback",
             )
         return found
 
@@ -164,7 +165,7 @@ class StoreReader:
             return self.find(name) or CorruptStore(
                 f"{name} has no receipt",
                 facts=(f"path: {self._versions / name}",),
-                hint="tsuku-llm prune removes it",
+                hint=f"{TSUKU} prune removes it",
             )
         except CorruptStore as error:
             return error

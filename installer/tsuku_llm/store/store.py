@@ -27,6 +27,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.files import flush_folder, make_folder, replace_file
 from tsuku_llm.ground.folders import Folder, opened
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.finalize import finalize
@@ -258,7 +259,7 @@ class Store(StoreReader):
         previous = self.previous()
         if previous is None:
             raise NotInstalled(
-                "there is no earlier version to go back to", hint="tsuku-llm list shows all"
+                "there is no earlier version to go back to", hint=f"{TSUKU} list shows all"
             )
         self.use(previous)
         return previous

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tsuku_llm.ground.errors import UnsafeArchive
+from tsuku_llm.ground.own_name import TSUKU
 
 CHUNK = 1 << 20
 """Bytes copied at a time."""
@@ -40,7 +41,7 @@ class Member:
 
 _HINT = (
     "nothing was installed, and another download would bring the same bytes: tell the publisher, "
-    "and choose another variant or release (--backend, --release; see: tsuku-llm backends)"
+    f"and choose another variant or release (--backend, --release; see: {TSUKU} backends)"
 )
 """The hint for all refused archives: the digest is right, so the publisher signed these bytes."""
 

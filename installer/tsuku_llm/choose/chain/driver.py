@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tsuku_llm.choose.chain.links import Adapter, Link, LinkState, Stage, Subject, adapters_in
 from tsuku_llm.choose.fitting import api_obstacle
+from tsuku_llm.ground.own_name import SUDO
 from tsuku_llm.machine.backends import (
     AMD,
     INTEL,
@@ -192,7 +193,7 @@ def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Problem | None:
 def _not_driven(backend: str, adapter: Adapter) -> Problem | None:
     if adapter.driver is None:
         module = _MODULES.get(adapter.vendor, "its module")
-        fix = f"sudo modprobe {module}; if that fails, {VENDOR_DRIVER}"
+        fix = f"{SUDO}modprobe {module}; if that fails, {VENDOR_DRIVER}"
         return Problem("no-kernel-driver", f"no kernel driver is bound to {adapter.name}", fix)
     if adapter.driver in ("vfio-pci", "pci-stub"):
         text = f"{adapter.name} is reserved for a virtual machine ({adapter.driver})"

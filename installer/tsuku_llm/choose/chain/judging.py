@@ -11,6 +11,7 @@ from tsuku_llm.choose.chain.links import Chain, Link, LinkState, Listed, Stage, 
 from tsuku_llm.choose.fitting import Reason, system_obstacle
 from tsuku_llm.choose.selection import Selection
 from tsuku_llm.ground.errors import NotInstalled, TsukuError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
 from tsuku_llm.machine.packages import command_for
@@ -57,10 +58,10 @@ def remedy(
     fix = chain.fault.fix if chain.fault else NOTHING
     # Only what fits here is offered, and never the request that has just failed.
     best = next(iter(everything.compatible), None)
-    other = f"tsuku-llm install --backend {best.variant.name}" if best else ""
+    other = f"{TSUKU} install --backend {best.variant.name}" if best else ""
     # Some fixes of the chain name a variant already; what was asked for comes before that.
-    ways = (elsewhere, fix) if "tsuku-llm install" in fix else (fix, elsewhere or other)
-    known = ("", f"tsuku-llm install --backend {active}")
+    ways = (elsewhere, fix) if f"{TSUKU} install" in fix else (fix, elsewhere or other)
+    known = ("", f"{TSUKU} install --backend {active}")
     return "; or: ".join(way for way in ways if way not in known)
 
 
@@ -108,7 +109,7 @@ def _instead(subject: Subject, selection: Selection) -> str | None:
     if not fitting:
         return None
     best = next((each for each in fitting if each.backend == subject.backend), fitting[0])
-    return f"tsuku-llm install --backend {best.name}"
+    return f"{TSUKU} install --backend {best.name}"
 
 
 NOTHING = "nothing on this machine changes that: it needs another build of llama.cpp"
@@ -143,7 +144,7 @@ def _tree(subject: Subject, installed: str | TsukuError) -> Link:
     if not isinstance(installed, NotInstalled):
         return _failed(Stage.TREE, installed)
     text = f"no build of {subject.requested} is installed"
-    fix = f"tsuku-llm install --backend {subject.requested}"
+    fix = f"{TSUKU} install --backend {subject.requested}"
     fault = Problem(installed.slug, text, fix)
     return Link(Stage.TREE, LinkState.BROKEN, fault=fault, error=NotInstalled)
 

@@ -19,6 +19,7 @@ from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import file_name, is_http, shown
 from tsuku_llm.fetch.places.mirrors import registries, sources
 from tsuku_llm.ground.errors import DigestMismatch, DownloadError, HttpStatusError, Interrupted
+from tsuku_llm.ground.own_name import TSUKU
 
 _SIDE_BY_SIDE = 2
 """Artifacts that download at once: a variant has one or two. It limits the threads."""
@@ -148,15 +149,15 @@ def _not_mirrored(artifact: Artifact) -> HttpStatusError:
         f"no mirror has {file_name(artifact.url)}",
         status=404,
         facts=(f"sha256: {artifact.sha256}",),
-        hint="ask the operator of the mirror to add it with tsuku-llm mirror; or ask other hosts "
-        "too: tsuku-llm config set llm.mirror URL,origin",
+        hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other hosts "
+        f"too: {TSUKU} config set llm.mirror URL,origin",
     )
 
 
 _MIRROR_ADVICE = (
     (
-        "set a mirror: tsuku-llm config set llm.mirror URL",
-        "check the mirrors that are set: tsuku-llm config get llm.mirror",
+        f"set a mirror: {TSUKU} config set llm.mirror URL",
+        f"check the mirrors that are set: {TSUKU} config get llm.mirror",
     ),
     ("set llm.mirror", "check llm.mirror"),
 )

@@ -21,6 +21,7 @@ from tsuku_llm.fetch.http.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import BodyError, DownloadError, HttpStatusError, ProxyError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
 
 MAX_REDIRECTS = 5
@@ -33,8 +34,8 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = {
     401: "the server wants credentials: put them into the mirror's URL",
     403: "the network or the server forbids it: try another network, or set llm.mirror",
-    404: "the file is no longer there: run tsuku-llm update, or check llm.mirror",
-    410: "the file is no longer there: run tsuku-llm update, or check llm.mirror",
+    404: f"the file is no longer there: run {TSUKU} update, or check llm.mirror",
+    410: f"the file is no longer there: run {TSUKU} update, or check llm.mirror",
     429: "too many downloads from this address: try again later, or set llm.mirror",
     451: "it is blocked at your location: set llm.mirror",
     511: "this network wants you to log in first: open a web page in a browser",

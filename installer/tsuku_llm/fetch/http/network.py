@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.urls import shown
 from tsuku_llm.ground.errors import DownloadError, Interrupted
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     import httpx
@@ -154,7 +155,7 @@ class Network:
                 "a file is not on this machine, and --offline forbids a download",
                 facts=(f"url: {shown(url)}",),
                 hint="leave out --offline, or name a folder that has it: "
-                "tsuku-llm config set llm.mirror file:///FOLDER",
+                f"{TSUKU} config set llm.mirror file:///FOLDER",
             )
 
     def clock(self) -> float:

@@ -26,6 +26,7 @@ from tsuku_llm.fetch.http.race import Resolver
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground.errors import BodyError, HostUnreachable, ProxyError
+from tsuku_llm.ground.own_name import TSUKU
 
 _OFFLINE_TRIES = 2
 """Attempts after a failed connection: usually the machine is offline, and retries are useless."""
@@ -244,7 +245,7 @@ class _Failures:
             HostUnreachable(
                 f"{self._host} cannot be reached",
                 facts=(reason, *self._way),
-                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL",
+                hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL",
             ),
             tries=tries,
             url=shown(self._url),
@@ -262,7 +263,7 @@ class _Failures:
             HostUnreachable(
                 f"{self._host} does not answer",
                 facts=(f"url: {shown(self._url)}", *self._way),
-                hint="check the connection, or set a mirror: tsuku-llm config set llm.mirror URL; "
+                hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL; "
                 "a partial download is kept and resumed",
             )
         )

@@ -29,6 +29,7 @@ from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
 from tsuku_llm.ground.files import TEMPORARY_SUFFIX, flush_folder, rename, seal_file, unique
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import digest, documented, encode, many, optional, parse, record, text
 
 ARTIFACTS = "sha256"
@@ -263,7 +264,7 @@ class BundleFile:
             f"{self.path} is no bundle that can be used",
             facts=(reason, *facts),
             hint="copy it again, and compare its SHA-256 with what its maker says; "
-            "to make one: tsuku-llm bundle create FILE",
+            f"to make one: {TSUKU} bundle create FILE",
         )
 
 
@@ -285,7 +286,7 @@ def _not_opened(path: Path, reason: str) -> UsageError:
     return UsageError(
         f"the bundle {path} cannot be opened",
         facts=(reason,),
-        hint="name the file that tsuku-llm bundle create made",
+        hint=f"name the file that {TSUKU} bundle create made",
     )
 
 

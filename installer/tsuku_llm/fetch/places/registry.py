@@ -15,6 +15,7 @@ from tsuku_llm.fetch.places.mirrors import RegistryPlace
 from tsuku_llm.fetch.places.small_files import download_small
 from tsuku_llm.ground.errors import BodyError, HttpStatusError
 from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import count
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def mirror_at(place: RegistryPlace, network: Network, deadline: float) -> Regist
             f"there is no mirror at {place}",
             status=404,
             facts=error.facts,
-            hint="check the name and the tag; a mirror is made with tsuku-llm mirror --to",
+            hint=f"check the name and the tag; a mirror is made with {TSUKU} mirror --to",
         ) from error
     return parse_manifest(data, place)
 
@@ -93,7 +94,7 @@ def _no_mirror(place: RegistryPlace, reason: str) -> BodyError:
     return BodyError(
         f"{place} is no mirror that tsuku-llm made",
         facts=(f"reason: {reason[:200]}",),
-        hint="check the name and the tag: a mirror is made with tsuku-llm mirror --to",
+        hint=f"check the name and the tag: a mirror is made with {TSUKU} mirror --to",
     )
 
 

@@ -23,6 +23,7 @@ from tsuku_llm.ground.errors import (
     UsageError,
 )
 from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.own_name import TSUKU
 
 _CHUNK = 1 << 20
 
@@ -120,7 +121,7 @@ def _bundled_chunks(bundle: Path, name: str) -> Iterator[bytes]:
                 raise HttpStatusError(
                     f"the bundle {bundle} has no {name}",
                     status=404,
-                    hint="ask its maker for a bundle that has it: tsuku-llm bundle create FILE",
+                    hint=f"ask its maker for a bundle that has it: {TSUKU} bundle create FILE",
                 )
             yield from chunks
     except (BadBundle, UsageError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.ground import system_limits
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.hardware import ApiState, Evidence, Problem
 from tsuku_llm.machine.host import DriverAnswer
 
@@ -135,7 +136,7 @@ def broken(answer: DriverAnswer, driver: str) -> Problem | None:
         longer = min(max(60, round(limit * 3)), LONGEST_LIMIT)
         helps = "restart the machine"
         if longer > limit:
-            more = f"tsuku-llm config set llm.probe_timeout {longer}s"
+            more = f"{TSUKU} config set llm.probe_timeout {longer}s"
             helps = f"give it more time: {more}; if it never answers, {helps}"
         text = f"{driver} was too slow: it did not answer within {limit:g} s ({call})"
         return Problem("driver-timed-out", text, helps, transient=True)

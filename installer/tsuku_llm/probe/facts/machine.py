@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tsuku_llm.ground.own_name import SUDO
 from tsuku_llm.machine.hardware import Evidence, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
@@ -78,7 +79,7 @@ def permission_fix(machine: MachineKind, device: str) -> str:
             "with podman without root: --group-add keep-groups"
         )
     return (
-        "add the user to the groups video and render: sudo usermod -aG video,render $USER; then "
+        f"add the user to the groups video and render: {SUDO}usermod -aG video,render $USER; then "
         "log in again"
     )
 

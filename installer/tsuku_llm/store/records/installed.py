@@ -13,6 +13,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore
 from tsuku_llm.ground.files import read_small, replace_file
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.integrity import TREE
 from tsuku_llm.store.records.receipt import (
     RECEIPT,
@@ -107,7 +108,7 @@ def read_pointer(data: Path) -> Pointer:
         raise CorruptStore(
             f"{FILE} is not readable",
             facts=(f"path: {path}", str(error)),
-            hint="tsuku-llm install, or tsuku-llm use VERSION, replaces it",
+            hint=f"{TSUKU} install, or {TSUKU} use VERSION, replaces it",
         ) from error
 
 

@@ -21,6 +21,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import StoreError, TamperedInstall
 from tsuku_llm.ground.files import open_to_read, read_small, replace_file
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.records.receipt import Receipt
 
@@ -245,7 +246,7 @@ def _digest(path: Path, known: Mapping[Stamp, str]) -> tuple[Stamp, str]:
 
 
 def tampered(
-    name: str, found: Sequence[str], repair: str = "tsuku-llm install --force"
+    name: str, found: Sequence[str], repair: str = f"{TSUKU} install --force"
 ) -> TamperedInstall:
     """Make the error for a tree that differs, with the names and the command that repairs it."""
     facts = tuple(found[:_SHOWN])

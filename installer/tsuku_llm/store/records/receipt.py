@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import CorruptStore
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 
 FORMAT = 1
@@ -32,8 +33,7 @@ NOT_RECORDED = "whether it is was not recorded when it was installed"
 def reinstall_command(release: str, backend: str, repository: str) -> str:
     """Return the command that installs a build again; ``backend`` may be a variant's name."""
     return (
-        f"tsuku-llm install --force --release {release} --backend {backend} "
-        f"--repository {repository}"
+        f"{TSUKU} install --force --release {release} --backend {backend} --repository {repository}"
     )
 
 
@@ -45,11 +45,11 @@ def reinstall_by_id(version: str) -> str:
     # A release has no dash: the rest, without the digest, is the variant.
     found = re.fullmatch(r"([^-]+)-(.+)-[0-9a-f]{12}", version)
     if found is None:
-        return "tsuku-llm install --force"
+        return f"{TSUKU} install --force"
     if found[1] == OWN:
-        again = f"tsuku-llm install --force --from PATH --backend {found[2]}"
+        again = f"{TSUKU} install --force --from PATH --backend {found[2]}"
         return f"{again}, with the path of that build,"
-    return f"tsuku-llm install --force --release {found[1]} --backend {found[2]}"
+    return f"{TSUKU} install --force --release {found[1]} --backend {found[2]}"
 
 
 class ArtifactRecord(NamedTuple):
@@ -165,7 +165,7 @@ class Receipt(NamedTuple):
             else:
                 words = f"--from {quote(self.unsigned)}"
             # Without it, the same files may be installed as a build of another backend.
-            return f"tsuku-llm install --force {words} --backend {self.backend}"
+            return f"{TSUKU} install --force {words} --backend {self.backend}"
         return reinstall_command(self.release, self.variant, self.repository)
 
     def to_json(self) -> bytes:

@@ -14,6 +14,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore
 from tsuku_llm.ground.files import make_folder, read_small, replace_file
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import is_version_id
 
 JOURNAL = "unattended.json"
@@ -90,7 +91,7 @@ def drop_journal(data: Path) -> None:
 
 def read_marks(data: Path) -> tuple[RolledBack, ...]:
     """Return the releases that failed here, the last one at the end. Raises CorruptStore."""
-    found = _parsed(data / MARKS, _MARKS_LIMIT, _MARKS, "forget them: tsuku-llm update --retry; or")
+    found = _parsed(data / MARKS, _MARKS_LIMIT, _MARKS, f"forget them: {TSUKU} update --retry; or")
     return found["rolled_back"] if found else ()
 
 
