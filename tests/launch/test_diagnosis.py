@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.last_words import ROWS, Row, one_of_each
+from support.program import SUDO
 
 from tsuku_llm.launch.ask.child import LastWords
 from tsuku_llm.launch.ask.last_words import complaints
@@ -338,10 +339,10 @@ def test_the_family_of_a_distribution(release_file: str, family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "advice"),
     [
-        ("debian", "run: sudo apt install libvulkan1"),
-        ("fedora", "run: sudo dnf install vulkan-loader"),
-        ("arch", "run: sudo pacman -S vulkan-icd-loader"),
-        ("suse", "run: sudo zypper install libvulkan1"),
+        ("debian", f"run: {SUDO}apt install libvulkan1"),
+        ("fedora", f"run: {SUDO}dnf install vulkan-loader"),
+        ("arch", f"run: {SUDO}pacman -S vulkan-icd-loader"),
+        ("suse", f"run: {SUDO}zypper install libvulkan1"),
     ],
 )
 def test_a_missing_library_comes_with_the_systems_install_command(family: str, advice: str) -> None:

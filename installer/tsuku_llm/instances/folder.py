@@ -17,6 +17,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import AlreadyRunning, CorruptStore
 from tsuku_llm.ground.files import make_folder, read_small, replace_file
 from tsuku_llm.ground.folders import opened
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.instances.record import NAME, Record
 from tsuku_llm.store.locks import exclusive
 
@@ -48,7 +49,7 @@ class Instances:
             return None if content is None else Record.from_json(content)
         except CorruptStore as error:
             # Only here it is known which server this was.
-            error.hint = f"remove its record: tsuku-llm stop --name {name}"
+            error.hint = f"remove its record: {TSUKU} stop --name {name}"
             raise
 
     def all(self) -> tuple[Record, ...]:
@@ -137,10 +138,10 @@ def _require_apart(record: Record, other: Record) -> None:
         raise AlreadyRunning(
             f"{who} is running already",
             facts=(f"it listens at {other.address}",),
-            hint=f"tsuku-llm stop --name {other.name}, or give this one another --name",
+            hint=f"{TSUKU} stop --name {other.name}, or give this one another --name",
         )
     if other.occupies(record.host, record.port):
         raise AlreadyRunning(
             f"{who} listens at {other.address} already",
-            hint=f"tsuku-llm stop --name {other.name}, or choose another --port after --",
+            hint=f"{TSUKU} stop --name {other.name}, or choose another --port after --",
         )

@@ -8,6 +8,7 @@ from enum import Enum
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import CorruptStore, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.launch.plan.addresses import ServerUrls, is_everywhere
 from tsuku_llm.launch.plan.report import READ_REPORT, StartReport
@@ -106,7 +107,7 @@ class Record:
             # The record does not tell the user's services from the system's.
             unit = unit_name(self.name)
             return f"journalctl --user -u {unit} (without --user for a service of the system)"
-        return f"tsuku-llm logs --name {self.name}"
+        return f"{TSUKU} logs --name {self.name}"
 
     def occupies(self, host: str, port: int | None) -> bool:
         """Tell whether this server prevents another one from listening at this address."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.foreign import parse_json, parse_object, read_answer
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.plan.addresses import ServerAddress
@@ -29,7 +30,7 @@ _TEXT = (
     "In the year before the railway came, the town had one street, two wells and a clock that "
     "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
 )
-_HINT = "try the model with tsuku-llm serve: one that completes no text cannot be measured"
+_HINT = f"try the model with {TSUKU} serve: one that completes no text cannot be measured"
 _LARGEST = 1 << 20
 """Bytes of an answer that are read."""
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import tomli
 
+from tsuku_llm.ground.own_name import SUDO, TSUKU
 from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
 Fault = Literal["backend", "model", "arguments", "system", "unknown"]
@@ -22,14 +23,14 @@ Another variant helps only against the backend's fault. Too little memory is the
 backend has the same memory.
 """
 
-CPU_OVERRIDE = "tsuku-llm config set llm.backend cpu"
+CPU_OVERRIDE = f"{TSUKU} config set llm.backend cpu"
 
 _OF_ONES_OWN = "install --force --from"
 """What the command that installs an unsigned build again has: from its path, or its source."""
 _FOR_ONES_OWN = {
     FOR_THIS_MACHINE: "make a build for this machine, then",
     REINSTALL: "install it again from complete files:",
-    "tsuku-llm update": "make a newer one, then",
+    f"{TSUKU} update": "make a newer one, then",
 }
 
 
@@ -97,11 +98,15 @@ def known_causes() -> Causes:
     table = tomli.loads(
         (pkgutil.get_data("tsuku_llm.launch.failed", "causes.toml") or b"").decode()
     )
-    texts = {
+    ours = {
+        "TSUKU": TSUKU,
+        "SUDO": SUDO,
         "REINSTALL_COMMAND": REINSTALL_COMMAND,
         "REINSTALL": REINSTALL,
         "FOR_THIS_MACHINE": FOR_THIS_MACHINE,
     }
+    # The path of this program may have braces, and ``Cause.diagnosis`` fills in the texts.
+    texts = {name: words.replace("{", "{{").replace("}", "}}") for name, words in ours.items()}
 
     def whole(value: Any) -> Any:
         if not isinstance(value, (str, list)):

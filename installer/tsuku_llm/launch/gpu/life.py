@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.plan.report import Verdict
 
 LOOK: float = 15.0
@@ -277,14 +278,14 @@ def _of_driver(fault: DriverFault) -> _Suspicion:
 def hint_for(kind: str, *, is_ended: bool) -> str:
     """Return what to do about a problem; ``is_ended``: the user's setting has ended the server."""
     hint = {
-        LOST: "find the broken link: tsuku-llm doctor",
-        HANG: "look for a fault of the GPU's driver: tsuku-llm doctor",
-        FAULT: "the kernel's log says more (dmesg); then: tsuku-llm doctor",
+        LOST: f"find the broken link: {TSUKU} doctor",
+        HANG: f"look for a fault of the GPU's driver: {TSUKU} doctor",
+        FAULT: f"the kernel's log says more (dmesg); then: {TSUKU} doctor",
     }[kind]
     # A fault alone ends no server.
     if is_ended or kind == FAULT:
         return hint
-    return f"{hint}; to have it started again: tsuku-llm config set llm.on_gpu_loss restart"
+    return f"{hint}; to have it started again: {TSUKU} config set llm.on_gpu_loss restart"
 
 
 FIRST_PAUSE: float = 1.0

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import GateFailed
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.ask.child import ProcessResult, ask
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE, Diagnosis
@@ -131,7 +132,7 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
     unknown = Diagnosis(
         "unknown",
         f"it {ending(code)}",
-        "look at the output of tsuku-llm probe",
+        f"look at the output of {TSUKU} probe",
         CPU_OVERRIDE,
         fault="unknown",
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import GpuLost, NotOnGpu, SilentCpu, TsukuError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.ask import health
 from tsuku_llm.launch.ask.log import LogFacts
 from tsuku_llm.launch.gpu.gpu_use import (
@@ -376,8 +377,8 @@ def _silent_cpu(report: StartReport) -> SilentCpu:
             for sign in report.signals
             if sign.says is Verdict.ON_CPU
         ),
-        hint="tsuku-llm doctor finds the first broken link; or run on the CPU: "
-        "tsuku-llm config set llm.backend cpu",
+        hint=f"{TSUKU} doctor finds the first broken link; or run on the CPU: "
+        f"{TSUKU} config set llm.backend cpu",
     )
 
 
