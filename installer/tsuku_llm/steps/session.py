@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.config.keys import ORIGIN, key_named
 from tsuku_llm.ground.errors import TsukuError, UnknownRequest, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.reader import StoreReader
 
 if TYPE_CHECKING:  # a start does without most of what they import
@@ -101,7 +102,7 @@ def way_to_undo(
     # The environment comes before the file, so a change of the file would not help.
     if environ.get(key.variable):
         return f"unset {key.variable}"
-    return f"tsuku-llm config {command}"
+    return f"{TSUKU} config {command}"
 
 
 def note_place(settings: Settings, key: str, error: TsukuError) -> None:

@@ -28,6 +28,7 @@ from tsuku_llm.ground.errors import (
     TsukuError,
     UnknownRequest,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
@@ -263,7 +264,7 @@ def _compiling(choice: Choice) -> str:
         able = [gpu for gpu in gpus if Version(gpu.compute_capability or "5.0") >= Version("5.0")]
         if each.reason.slug in BY_COMPILING and (able or backend.name == "cpu"):
             named = "" if requested in ("auto", "gpu") else f" --backend {backend.name}"
-            return f"tsuku-llm install --from-source{named}"
+            return f"{TSUKU} install --from-source{named}"
     return ""
 
 
@@ -286,7 +287,7 @@ def _elsewhere(session: Session, choice: Choice) -> str:
                     backend = other.selection.requested
                     asked = "" if backend == "auto" else f" --backend {backend}"
                     words = f"--release {entry.release} --channel {channel}{asked}"
-                    return f"tsuku-llm install {words}{repository_flag(catalog)}"
+                    return f"{TSUKU} install {words}{repository_flag(catalog)}"
     return ""
 
 
@@ -334,9 +335,9 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
             return (
                 f"take {entry.release}, the newest that is not revoked: "
-                f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
+                f"{TSUKU} install --release {entry.release}{repository_flag(catalog)}"
             )
-    return "no other release of its channel can be used: wait for the next one, tsuku-llm update"
+    return f"no other release of its channel can be used: wait for the next one, {TSUKU} update"
 
 
 def repository_flag(catalog: Catalog) -> str:
@@ -423,7 +424,7 @@ def _none_usable(
             f"every release of channel {channel} was revoked",
             facts=facts,
             hint="wait for the next release "
-            f"(tsuku-llm repository refresh {name}), or name another --channel{''.join(ways)}",
+            f"({TSUKU} repository refresh {name}), or name another --channel{''.join(ways)}",
         )
     newest = next(each for each in first if each.slug != REVOKED)
     return SelectionError(
@@ -475,7 +476,7 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
     for entry in catalog.entries:
         with suppress(TrustError, StoreError):
             if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
-                return f"tsuku-llm install --release {entry.release}{repository_flag(catalog)}"
+                return f"{TSUKU} install --release {entry.release}{repository_flag(catalog)}"
     return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
 
 
@@ -492,7 +493,7 @@ def tell_temporary(note: Callable[[str], None], choice: Choice) -> None:
 def tell_idle(note: Callable[[str], None], choice: Choice) -> None:
     """Print which GPUs a driver lists and no variant that fits can use."""
     if names := choice.selection.idle:
-        note(f"idle: {', '.join(names)}; what would help: tsuku-llm doctor")
+        note(f"idle: {', '.join(names)}; what would help: {TSUKU} doctor")
 
 
 def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installed) -> None:
@@ -520,5 +521,5 @@ def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installe
         raise SelectionError(
             "the GPU cannot be used at the moment, and the only build that fits is for the CPU",
             facts=tuple(problem.text for problem in problems),
-            hint=f"{problems[0].fix}; or take the CPU: tsuku-llm install --backend cpu",
+            hint=f"{problems[0].fix}; or take the CPU: {TSUKU} install --backend cpu",
         )

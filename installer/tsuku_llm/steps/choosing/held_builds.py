@@ -12,6 +12,7 @@ from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.fitting import Reason
 from tsuku_llm.choose.selection import Candidate, Rejection, Selection
 from tsuku_llm.ground.errors import WrongBundle
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, why_passed_over
 
 
@@ -42,7 +43,7 @@ def nothing_held(what: str, facts: tuple[str, ...] = ()) -> WrongBundle:
     return WrongBundle(
         f"the bundle has {what}",
         facts=facts,
-        hint="see what it has: tsuku-llm bundle show FILE; a bundle for this machine is made with "
-        "what probe --record MACHINE.json writes here: tsuku-llm bundle create FILE --hardware "
+        hint=f"see what it has: {TSUKU} bundle show FILE; a bundle for this machine is made with "
+        f"what probe --record MACHINE.json writes here: {TSUKU} bundle create FILE --hardware "
         "MACHINE.json",
     )

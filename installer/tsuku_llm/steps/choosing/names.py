@@ -12,6 +12,7 @@ from tsuku_llm.choose.selection import known_request
 from tsuku_llm.config.keys import INSTALLED
 from tsuku_llm.config.settings import NAMING, warning_of
 from tsuku_llm.ground.errors import StoreError, TrustError, TsukuError, UnknownRequest
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.probe import platform_key
 from tsuku_llm.steps.session import Session, note_place
 
@@ -43,7 +44,7 @@ def check_exists(session: Session, key: str, value: str) -> None:
             return
     if missing:
         if not missing.hint.startswith("did you mean"):
-            missing.hint = f"take one of these: tsuku-llm config set llm.{key} NAME"
+            missing.hint = f"take one of these: {TSUKU} config set llm.{key} NAME"
         raise missing
 
 

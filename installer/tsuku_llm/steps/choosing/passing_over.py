@@ -12,6 +12,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.catalog.embedded import REPOSITORY as OFFICIAL
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import reinstall_command
 
 if TYPE_CHECKING:  # a start does without
@@ -100,7 +101,7 @@ def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
 def take(release: str, repository: str) -> str:
     """Return the command that takes a release by its name, whatever passes it over."""
     flag = "" if repository == OFFICIAL else f" --repository {repository}"
-    return f"tsuku-llm install --release {release}{flag}"
+    return f"{TSUKU} install --release {release}{flag}"
 
 
 def texts(reasons: Iterable[PassedOver]) -> dict[str, str]:
@@ -128,7 +129,7 @@ def _revoked(offered: Offered, bounds: Bounds) -> _Why | None:
     if why is None or bounds.allow_revoked:
         return None
     # If it is another repository that says so, this machine's user may not trust that one.
-    remove = f"tsuku-llm repository remove {why.repository}"
+    remove = f"{TSUKU} repository remove {why.repository}"
     return REVOKED, why.summary, remove if why.foreign else None
 
 
@@ -152,7 +153,7 @@ def _rolled_back(offered: Offered, bounds: Bounds) -> _Why | None:
     for mark in bounds.marks:
         named = (mark.repository, mark.release) == (bounds.repository, offered.release)
         if (offered.id and mark.id == offered.id) or (named and offered.release != bounds.here):
-            return ROLLED_BACK, f"rolled back here ({mark.told})", "tsuku-llm update --retry"
+            return ROLLED_BACK, f"rolled back here ({mark.told})", f"{TSUKU} update --retry"
     return None
 
 
@@ -161,7 +162,7 @@ def _not_in_bundle(offered: Offered, bounds: Bounds) -> _Why | None:
         return None
     if any(map(bounds.held.issuperset, offered.builds)):
         return None
-    make = "tsuku-llm bundle create FILE --hardware MACHINE.json"
+    make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
     return NOT_IN_BUNDLE, "the bundle does not have it", make
 
 

@@ -16,6 +16,7 @@ from tsuku_llm.catalog import metadata_status, revocations
 from tsuku_llm.catalog.metadata_status import MetadataStatus
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.ground.errors import Revoked, SelectionError, StoreError, TrustError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.steps.session import Session, repository_of
 from tsuku_llm.store.records.receipt import Receipt
@@ -145,7 +146,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     if own is None:
         return
     if gone := found.of(receipt).gone:
-        session.user.note(f"{receipt.release}: {gone}; to update: tsuku-llm update")
+        session.user.note(f"{receipt.release}: {gone}; to update: {TSUKU} update")
     if warning := own.freshness.warning(session.machine.now):
         session.user.note(warning)
 
@@ -165,7 +166,7 @@ def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> 
     if why is None:
         return
     if not session.allow_revoked:
-        hint = "update: tsuku-llm update; or add --allow-revoked"
+        hint = f"update: {TSUKU} update; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
     session.user.note(f"{receipt.release} is used anyway: {why.summary}")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tsuku_llm.config.settings import Settings
 from tsuku_llm.ground.errors import StoreError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.choosing.passing_over import RELEASE, Kept
 from tsuku_llm.steps.session import Session, way_to_undo
 from tsuku_llm.store.reader import StoreReader
@@ -40,7 +41,7 @@ def staying(session: Session) -> Session:
     if "channel" in settings.flags and settings.channel != active.channel:
         session.user.note(
             f"--channel {settings.channel} changes nothing: {RELEASE} keeps {active.release} of "
-            f"the channel {active.channel}; to end that: tsuku-llm config unset {RELEASE}"
+            f"the channel {active.channel}; to end that: {TSUKU} config unset {RELEASE}"
         )
     return session.with_settings(
         release=active.release, repository=active.repository, channel=active.channel

@@ -23,6 +23,7 @@ from tsuku_llm.ground.errors import (
     did_you_mean,
 )
 from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_own_folder
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, require_no_plugins
 from tsuku_llm.launch.run.replace_process import replace_process
@@ -93,7 +94,7 @@ def requested_version(session: Session) -> Installed:
         release = active.receipt.release if active else None
         return max(suitable, key=lambda each: _newest_of(each, release))
     if active is None:
-        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+        raise NotInstalled("nothing is installed yet", hint=f"run: {TSUKU} install")
     # The hint must not tell to install what does not exist.
     from tsuku_llm.steps.choosing.names import check_exists  # noqa: PLC0415 - only for an error
 
@@ -108,7 +109,7 @@ def requested_version(session: Session) -> Installed:
     use = f"; or use what is installed: {undo}" if undo else ""
     raise NotInstalled(
         f"the backend {backend} is requested, and {active.receipt.variant} is installed",
-        hint=f"run: tsuku-llm install --backend {backend}{use}",
+        hint=f"run: {TSUKU} install --backend {backend}{use}",
     )
 
 
@@ -233,7 +234,7 @@ def tool_of(receipt: Receipt, name: str) -> str:
     raise NotInstalled(
         f"{receipt.variant} of {receipt.release} has no tool {name}",
         facts=tuple(f"tool: {each}" for each in tools),
-        hint=did_you_mean(name, tools, "run one of these: tsuku-llm run TOOL -- ARGUMENTS"),
+        hint=did_you_mean(name, tools, f"run one of these: {TSUKU} run TOOL -- ARGUMENTS"),
     )
 
 

@@ -26,6 +26,7 @@ from tsuku_llm.fetch.places.bundle_file import (
     opened_bundle,
 )
 from tsuku_llm.ground.errors import MetadataError, StaleMetadata, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
 from tsuku_llm.steps.install.install import InstallReport, install
 from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session
@@ -162,7 +163,7 @@ def _agreed_places(
     session.user.note(
         f"the repository {name}, as the bundle calls it, is added without the places that the "
         f"bundle names, which are not signed ({shown or 'none'}): to ask there for newer metadata, "
-        "remove it and add it with tsuku-llm repository add"
+        f"remove it and add it with {TSUKU} repository add"
     )
     return (bundle.path.as_uri(),)
 

@@ -8,6 +8,7 @@ from tsuku_llm import fetch
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import Declined, StoreError, TooLarge
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.install.reuse import Space, to_download
@@ -65,8 +66,8 @@ def require_consent(
     if most is not None and (size is None or size > most):
         raise TooLarge(
             f"{what} is {cost(size)}, and llm.max_download allows {_megabytes(most)}",
-            hint="allow more: tsuku-llm config set llm.max_download SIZE; or choose a smaller "
-            "build: tsuku-llm explain",
+            hint=f"allow more: {TSUKU} config set llm.max_download SIZE; or choose a smaller "
+            f"build: {TSUKU} explain",
         )
     if session.agreed or not session.user.can_ask or (size is not None and size <= above):
         return

@@ -26,6 +26,7 @@ from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
 from tsuku_llm.ground.files import drop_tree, make_folder
 from tsuku_llm.ground.foreign import parse_object, read_answer, read_end
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.safe_text import shell_word
@@ -250,7 +251,7 @@ def _require_consent(
         raise UsageError(
             "compiling needs a yes",
             facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
-            hint=f"tsuku-llm install{' --force' * force} --from-source {shell_word(source)} "
+            hint=f"{TSUKU} install{' --force' * force} --from-source {shell_word(source)} "
             f"--backend {backend} --yes",
         )
     title = facts_of(backend).title

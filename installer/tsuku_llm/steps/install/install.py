@@ -20,6 +20,7 @@ from tsuku_llm.ground.errors import (
     TrustError,
     TsukuError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import VENDORS
 from tsuku_llm.steps.choosing.choice import (
@@ -298,7 +299,7 @@ def passed_over(
             why = why_passed_over(
                 Offered(release, variant=name, failed=failed.get(name, "")), bounds
             )
-            take_it = f"tsuku-llm install --backend {name}"
+            take_it = f"{TSUKU} install --backend {name}"
             fits = PassedOver(
                 release, name, "also-fits", f"also fits (choice {other.rank}{cost})", take_it
             )

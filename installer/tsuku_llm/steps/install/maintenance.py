@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import InUse, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.steps.choosing.revocation import require_usable
@@ -81,7 +82,7 @@ def _tell_if_not_served(session: Session, installed: Installed) -> None:
     if not meets(installed.receipt, session.settings.backend):
         session.user.note(
             f"llm.backend is {session.settings.backend}, so serve does not start it; "
-            "to change that: tsuku-llm config unset llm.backend"
+            f"to change that: {TSUKU} config unset llm.backend"
         )
 
 
@@ -97,7 +98,7 @@ def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -
             "--all and names of versions cannot be combined"
             if everything
             else "no version to remove is named",
-            hint="name one that tsuku-llm list shows, or remove all: tsuku-llm uninstall --all",
+            hint=f"name one that {TSUKU} list shows, or remove all: {TSUKU} uninstall --all",
         )
     store.sweep()
     used: list[InUse] = []

@@ -30,6 +30,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
@@ -152,7 +153,7 @@ def _command(path: Path, backend: str, *, force: bool) -> str:
     """Return the command that installs a build; ``backend`` is "" if no flag names it."""
     again = " --force" if force else ""
     named = f" --backend {backend}" if backend else ""
-    return f"tsuku-llm install{again} --from {shell_word(str(path))}{named}"
+    return f"{TSUKU} install{again} --from {shell_word(str(path))}{named}"
 
 
 def _require_build(path: Path, data: Path) -> None:
@@ -170,7 +171,7 @@ def _require_build(path: Path, data: Path) -> None:
                 raise UsageError(
                     f"{path} is not a build of your own",
                     facts=(f"the store of this program: {data}",),
-                    hint="to make an installed version active: tsuku-llm use VERSION",
+                    hint=f"to make an installed version active: {TSUKU} use VERSION",
                 )
             # First: advice on the owners of a folder that is no build could do harm.
             if not _has_server(path):

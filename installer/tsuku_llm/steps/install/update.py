@@ -15,6 +15,7 @@ from tsuku_llm.choose.selection import (
     why_absent,
 )
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import (
     Choice,
@@ -143,7 +144,7 @@ class UpdateReport:
         if choice.kept_by or any(each.slug == YOUNG for each in choice.passed_over):
             return way_out(choice.catalog, [choice.channel])
         where = repository_flag(choice.catalog)
-        return f"go back: tsuku-llm install --release {choice.release.release}{where}"
+        return f"go back: {TSUKU} install --release {choice.release.release}{where}"
 
 
 def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
@@ -157,7 +158,7 @@ def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
     """
     active = session.reader.active()
     if active is None:
-        raise NotInstalled("nothing is installed yet", hint="run: tsuku-llm install")
+        raise NotInstalled("nothing is installed yet", hint=f"run: {TSUKU} install")
     settings = session.settings
     if active.receipt.unsigned is not None:
         return _left_alone(session, active)
@@ -200,7 +201,7 @@ def _left_alone(session: Session, active: Installed) -> UpdateReport:
     """Report that no update replaces a build of the user's own; this asks no host."""
     session.user.note(
         f"{active.id} is a build of your own, from {active.receipt.unsigned}: update leaves it "
-        "alone; for a signed one: tsuku-llm install"
+        f"alone; for a signed one: {TSUKU} install"
     )
     keep_offer(session.paths.state, active.id, None)
     if session.settings.backend == active.receipt.variant:

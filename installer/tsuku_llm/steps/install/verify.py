@@ -18,6 +18,7 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TrustError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import load_catalog, version_of
 from tsuku_llm.steps.install.versions import all_ids, found, resolve
@@ -69,7 +70,7 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             installed = found(reader, version)
         except CorruptStore as error:
             facts = (error.message, *error.facts)
-            return VersionCheck(version, facts, f"tsuku-llm uninstall {version}")
+            return VersionCheck(version, facts, f"{TSUKU} uninstall {version}")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
         signed: tuple[ReleaseEntry, tuple[Variant, ...]] | str
@@ -88,7 +89,7 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
             differences = (*differences, *min(found_each, key=len))
         repair = receipt.reinstall if differences else None
         if repair and _is_lost(receipt):
-            repair = f"tsuku-llm uninstall {version}"
+            repair = f"{TSUKU} uninstall {version}"
         return VersionCheck(version, differences, repair, receipt, not_signed)
 
     return tuple(check(version) for version in ids)

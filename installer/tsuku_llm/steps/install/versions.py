@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.ground.errors import CorruptStore, NotInstalled, UsageError, did_you_mean
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
@@ -133,7 +134,7 @@ def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
     facts = tuple(f"installed: {version}" for version in named)
     if not ids:
         known = (text for names in named.values() for text in names)
-        otherwise = "see: tsuku-llm list" if named else "run: tsuku-llm install"
+        otherwise = f"see: {TSUKU} list" if named else f"run: {TSUKU} install"
         hint = did_you_mean(name, known, otherwise)
         raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(

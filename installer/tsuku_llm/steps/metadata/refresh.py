@@ -40,6 +40,7 @@ from tsuku_llm.ground.errors import (
     TsukuError,
     UsageError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
 from tsuku_llm.steps.metadata.places import download_from
@@ -233,15 +234,15 @@ def _elsewhere(session: Session, repository: Repository) -> str:
                 session.settings, session.machine.environ, "llm.mirror", "unset llm.mirror"
             )
             other = f"or ask the publisher's own hosts: {undo}"
-            return f"the mirror's operator can repair it: tsuku-llm mirror DIR; {other}"
+            return f"the mirror's operator can repair it: {TSUKU} mirror DIR; {other}"
         else:
             # With the package, updates work where only pip does.
             places = f"{OFFICIAL_URL},{OFFICIAL_PACKAGE}"
-            other = f"or name more places: tsuku-llm config set llm.repository_url {places}"
-        return f"or take what comes with a newer tsuku-llm: tsuku-llm self-update; {other}"
+            other = f"or name more places: {TSUKU} config set llm.repository_url {places}"
+        return f"or take what comes with a newer tsuku-llm: {TSUKU} self-update; {other}"
     return (
-        f"or, if it has moved: tsuku-llm repository remove {name}, and then "
-        f"tsuku-llm repository add {name} URL --root FILE"
+        f"or, if it has moved: {TSUKU} repository remove {name}, and then "
+        f"{TSUKU} repository add {name} URL --root FILE"
     )
 
 
@@ -278,7 +279,7 @@ def _asked(session: Session, patience: float) -> Catalog:
     if session.offline and session.settings.require_fresh:
         raise UsageError(
             "--offline uses no network, but fresh metadata is required",
-            hint="leave out one of them; see: tsuku-llm config get llm.refresh",
+            hint=f"leave out one of them; see: {TSUKU} config get llm.refresh",
         )
     try:
         known = load_catalog(session)
@@ -344,5 +345,5 @@ def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str
     return (
         f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
         "a newer release or a revocation may be missing; "
-        f"to fetch it: tsuku-llm repository refresh {known.repository}; {moved}"
+        f"to fetch it: {TSUKU} repository refresh {known.repository}; {moved}"
     )

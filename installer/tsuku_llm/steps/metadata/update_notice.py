@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import make_folder, read_small, write_note
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.steps.session import Session
 
@@ -90,7 +91,7 @@ def offer_update(session: Session, installed: str) -> None:
         if offer and may_be_told(session.settings, installed, offer):
             version = f" ({offer.version})" if offer.version else ""
             found = offer.reason or f"{offer.release}{version} is there"
-            session.user.note(f"{found}; to install it: tsuku-llm update")
+            session.user.note(f"{found}; to install it: {TSUKU} update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
         Thread(target=_look, args=(session,), daemon=True).start()

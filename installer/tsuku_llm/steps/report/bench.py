@@ -12,6 +12,7 @@ from tsuku_llm.config.editing import set_value
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground.errors import BadModel, Declined, LaunchError, TsukuError
 from tsuku_llm.ground.foreign import read_beginning
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.ask.speed import Speed, measure
 from tsuku_llm.launch.plan.addresses import ServerAddress
@@ -221,7 +222,7 @@ def _runs_to_make(
         raise LaunchError(
             "there is nothing to measure",
             facts=tuple(f"{each.variant}: {each.reason}" for each in skipped),
-            hint="run: tsuku-llm install, or add --yes",
+            hint=f"run: {TSUKU} install, or add --yes",
         )
     return runs, tuple(skipped)
 

@@ -17,11 +17,12 @@ from tsuku_llm.config.settings import in_file, unique, warning_of
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import ConfigError, TsukuError, UsageError
 from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.steps.choosing.names import unknown_names
 from tsuku_llm.steps.session import Session
 
-_TEMPLATE = b"# Settings of tsuku-llm; see: tsuku-llm config list\n[llm]\n"
+_TEMPLATE = b"# Settings of tsuku-llm; the command config list shows all\n[llm]\n"
 """What the editor shows if there is no config file."""
 
 
@@ -75,7 +76,7 @@ def _edited(
             raise UsageError(
                 "the editor left no file that can be read, and nothing was saved",
                 facts=(str(error),),
-                hint="edit again: tsuku-llm config edit",
+                hint=f"edit again: {TSUKU} config edit",
             ) from error
         if after == start:
             return None

@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import (
     UsageError,
     did_you_mean,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.fit import Fit
@@ -120,9 +121,9 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     if "://" in text:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
-            hint=f"let the server download it: tsuku-llm serve -- --model-url {shell_word(text)}"
+            hint=f"let the server download it: {TSUKU} serve -- --model-url {shell_word(text)}"
             if not text.lower().startswith("https:") or _can_download(session.reader)
-            else f"{_ELSEWHERE}, as this build cannot, then: tsuku-llm serve -m FILE.gguf",
+            else f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf",
         )
     found = local_models(session.machine.environ, session.settings.model_path)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
@@ -132,7 +133,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
     names = [model.name for model in (meant or found.models)]
     listed = tuple(names[:_MOST_LISTED])
     if len(names) > _MOST_LISTED:
-        listed += (f"and {len(names) - _MOST_LISTED} more: tsuku-llm models",)
+        listed += (f"and {len(names) - _MOST_LISTED} more: {TSUKU} models",)
     if meant:
         raise UnknownModel(
             f"{len(meant)} models may be meant by {text!r}",
@@ -144,7 +145,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
             "the model cannot be read",
             facts=(f"{path}: {missing}",),
             hint=did_you_mean(
-                Path(path).name, _files(found), "check the path; see: tsuku-llm models"
+                Path(path).name, _files(found), f"check the path; see: {TSUKU} models"
             ),
         )
     raise UnknownModel(
@@ -153,16 +154,16 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         hint=did_you_mean(
             text,
             names,
-            "see: tsuku-llm models" if names else "; or: ".join(ways_to_a_model(session.reader)),
+            f"see: {TSUKU} models" if names else "; or: ".join(ways_to_a_model(session.reader)),
         ),
     )
 
 
 def ways_to_a_model(reader: StoreReader) -> tuple[str, ...]:
     """Say how to get a model, as far as the installed build can download one."""
-    elsewhere = f"{_ELSEWHERE}, then: tsuku-llm serve -m FILE.gguf"
+    elsewhere = f"{_ELSEWHERE}, then: {TSUKU} serve -m FILE.gguf"
     if _can_download(reader):
-        return "let the server download one: tsuku-llm serve -- -hf OWNER/REPOSITORY", elsewhere
+        return f"let the server download one: {TSUKU} serve -- -hf OWNER/REPOSITORY", elsewhere
     return (elsewhere,)
 
 
@@ -195,8 +196,8 @@ def without_a_model(session: Session) -> str:
         return f"no model is named, and none was found on this machine; {ways}"
     if len(names) == 1:
         name = shell_word(names[0])
-        return f"no model is named; to serve the one that is here: tsuku-llm serve -m {name}"
+        return f"no model is named; to serve the one that is here: {TSUKU} serve -m {name}"
     return (
-        f"no model is named; {len(names)} are here, such as {names[0]}: see tsuku-llm models, "
-        "then: tsuku-llm serve -m NAME"
+        f"no model is named; {len(names)} are here, such as {names[0]}: see {TSUKU} models, "
+        f"then: {TSUKU} serve -m NAME"
     )

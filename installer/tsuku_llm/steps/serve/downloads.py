@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.plan.wishes import downloads_in
 from tsuku_llm.model_caches.finding import local_models
 from tsuku_llm.steps.choosing.which import lacks_https
@@ -28,7 +29,7 @@ def require_https(
     if needed is None or not lacks_https(installed):
         return
     receipt = installed.receipt
-    upstreams = "use upstream's build, which has it: tsuku-llm install --channel stable; or "
+    upstreams = f"use upstream's build, which has it: {TSUKU} install --channel stable; or "
     raise LaunchError(
         "this build cannot download a model: it was built without HTTPS",
         facts=(
@@ -37,7 +38,7 @@ def require_https(
         ),
         hint=(upstreams if receipt.channel != "stable" else "")
         + "download the GGUF file with another program, such as curl -L -O URL or hf download, "
-        "then: tsuku-llm serve -m FILE.gguf",
+        f"then: {TSUKU} serve -m FILE.gguf",
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tsuku_llm.ground.errors import BackendFailed, Declined, GateFailed, NotInstalled, TsukuError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.report import FallenBack
 from tsuku_llm.steps.choosing.which import installed_variant, meets, requested_version
@@ -150,7 +151,7 @@ def remembered(
             if session.settings.fallback == "auto":
                 session.user.note(
                     f"{said}; using {other} until they or the release change, or until: "
-                    "tsuku-llm fallback --forget"
+                    f"{TSUKU} fallback --forget"
                 )
             elif not session.user.ask(f"{said}. Start {other} instead?"):
                 return preferred, FailedStarts()

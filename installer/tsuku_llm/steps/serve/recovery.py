@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked
@@ -84,7 +85,7 @@ def _better(
     if setting != "off" and not must_ask(setting, size):
         session.user.note(f"{said} and replaces it")
     elif setting == "off" or not session.user.ask(f"{said}. Replace {name}?"):
-        session.user.note(f"{said}; to move to it: tsuku-llm install")
+        session.user.note(f"{said}; to move to it: {TSUKU} install")
         return active
     else:
         session = session._replace(agreed=True)

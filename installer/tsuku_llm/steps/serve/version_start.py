@@ -19,6 +19,7 @@ from tsuku_llm.ground.errors import (
     SilentCpu,
     TsukuError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
@@ -158,7 +159,7 @@ class VersionStart(NamedTuple):
         if self.how.require_gpu and self.installed.receipt.backend == "cpu":
             raise SilentCpu(
                 f"a GPU is required, but {self.installed.id} is a build for the CPU",
-                hint="see why: tsuku-llm explain; for a GPU: tsuku-llm install --backend gpu",
+                hint=f"see why: {TSUKU} explain; for a GPU: {TSUKU} install --backend gpu",
             )
 
     def _check(self, environ: Mapping[str, str]) -> None:

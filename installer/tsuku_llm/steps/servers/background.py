@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
 from tsuku_llm.ground.foreign import LARGEST, parse_object
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
@@ -163,7 +164,7 @@ def page_of(state: Path, name: str) -> str:
     """
     record = server(state, name)
     if not record.state.is_up:
-        raise NotRunning(f"the server {name} does not run any more", hint="see: tsuku-llm status")
+        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
     if record.report is None or not record.report.ready:
         raise LaunchError(
             f"the server {name} is not ready yet", hint=f"see its log: {record.log_command}"
@@ -302,5 +303,5 @@ def _raise_not_running(instances: Instances, name: str) -> NoReturn:
     raise NotRunning(
         f"there is no server called {name}",
         facts=tuple(f"server: {record.name}" for record in instances.all()),
-        hint="see: tsuku-llm status",
+        hint=f"see: {TSUKU} status",
     )

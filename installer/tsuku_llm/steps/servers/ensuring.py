@@ -13,6 +13,7 @@ from pathlib import Path
 from tsuku_llm.config.keys import key_named
 from tsuku_llm.ground.errors import LaunchError, NotInstalled, TsukuError, revived
 from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState, checked_name
@@ -63,7 +64,7 @@ def ensure_server(
         if not sys.executable:
             raise LaunchError(
                 "the interpreter of this process is not known",
-                hint="start the server with the command: tsuku-llm serve --detach",
+                hint=f"start the server with the command: {TSUKU} serve --detach",
             )
         options = ("--notify", "library", "--json", "--name", name)
         line = children.this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
@@ -124,5 +125,5 @@ def _failure(said: Mapping[str, object], code: int, name: str) -> TsukuError:
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return LaunchError(
         f"the supervisor {how} before the server was ready",
-        hint=f"see: tsuku-llm logs --name {name}",
+        hint=f"see: {TSUKU} logs --name {name}",
     )

@@ -18,6 +18,7 @@ from types import FrameType
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import LaunchError, NoProgress, StoreError, TsukuError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.idle import BUSY_SECONDS, IdleWatch, sample_activity
@@ -229,7 +230,7 @@ class _ServerKeeper:
                 f"the server made no progress for {self._start_timeout} seconds while it loaded",
                 facts=("it logged nothing, read and wrote nothing, and took no more memory",),
                 hint="for a longer limit: --start-timeout TIME; the GPU's driver: "
-                f"tsuku-llm doctor; its last words: {self._record.log_command}",
+                f"{TSUKU} doctor; its last words: {self._record.log_command}",
             )
             # Now, since the end may take long: the StartMonitor ends the server after this.
             self._listener.on_giving_up(error)
