@@ -12,6 +12,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -112,7 +113,10 @@ class HelpText(click.HelpFormatter):
         """Write each call, and below it what it does."""
         with self.section("Examples"):
             for call, meaning in examples.items():
-                self.write_text(call)
+                if TSUKU == PROGRAM:
+                    self.write_text(call)
+                else:  # wrapped, the path of a script would be cut
+                    self.write(f"{'':{self.current_indent}}{call}\n")
                 with self.indentation(), self.indentation():
                     self.write_text(meaning)
 

@@ -10,6 +10,7 @@ import click
 
 from tsuku_llm.config.keys import key_named, parse_release
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -72,7 +73,7 @@ def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | N
     try:
         return parse_release(text)
     except ValueError as error:
-        raise UsageError(f"--release {error}", hint="see: tsuku-llm list --available") from error
+        raise UsageError(f"--release {error}", hint=f"see: {TSUKU} list --available") from error
 
 
 offline = click.option(

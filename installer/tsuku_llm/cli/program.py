@@ -17,7 +17,7 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
 from tsuku_llm.cli.words.table import COMMANDS, SECTIONS
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.own_name import PROGRAM
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -85,10 +85,10 @@ program = Program(
     epilog=f"\b\nReport problems at\n{REPORTS}",  # \b: never cut the address
     params=[VERSION],
     examples={
-        "tsuku-llm install": "Download, verify and install the build that fits.",
-        "tsuku-llm serve -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
-        "tsuku-llm help serve": "Show the options of serve.",
-        "tsuku-llm doctor": "Find out why the GPU is not used.",
+        f"{TSUKU} install": "Download, verify and install the build that fits.",
+        f"{TSUKU} serve -m MODEL.gguf": "Serve a model; what follows -- goes to the server.",
+        f"{TSUKU} help serve": "Show the options of serve.",
+        f"{TSUKU} doctor": "Find out why the GPU is not used.",
     },
 )
 

@@ -29,6 +29,7 @@ from tsuku_llm.ground.errors import (
     TrustError,
     UsageError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
@@ -191,7 +192,7 @@ def _require_other_source(session: Session, folder: MirrorFolder) -> None:
                 f"{folder.path} is where this machine takes its files from",
                 facts=(f"a setting names it: {shown(place)}",),
                 hint=f"to fetch from the publisher: TSUKU_LLM_MIRROR={ORIGIN} "
-                f"tsuku-llm mirror {shell_word(str(folder.path))}",
+                f"{TSUKU} mirror {shell_word(str(folder.path))}",
             )
 
 
@@ -275,7 +276,7 @@ def check_mirror(session: Session, path: Path) -> MirrorCheck:
         raise CorruptStore(
             f"{folder.path} is no mirror of {repository.name}",
             facts=(f"its root: sha256 {known.root}",) if known else (),
-            hint=f"make one: tsuku-llm mirror {shell_word(str(folder.path))}",
+            hint=f"make one: {TSUKU} mirror {shell_word(str(folder.path))}",
         )
     differences: list[str] = []
     signed = _signed_artifacts(session, folder, repository, differences)

@@ -12,10 +12,10 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.own_name import PROGRAM
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 
 
-@click.command("help", cls=Command, examples={"tsuku-llm help config set": "Show one command."})
+@click.command("help", cls=Command, examples={f"{TSUKU} help config set": "Show one command."})
 @click.argument("command", nargs=-1, shell_complete=options.completed_by("command"))
 @click.pass_context
 def help_command(context: click.Context, command: tuple[str, ...]) -> CommandResult:
@@ -41,7 +41,7 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> CommandRes
 def version_command() -> CommandResult:
     """Show the version of this program, and how it was installed.
 
-    To see the installed builds: tsuku-llm list
+    The command list shows the installed builds.
     """
     from tsuku_llm.cli.render import self_update as render
     from tsuku_llm.steps.program.copy_facts import own_updater
@@ -56,10 +56,10 @@ def version_command() -> CommandResult:
     "completion",
     cls=Command,
     examples={
-        'eval "$(tsuku-llm completion bash)"': "The line for ~/.bashrc.",
-        'eval "$(tsuku-llm completion zsh)"': "The line for ~/.zshrc, after compinit.",
-        "tsuku-llm completion fish | source": "The line for ~/.config/fish/config.fish.",
-        "tsuku-llm completion powershell | Out-String | Invoke-Expression": "The line for the "
+        f'eval "$({TSUKU} completion bash)"': "The line for ~/.bashrc.",
+        f'eval "$({TSUKU} completion zsh)"': "The line for ~/.zshrc, after compinit.",
+        f"{TSUKU} completion fish | source": "The line for ~/.config/fish/config.fish.",
+        f"{TSUKU} completion powershell | Out-String | Invoke-Expression": "The line for the "
         "file that $PROFILE names.",
     },
 )
@@ -79,8 +79,8 @@ def completion_command(shell: str) -> CommandResult:
     "self-update",
     cls=Command,
     examples={
-        "tsuku-llm self-update --dry-run": "Show how this copy was installed, and its updater.",
-        "tsuku-llm self-update --yes": "Update without a question.",
+        f"{TSUKU} self-update --dry-run": "Show how this copy was installed, and its updater.",
+        f"{TSUKU} self-update --yes": "Update without a question.",
     },
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be run; run nothing.")
@@ -89,7 +89,7 @@ def completion_command(shell: str) -> CommandResult:
 def self_update_command(console: Console, *, dry_run: bool, yes: bool) -> CommandResult:
     """Update this program; the builds stay as they are.
 
-    Without a terminal and without --yes it changes nothing. To update the builds: tsuku-llm update
+    Without a terminal and without --yes it changes nothing. The command update updates the builds.
     """
     # Before the updater replaces the files of this program.
     from tsuku_llm.cli.render import self_update as render

@@ -14,6 +14,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.files import write_output
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.report.bench import bench, save_fastest
 from tsuku_llm.steps.report.models import chosen_model
 
@@ -22,8 +23,8 @@ from tsuku_llm.steps.report.models import chosen_model
     "bench",
     cls=Launching,
     examples={
-        "tsuku-llm bench -m MODEL.gguf -- -ngl 20": "Measure with 20 layers on the GPU.",
-        "tsuku-llm bench -m MODEL.gguf --yes --save": "Install what is missing; keep the fastest.",
+        f"{TSUKU} bench -m MODEL.gguf -- -ngl 20": "Measure with 20 layers on the GPU.",
+        f"{TSUKU} bench -m MODEL.gguf --yes --save": "Install what is missing; keep the fastest.",
     },
 )
 @click.option(

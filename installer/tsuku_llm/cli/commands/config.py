@@ -17,8 +17,9 @@ from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
 from tsuku_llm.ground.errors import TsukuError, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
-_NAME_EDITOR = "name an editor: EDITOR=nano tsuku-llm config edit"
+_NAME_EDITOR = f"name an editor: EDITOR=nano {TSUKU} config edit"
 
 
 class _TakesNumbers(Command):

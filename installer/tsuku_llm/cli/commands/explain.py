@@ -16,14 +16,15 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 
 @click.command(
     "explain",
     cls=Launching,
     examples={
-        "tsuku-llm explain -m MODEL.gguf -- -c 8192": "Does it fit with a context of 8192 tokens?",
-        "tsuku-llm explain --backend cuda": "Show what would be chosen for this backend.",
+        f"{TSUKU} explain -m MODEL.gguf -- -c 8192": "Does it fit with a context of 8192 tokens?",
+        f"{TSUKU} explain --backend cuda": "Show what would be chosen for this backend.",
     },
 )
 @click.option(
@@ -119,8 +120,8 @@ def backends_command(
     "probe",
     cls=Command,
     examples={
-        "tsuku-llm probe --record machine.json": "Write a file for a report.",
-        "tsuku-llm probe --format nfd": "Print features for the labels of a Kubernetes node.",
+        f"{TSUKU} probe --record machine.json": "Write a file for a report.",
+        f"{TSUKU} probe --format nfd": "Print features for the labels of a Kubernetes node.",
     },
 )
 @click.option(
@@ -170,8 +171,8 @@ def _features(console: Console, record: Path | None) -> CommandResult:
     "doctor",
     cls=Command,
     examples={
-        "tsuku-llm doctor": "Find the first cause, and how to mend it.",
-        "tsuku-llm doctor --backend cuda": "Find out why CUDA is not used.",
+        f"{TSUKU} doctor": "Find the first cause, and how to mend it.",
+        f"{TSUKU} doctor --backend cuda": "Find out why CUDA is not used.",
     },
 )
 @options.setting("backend")

@@ -12,6 +12,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.steps.install.install import InstallReport
@@ -26,13 +27,13 @@ Given = Mapping[str, Any]
     "install",
     cls=Command,
     examples={
-        "tsuku-llm install": "Choose, download, verify and install the best build.",
-        "tsuku-llm install --dry-run": "Show what would be installed.",
-        "tsuku-llm install --backend vulkan": "Install the Vulkan build.",
-        "tsuku-llm install --release b11429": "Install this release.",
-        "tsuku-llm install --from build/bin": "Install a build of your own.",
-        "tsuku-llm install --from-source": "Compile a build on this machine.",
-        "tsuku-llm install --bundle FILE": "Install from a bundle; no host is asked.",
+        f"{TSUKU} install": "Choose, download, verify and install the best build.",
+        f"{TSUKU} install --dry-run": "Show what would be installed.",
+        f"{TSUKU} install --backend vulkan": "Install the Vulkan build.",
+        f"{TSUKU} install --release b11429": "Install this release.",
+        f"{TSUKU} install --from build/bin": "Install a build of your own.",
+        f"{TSUKU} install --from-source": "Compile a build on this machine.",
+        f"{TSUKU} install --bundle FILE": "Install from a bundle; no host is asked.",
     },
 )
 @options.setting("backend")
@@ -163,7 +164,7 @@ _WAYS = {
     "bundle": _Way(
         _from_bundle,
         _SIGNED | {"fingerprint", "allow_expired"},
-        {"dry_run": "to see what a bundle has: tsuku-llm bundle show FILE"},
+        {"dry_run": f"to see what a bundle has: {TSUKU} bundle show FILE"},
     ),
     "release": _Way(_from_release, _SIGNED | {"dry_run"}),
 }

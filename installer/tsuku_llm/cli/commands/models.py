@@ -8,15 +8,16 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.own_name import TSUKU
 
 
 @click.command(
     "models",
     cls=Command,
     examples={
-        "tsuku-llm models": "See the names, and whether each model fits into memory.",
-        "tsuku-llm serve -m NAME": "Serve one of them.",
-        "tsuku-llm config set llm.model_path ~/models": "Look into this folder, too.",
+        f"{TSUKU} models": "See the names, and whether each model fits into memory.",
+        f"{TSUKU} serve -m NAME": "Serve one of them.",
+        f"{TSUKU} config set llm.model_path ~/models": "Look into this folder, too.",
     },
 )
 @click.pass_obj

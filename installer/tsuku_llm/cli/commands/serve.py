@@ -14,6 +14,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.keys import parse_duration, parse_share, seconds_of, share_of
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import StartReport
@@ -103,13 +104,13 @@ replace = click.option(
     "serve",
     cls=Launching,
     examples={
-        "tsuku-llm serve -m MODEL.gguf": "Serve a model until Ctrl-C.",
-        "tsuku-llm serve -m qwen2.5:7b -- -c 8192": "Serve one that is here already, by its name "
+        f"{TSUKU} serve -m MODEL.gguf": "Serve a model until Ctrl-C.",
+        f"{TSUKU} serve -m qwen2.5:7b -- -c 8192": "Serve one that is here already, by its name "
         "in models, with a context of 8192.",
-        "tsuku-llm serve --detach --name big -m MODEL.gguf -- --port 8081": "Serve in the "
+        f"{TSUKU} serve --detach --name big -m MODEL.gguf -- --port 8081": "Serve in the "
         "background; then see status, logs and stop.",
-        "tsuku-llm serve --require-gpu -m MODEL.gguf": "Fail if the model is not on the GPU.",
-        "tsuku-llm serve -- --help": "Show the options of llama-server itself.",
+        f"{TSUKU} serve --require-gpu -m MODEL.gguf": "Fail if the model is not on the GPU.",
+        f"{TSUKU} serve -- --help": "Show the options of llama-server itself.",
     },
 )
 @starting
@@ -319,7 +320,7 @@ FALLBACK = {True: "auto", False: "off", None: None}
 @click.command(
     "run",
     cls=Launching,
-    examples={"tsuku-llm run llama-cli -- -m MODEL.gguf": "Chat with a model in the terminal."},
+    examples={f"{TSUKU} run llama-cli -- -m MODEL.gguf": "Chat with a model in the terminal."},
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be started; start nothing.")
 @options.allow_revoked

@@ -14,6 +14,7 @@ from tsuku_llm.cli.command import ARGV, Group, Launching
 from tsuku_llm.cli.commands.serve import FALLBACK, replace, starting, with_model
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.steps.session import Session
@@ -35,9 +36,9 @@ def service_command() -> None:
     "systemd",
     cls=Launching,
     examples={
-        "tsuku-llm service systemd --output ~/.config/systemd/user -m MODEL.gguf": "Write a unit "
+        f"{TSUKU} service systemd --output ~/.config/systemd/user -m MODEL.gguf": "Write a unit "
         "of this user.",
-        "tsuku-llm service systemd --on-demand -m MODEL.gguf -- --port 8081": "Print three units: "
+        f"{TSUKU} service systemd --on-demand -m MODEL.gguf -- --port 8081": "Print three units: "
         "the first connection starts the server.",
     },
 )
@@ -82,9 +83,9 @@ def systemd(
     "launchd",
     cls=Launching,
     examples={
-        "tsuku-llm service launchd --output ~/Library/LaunchAgents -m MODEL.gguf": "Write an "
+        f"{TSUKU} service launchd --output ~/Library/LaunchAgents -m MODEL.gguf": "Write an "
         "agent that serves at login.",
-        "tsuku-llm service launchd -m MODEL.gguf -- --port 8081": "Print it.",
+        f"{TSUKU} service launchd -m MODEL.gguf -- --port 8081": "Print it.",
     },
 )
 @starting
@@ -99,7 +100,7 @@ def launchd(context: click.Context, /, *, output: Path | None, **start: Any) -> 
     "windows",
     cls=Launching,
     examples={
-        "tsuku-llm service windows --output . -m MODEL.gguf -- --port 8081": "Write a task that "
+        f"{TSUKU} service windows --output . -m MODEL.gguf -- --port 8081": "Write a task that "
         "serves at logon.",
     },
 )

@@ -14,6 +14,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import StoreError, TsukuError, UsageError
 from tsuku_llm.ground.files import write_output
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.steps.session import Session
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     "update",
     cls=Command,
     examples={
-        "tsuku-llm update --check": "Show whether there is something newer.",
-        "tsuku-llm update --unattended": "Update, restart the servers, and go back if they do "
+        f"{TSUKU} update --check": "Show whether there is something newer.",
+        f"{TSUKU} update --unattended": "Update, restart the servers, and go back if they do "
         "worse.",
-        "tsuku-llm update --systemd-unit --window 02:00-05:00 --output ~/.config/systemd/user": ""
+        f"{TSUKU} update --systemd-unit --window 02:00-05:00 --output ~/.config/systemd/user": ""
         "Let a timer do that each night.",
-        "tsuku-llm rollback": "Go back to the version before the update.",
+        f"{TSUKU} rollback": "Go back to the version before the update.",
     },
 )
 @click.option("--check", is_flag=True, help="Show what an update would change; change nothing.")

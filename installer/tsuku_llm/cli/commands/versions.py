@@ -13,6 +13,7 @@ from tsuku_llm.cli.render import installed as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.own_name import TSUKU
 
 
 @click.command("list", cls=Command)
@@ -51,7 +52,7 @@ def which_command(console: Console, *, tool: str | None) -> CommandResult:
 
 
 @click.command(
-    "use", cls=Command, examples={"tsuku-llm use vulkan": "Use the Vulkan build from now on."}
+    "use", cls=Command, examples={f"{TSUKU} use vulkan": "Use the Vulkan build from now on."}
 )
 @click.argument("version", shell_complete=options.completed_by("version"))
 @options.allow_revoked
@@ -80,7 +81,7 @@ def rollback_command(console: Console, *, allow_revoked: bool) -> CommandResult:
     return CommandResult(
         installed,
         render.gone_back_lines(installed),
-        next_step="to return to the version before: tsuku-llm rollback",
+        next_step=f"to return to the version before: {TSUKU} rollback",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from tsuku_llm.cli.terminal.text import origin, size, table, unattested
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.report.bench import Report, Skipped, VariantSpeed
 
 _WIDTH = 40
@@ -27,7 +28,7 @@ def lines(report: Report) -> tuple[str, ...]:
         *report.hints,
         f"saved: llm.backend = {report.saved}"
         if report.saved
-        else f"the fastest is {fastest.variant}; to use it: tsuku-llm {way}",
+        else f"the fastest is {fastest.variant}; to use it: {TSUKU} {way}",
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm._version import REPORTS
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
 
@@ -34,7 +35,7 @@ def lines(choice: Choice) -> tuple[str, ...]:
     ]
     avoided = (f"not taken: {each.release}, {each.told}" for each in choice.passed_over)
     names = ", ".join(selection.idle)
-    idle = (f"idle, as no build that fits can use it: {names}; what would help: tsuku-llm doctor",)
+    idle = (f"idle, as no build that fits can use it: {names}; what would help: {TSUKU} doctor",)
     return (
         sentence(_best(choice)),
         *title(choice),

@@ -13,7 +13,7 @@ from tsuku_llm.cli.render.installed import (
 )
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import named, sentence, size, table
-from tsuku_llm.ground.own_name import PROGRAM
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 from tsuku_llm.machine.hardware import Problem
 from tsuku_llm.steps.drivers.caches import CacheState
 from tsuku_llm.steps.report.doctor import Examination
@@ -114,7 +114,7 @@ def _verdict(examination: Examination) -> tuple[str, ...]:
         if chain.subject.backend == "cpu" and examination.choice.selection.requested == "auto":
             return (
                 "no link is broken; no GPU is visible",
-                "if this machine has one: tsuku-llm doctor --backend gpu",
+                f"if this machine has one: {TSUKU} doctor --backend gpu",
             )
         return ("no link is broken",)
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")

@@ -11,6 +11,7 @@ from tsuku_llm.cli.render.installed import (
     title,
 )
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
 
 def next_step(report: InstallReport | OwnBuildReport) -> str:
     """Return what a user may want to do next; empty after a dry run."""
-    return "start it: tsuku-llm serve -m MODEL.gguf" if report.installed else ""
+    return f"start it: {TSUKU} serve -m MODEL.gguf" if report.installed else ""
 
 
 # --- an update ----------------------------------------------------------------------------
@@ -137,8 +138,8 @@ def _better(report: UpdateReport) -> tuple[str, ...]:
         f" ({better.device})" if better.device else ""
     )
     if report.over:
-        return (f"{report.replaced}; {what}; run: tsuku-llm update",)
-    return (f"{what}; to move to it: tsuku-llm install",)
+        return (f"{report.replaced}; {what}; run: {TSUKU} update",)
+    return (f"{what}; to move to it: {TSUKU} install",)
 
 
 def update_lines(report: UpdateReport) -> tuple[str, ...]:
@@ -199,7 +200,7 @@ def _plan(report: UpdateReport) -> tuple[str, ...]:
     if not report.newer:
         return (*((report.way_back,) if report.way_back else ()), *_better(report))
     if report.candidate is None:
-        return ("what each variant lacks: tsuku-llm explain",)
+        return (f"what each variant lacks: {TSUKU} explain",)
     return (_cost(report), *_replaced(report), *map(_change, report.changes))
 
 
@@ -210,7 +211,7 @@ def _cost(report: UpdateReport) -> str:
     # Other versions, or an earlier run, have a part of it.
     if report.download != variant.download_size:
         cost += f" of {size(variant.download_size)}"
-    return f"{variant.name}, {cost}; run: tsuku-llm update"
+    return f"{variant.name}, {cost}; run: {TSUKU} update"
 
 
 def _replaced(report: UpdateReport) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import listed, named, origin, sentence, size, table, unattested
 from tsuku_llm.ground.errors import TamperedInstall
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.steps.choosing.revocation import ReleaseStatus
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # ``list`` does without most of what they import
 def lines(found: Inventory) -> tuple[str, ...]:
     """Return the content of the store for people; the active version has a star."""
     rows = [_row(version) for version in found.versions]
-    nothing = () if rows else ("nothing is installed; run: tsuku-llm install",)
+    nothing = () if rows else (f"nothing is installed; run: {TSUKU} install",)
     # The pointer is broken: say so, as the table then has no star.
     unusable = (found.unusable.message, found.unusable.hint) if found.unusable else ()
     return (
@@ -109,7 +110,7 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     # Once for a repository, however many of its releases are installed.
     lines += tuple(dict.fromkeys(each.stale for each in told.values() if each.stale))
     if any(each.revocation for each in told.values()):
-        return (*lines, "a revoked release is not started; to replace it: tsuku-llm update")
+        return (*lines, f"a revoked release is not started; to replace it: {TSUKU} update")
     return lines
 
 
@@ -118,7 +119,7 @@ def rolled_back_lines(marks: Sequence[RolledBack]) -> tuple[str, ...]:
     if not marks:
         return ()
     lines = (f"rolled back here: {each.release} ({each.told})" for each in marks)
-    return (*lines, "an update passes these over; to try them again: tsuku-llm update --retry")
+    return (*lines, f"an update passes these over; to try them again: {TSUKU} update --retry")
 
 
 # --- releases on offer --------------------------------------------------------------------
@@ -155,7 +156,7 @@ def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
         (
             f"active: {title(active)}"
             if active
-            else "nothing is active; to change that: tsuku-llm use VERSION, or install"
+            else f"nothing is active; to change that: {TSUKU} use VERSION, or install"
         ),
     )
 
@@ -199,7 +200,7 @@ def fallback_lines(noted: NotedFailures) -> tuple[str, ...]:
         )
     ]
     if noted.current:
-        return (*found, "to try it again: tsuku-llm fallback --forget")
+        return (*found, f"to try it again: {TSUKU} fallback --forget")
     return (*found, "noted with other drivers or variables: serve tries it again")
 
 
@@ -209,7 +210,7 @@ def fallback_lines(noted: NotedFailures) -> tuple[str, ...]:
 def verified_lines(verdicts: Sequence[VersionCheck]) -> tuple[str, ...]:
     """Return every version for people."""
     if not verdicts:
-        return ("Nothing is installed.", "to install a build: tsuku-llm install")
+        return ("Nothing is installed.", f"to install a build: {TSUKU} install")
     lines = (line for verdict in verdicts for line in _verdict_lines(verdict))
     return (_verified_sentence(len(verdicts), len(_broken(verdicts))), *lines)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.terminal.style import columns
 from tsuku_llm.cli.terminal.text import size, table
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.steps.report.models import ModelList, ModelRow
@@ -45,7 +46,7 @@ def lines(listed: ModelList) -> tuple[str, ...]:
         ),
         *((_unknown(listed),) if listed.problem else ()),
         *(f"note: {note}" for note in notes),
-        "serve one: tsuku-llm serve -m NAME",
+        f"serve one: {TSUKU} serve -m NAME",
     )
 
 

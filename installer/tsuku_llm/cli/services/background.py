@@ -14,6 +14,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.browser import open_page, why_none
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.instances.notify import Notifier
 from tsuku_llm.launch.plan.secret_arguments import handed_over
@@ -177,7 +178,7 @@ def _failure(said: Mapping[str, Any], code: int, name: str) -> ReportedError:
     return ReportedError(
         "launch-failed",
         f"the supervisor {how} before the server was ready",
-        hint=f"see: tsuku-llm logs --name {name}",
+        hint=f"see: {TSUKU} logs --name {name}",
     )
 
 

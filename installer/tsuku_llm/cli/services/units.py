@@ -13,6 +13,7 @@ from tsuku_llm.cli.render.services import units as render
 from tsuku_llm.cli.services.background import serve_again, this_program
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import ROOTS_TSUKU, SUDO
 from tsuku_llm.instances.record import checked_name, unit_name
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
 from tsuku_llm.steps.serve.credentials import Handover, handover, keep_credentials
@@ -53,7 +54,7 @@ def unit(
         raise UsageError(
             "a service of the system cannot use the builds in your own folder",
             facts=(f"they are in {session.paths.data}",),
-            hint="install them for all users: sudo TSUKU_HOME=/opt/tsuku tsuku-llm install; "
+            hint=f"install them for all users: {SUDO}TSUKU_HOME=/opt/tsuku {ROOTS_TSUKU} install; "
             "then run this with the same TSUKU_HOME",
         )
     if "--" not in argv:

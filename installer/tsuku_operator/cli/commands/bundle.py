@@ -12,6 +12,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 
 @click.group("bundle", cls=Group)
@@ -23,11 +24,11 @@ def bundle_command() -> None:
     "create",
     cls=Command,
     examples={
-        "tsuku-llm bundle create machines.bundle": "For machines like this one.",
-        "tsuku-llm bundle create FILE --hardware one.json --hardware two.json": (
+        f"{TSUKU} bundle create machines.bundle": "For machines like this one.",
+        f"{TSUKU} bundle create FILE --hardware one.json --hardware two.json": (
             "For these machines."
         ),
-        "tsuku-llm bundle create machines.bundle --platform linux-amd64 --backend vulkan": "For "
+        f"{TSUKU} bundle create machines.bundle --platform linux-amd64 --backend vulkan": "For "
         "every machine that the Vulkan build fits.",
     },
 )

@@ -12,18 +12,19 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import TamperedMirror, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 
 @click.command(
     "mirror",
     cls=Command,
     examples={
-        "tsuku-llm mirror /srv/llm": "Copy everything that the repository offers.",
-        "tsuku-llm mirror /srv/llm --platform linux-amd64 --channel stable": "Copy a part of it.",
-        "tsuku-llm mirror /srv/llm --hardware host1.json --hardware host2.json": "Copy the builds "
+        f"{TSUKU} mirror /srv/llm": "Copy everything that the repository offers.",
+        f"{TSUKU} mirror /srv/llm --platform linux-amd64 --channel stable": "Copy a part of it.",
+        f"{TSUKU} mirror /srv/llm --hardware host1.json --hardware host2.json": "Copy the builds "
         "that fit these machines.",
-        "tsuku-llm mirror /srv/llm --check": "Verify what is there.",
-        "tsuku-llm mirror --to oci://registry.example/llm/mirror": "Push the copy to a registry.",
+        f"{TSUKU} mirror /srv/llm --check": "Verify what is there.",
+        f"{TSUKU} mirror --to oci://registry.example/llm/mirror": "Push the copy to a registry.",
     },
 )
 @click.argument("folder", type=options.FILE, metavar="[DIR]", required=False)
@@ -107,7 +108,7 @@ def mirror_command(
         if (folder is None) == (registry is None):
             raise UsageError(
                 "name one place for the mirror: a folder, or a registry with --to",
-                hint="see: tsuku-llm mirror --help",
+                hint=f"see: {TSUKU} mirror --help",
             )
         if check and (prune or dry_run or narrow != Narrowing()):
             raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import listed, size
 from tsuku_llm.ground.errors import TamperedMirror
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
 from tsuku_operator.mirror.mirror_folder import Swept
@@ -54,5 +55,5 @@ def check_failure(found: MirrorCheck) -> ReportedError | None:
         f"the mirror {found.place} is not as it was signed",
         found.differences,
         "remove the named files, and bring the mirror up to date: "
-        f"tsuku-llm mirror {shell_word(found.place)}",
+        f"{TSUKU} mirror {shell_word(found.place)}",
     )

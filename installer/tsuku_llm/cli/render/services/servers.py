@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.installed import told_lines
 from tsuku_llm.cli.terminal.text import size, table
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
@@ -32,7 +33,7 @@ def lines(found: Servers) -> tuple[str, ...]:
 
 def started_lines(record: Record) -> tuple[str, ...]:
     """Return a server that has just become ready, for people."""
-    return (*_paragraph(record), f"stop it with: tsuku-llm stop --name {record.name}")
+    return (*_paragraph(record), f"stop it with: {TSUKU} stop --name {record.name}")
 
 
 def address_lines(report: StartReport) -> tuple[str, ...]:

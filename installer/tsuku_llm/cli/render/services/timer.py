@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.cli.render.services.units import RESTRICTED, USER_FOLDER, file_text, quoted
+from tsuku_llm.ground.own_name import TSUKU
 
 UNIT = "tsuku-llm-update"
 
@@ -39,7 +40,7 @@ START_COMMAND = f"systemctl --user daemon-reload && systemctl --user enable --no
 
 
 _HEAD = f"""\
-# Made by: tsuku-llm update --systemd-unit
+# Made by: {TSUKU} update --systemd-unit
 # Save both units as {USER_FOLDER}/{UNIT}.{{service,timer}}, then:
 #   {START_COMMAND}
 # To update while you are not logged in: loginctl enable-linger

@@ -13,6 +13,7 @@ from tsuku_llm.cli.render.installed import build_lines, title
 from tsuku_llm.cli.render.services.metrics import exposition, labels, seconds
 from tsuku_llm.cli.terminal.text import sentence
 from tsuku_llm.ground.errors import UpdateRolledBack
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.servers.server_trials import ServerOutcome, ServerResult
 from tsuku_llm.steps.servers.unattended import UnattendedReport, UpdateOutcome
 
@@ -74,12 +75,12 @@ def failure(report: UnattendedReport) -> UpdateRolledBack | None:
         *((f"it is still active: {report.stuck.message}",) if report.stuck else ()),
         *(("updates pass this release over from now on",) if report.marked else ()),
     )
-    hint = "to try it again: tsuku-llm update --retry"
+    hint = f"to try it again: {TSUKU} update --retry"
     if report.stuck:
-        hint = f"{report.stuck.hint}; then: tsuku-llm update --unattended"
+        hint = f"{report.stuck.hint}; then: {TSUKU} update --unattended"
     elif down:
         # Only the one who started it has its arguments.
-        hint = f"start it again: {', '.join(down)} (tsuku-llm serve --detach, or systemctl start)"
+        hint = f"start it again: {', '.join(down)} ({TSUKU} serve --detach, or systemctl start)"
     return UpdateRolledBack(f"{name} was rolled back: {reason}", facts=facts, hint=hint)
 
 

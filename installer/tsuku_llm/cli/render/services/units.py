@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.ground.safe_text import Secret
@@ -86,7 +87,7 @@ def _head(service: Service) -> str:
         else ("# To run it while you are not logged in: loginctl enable-linger\n")
     )
     return (
-        "# Made by: tsuku-llm service systemd\n"
+        f"# Made by: {TSUKU} service systemd\n"
         f"# Save {names} {folder}/{service.unit}.{files}, then:\n"
         f"#   {service.start_command}\n{linger}"
     )
