@@ -220,7 +220,7 @@ class Interrupting(str):
 
     __slots__ = ()
 
-    def __contains__(self, _: object) -> bool:
+    def isprintable(self) -> bool:
         raise entry.Terminated(15)
 
 

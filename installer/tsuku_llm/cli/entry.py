@@ -53,8 +53,7 @@ def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
         _tell(ReportedError.of(error), console)
         return error.exit_code
     except KeyboardInterrupt as stop:
-        # After the command, while its answer was made: finding out how this program is called
-        # looks at the disk.
+        # After the command, while its answer was printed.
         answer = _stopped(stop)
         _tell(STOPPED, console)
         if console.json:
@@ -75,7 +74,7 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
             lines += details(answer.data)
         if answer.next_step and not console.quiet:
             lines += (answer.next_step,)
-        lines = tuple(style.shaped(printable(streams.as_typed(line))) for line in lines)
+        lines = tuple(style.shaped(printable(line)) for line in lines)
     elif streams.is_terminal(sys.stdout):
         # A script gets the bytes of a path; a terminal would obey them.
         lines = tuple(map(printable, lines))

@@ -8,7 +8,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tsuku_llm.cli.terminal.streams import as_typed
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.safe_text import shortened
 
@@ -79,10 +78,6 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
     # Most commands print text.
     import json  # noqa: PLC0415 - few answers are documents
 
-    failure = answer.failure
-    if failure:
-        facts = tuple(map(as_typed, failure.facts))
-        failure = failure._replace(facts=facts, hint=as_typed(failure.hint))
     envelope = {
         "format": FORMAT,
         # None if the arguments are wrong before a command was found.
@@ -90,7 +85,7 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
         "status": "error" if answer.failure else "ok",
         "exit_code": answer.exit_code,
         "data": answer.data,
-        "error": failure,
+        "error": answer.failure,
         **({"simulated": simulated} if simulated else {}),
     }
     return json.dumps(plain(envelope)) + "\n"

@@ -46,7 +46,7 @@ class Console:
 
     def tell(self, text: str) -> None:
         """Print one line for people at once, also if they want results only."""
-        line = self.style(sys.stderr).shaped(printable(streams.as_typed(text)))
+        line = self.style(sys.stderr).shaped(printable(text))
         if isinstance(self.progress, Bars):
             self.progress.note(line)
         else:

@@ -63,23 +63,13 @@ def _shown(found: re.Match[str]) -> str:
 
 def note(stream: TextIO | None, text: str) -> None:
     """Write one line for people at once; ignore a stream that cannot be written to."""
-    control(stream, printable(as_typed(text)) + "\n")
+    control(stream, printable(text) + "\n")
 
 
 def control(stream: TextIO | None, text: str) -> None:
     """Write a text with control characters of our own; ignore a stream that cannot be written."""
     with suppress(StoreError):
         say(stream, text)
-
-
-def as_typed(text: str) -> str:
-    """Return a text for people whose calls of this program work as they are printed."""
-    if "tsuku-llm" not in text and "sudo " not in text:
-        return text
-    # Most texts have no such command, and what finds the program on the PATH takes time to import.
-    from tsuku_llm.cli.words import own_name  # noqa: PLC0415 - few texts need it
-
-    return own_name.as_typed(text)
 
 
 def is_terminal(stream: TextIO | None) -> bool:
