@@ -17,7 +17,7 @@ from support.tools import open_terminal, require_tool
 
 from tsuku_llm.catalog.offered import offered
 from tsuku_llm.cli.completion import COMPLETE, LINE, REPLACED
-from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances

@@ -22,8 +22,8 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.program import wants_json
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError, document
-from tsuku_llm.cli.words.table import COMMANDS
 from tsuku_llm.ground.errors import Declined, StillRunning, TsukuError
 from tsuku_llm.machine.hardware import GpuKind, Libc
 from tsuku_llm.steps.program.copy_facts import own_updater

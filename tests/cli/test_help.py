@@ -18,7 +18,7 @@ from ci.reference.man_page import escaped
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
-from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.steps.program.copy_facts import own_updater
 
 Run = Callable[..., Result]

@@ -13,7 +13,7 @@ import pytest
 from test_messages import messages
 
 from ci.reference.commands import PROGRAMS
-from tsuku_llm.cli.words.table import COMMANDS
+from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.config.keys import KEYS
 
 INSTALLER = Path(__file__).parents[2] / "installer"

@@ -17,7 +17,6 @@ OURS = ("tsuku_llm", "tsuku_operator", "tsuku_publish")
 ROOMS = {
     "__init__": "",
     "_version": "",
-    "cli.words": "",
     "ground": "",
     "ground.processes": "",
     "launch": "",
@@ -25,7 +24,7 @@ ROOMS = {
     "probe.worker.questions": "probe.worker",
     "store.records": "",
     "trust": "",
-    "cli.terminal": "cli.words ground.processes",
+    "cli.terminal": "ground.processes",
     "fetch.http": "ground.processes",
     "machine": "ground.processes",
     "store": "ground.processes store.records",
@@ -87,12 +86,12 @@ ROOMS = {
         "steps.report steps.servers store.records"
     ),
     "cli.render": (
-        "catalog choose choose.chain cli.terminal cli.words config launch.memory "
+        "catalog choose choose.chain cli.terminal config launch.memory "
         "machine steps.choosing steps.drivers steps.install steps.metadata steps.program "
         "steps.report steps.serve store store.records"
     ),
     "cli": (
-        "catalog cli.render cli.terminal cli.words config ground.processes instances "
+        "catalog cli.render cli.terminal config ground.processes instances "
         "launch.plan machine model_caches steps steps.choosing steps.program store "
         "store.records"
     ),
@@ -105,7 +104,7 @@ ROOMS = {
         "steps.serve steps.servers"
     ),
     "cli.commands": (
-        "catalog cli cli.render cli.render.services cli.services cli.terminal cli.words config "
+        "catalog cli cli.render cli.render.services cli.services cli.terminal config "
         "ground.processes launch.plan machine steps steps.choosing steps.install steps.metadata "
         "steps.program steps.report steps.serve steps.servers"
     ),

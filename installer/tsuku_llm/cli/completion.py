@@ -24,7 +24,7 @@ import click
 from click.shell_completion import ShellComplete
 
 from tsuku_llm.cli.program import program
-from tsuku_llm.cli.words.table import COMPLETE
+from tsuku_llm.cli.table import COMPLETE
 from tsuku_llm.ground.own_name import PROGRAM
 from tsuku_llm.ground.safe_text import printable
 

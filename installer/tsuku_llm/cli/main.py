@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from tsuku_llm.cli.words.table import COMPLETE
+from tsuku_llm.cli.table import COMPLETE
 from tsuku_llm.ground.processes.search_paths import find_no_program_here
 
 TYPE_CHECKING = False  # as in typing, which takes time to import

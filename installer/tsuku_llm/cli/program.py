@@ -11,11 +11,11 @@ import click
 
 from tsuku_llm._version import REPORTS, __version__
 from tsuku_llm.cli.command import Group, early_flag, show
+from tsuku_llm.cli.table import COMMANDS, SECTIONS
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
-from tsuku_llm.cli.words.table import COMMANDS, SECTIONS
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 
