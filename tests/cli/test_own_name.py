@@ -129,6 +129,15 @@ def test_a_program_that_imports_the_package_shows_the_plain_name(tmp_path: Path)
     assert name_of("-c", None) == name_of(str(tmp_path / "my-app"), None) == PROGRAM
 
 
+def test_an_interpreter_in_a_folder_of_this_name_shows_the_plain_name(tmp_path: Path) -> None:
+    (tmp_path / PROGRAM).mkdir()
+    code = "import sys; sys.argv[:] = []; from tsuku_llm.ground.own_name import TSUKU; print(TSUKU)"
+    line = [sys.executable, "-c", code]
+    for cwd in (tmp_path, tmp_path / PROGRAM):
+        done = subprocess.run(line, cwd=cwd, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{PROGRAM}\n"
+
+
 def test_on_windows_the_script_is_found_with_its_suffix(tmp_path: Path) -> None:
     # The launcher there removes the suffix before Python sees the path.
     found = tmp_path / f"{PROGRAM}.exe"

@@ -24,18 +24,18 @@ def name_of(script: str, found: str | None) -> str:
     ``found`` is the file that a shell finds under the program's name, None if there is none. A
     program that only imports this package has no script of ours: the answer is the plain name.
     """
-    # Not resolved: it may be a link in a folder on the PATH.
-    running = Path(os.path.abspath(script))
-    if running.name == "__main__.py" and running.parent.name == _PACKAGE:
+    folder, name = os.path.split(script)
+    if name == "__main__.py" and os.path.basename(folder) == _PACKAGE:
         import sysconfig  # noqa: PLC0415 - few start it as a module
 
         # python -m: the script of the same environment is the same program.
         own = Path(sysconfig.get_path("scripts"), PROGRAM)
         return PROGRAM if _same(found, own) else f"{shell_word(sys.executable)} -m {_PACKAGE}"
     # The publisher's program is a neighbour of ours.
-    if running.name.removesuffix(".exe") not in (PROGRAM, "tsuku-publish"):
+    if name.removesuffix(".exe") not in (PROGRAM, "tsuku-publish"):
         return PROGRAM
-    own = running.with_name(PROGRAM)
+    # Not resolved: it may be a link in a folder on the PATH.
+    own = Path(os.path.abspath(script)).with_name(PROGRAM)
     return PROGRAM if _same(found, own) else shell_word(str(own))
 
 
@@ -57,10 +57,12 @@ def _found() -> str | None:
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
-TSUKU = name_of(sys.argv[0], _found())
+_SCRIPT = next(iter(sys.argv), "")  # a program that imports this package may have emptied it
+
+TSUKU = name_of(_SCRIPT, _found())
 """What this user types."""
 
-ROOTS_TSUKU = name_of(sys.argv[0], None)
+ROOTS_TSUKU = name_of(_SCRIPT, None)
 """What comes after ``sudo``: root has another PATH, rarely with the user's folder for programs."""
 
 SUDO = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
