@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import re
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, get_origin
 
 from ci.reference.commands import MADE
 from ci.schemas import described
@@ -76,9 +78,19 @@ def _members(kind: type) -> Iterator[str]:
 def _type_of(kind: type, name: str) -> str:
     member = getattr(kind, name)
     getter = member.fget if isinstance(member, property) else None
-    hint = getter.__annotations__["return"] if getter else kind.__annotations__[name]
-    # A named tuple has a reference instead of the text.
-    return str(getattr(hint, "__forward_arg__", hint))
+    if getter:
+        return str(getter.__annotations__["return"])
+    owner = next(each for each in kind.__mro__ if name in vars(each).get("__annotations__", ()))
+    hint = owner.__annotations__[name]
+    # A named tuple has a reference instead of the text. A reader needs no names of patterns.
+    known = vars(sys.modules[owner.__module__])
+    plain = {
+        alias: each.__origin__.__name__
+        for alias, each in known.items()
+        if get_origin(each) is Annotated
+    }
+    text = str(getattr(hint, "__forward_arg__", hint))
+    return re.sub(r"\w+", lambda word: plain.get(word[0], word[0]), text)
 
 
 def public_keys(kind: type) -> tuple[str, ...]:

@@ -85,25 +85,15 @@ class Measured:
         return cls(size, whole.hexdigest(), Pieces(size=piece_size, sha256=tuple(pieces)))
 
 
-@documented("url", "sha256", "size", "format")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
-    """One archive to download.
+class Archive:
+    """One archive, without its content; ``Artifact`` says what the fields are."""
 
-    In every variant that can fit, this version knows ``format`` and the scheme of ``url``. ``size``
-    is in bytes, None if upstream published none. ``root`` is the folder inside the archive whose
-    content is installed; "" means all of it. With ``pieces``, each piece can be verified and used,
-    or downloaded again, before the others have arrived. The list has exactly one digest for each
-    piece.
-    """
-
-    url: str
-    sha256: str
-    size: int | None = None
-    format: str
-    root: str = ""
-    files: tuple[FileEntry, ...] | None = None
-    links: tuple[LinkEntry, ...] = ()
+    url: Url
+    sha256: Sha256
+    size: Bytes | None = None
+    format: Name
+    root: RootFolder = ""
     pieces: Pieces | None = None
 
     def __post_init__(self) -> None:
@@ -115,6 +105,22 @@ class Artifact:
         count = -(-self.size // self.pieces.size)
         if len(self.pieces.sha256) != count:
             raise ValueError(f"{count} pieces are needed, {len(self.pieces.sha256)} are listed")
+
+
+@documented("url", "sha256", "size", "format")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact(Archive):
+    """One archive to download.
+
+    In every variant that can fit, this version knows ``format`` and the scheme of ``url``. ``size``
+    is in bytes, None if upstream published none. ``root`` is the folder inside the archive whose
+    content is installed; "" means all of it. With ``pieces``, each piece can be verified and used,
+    or downloaded again, before the others have arrived. The list has exactly one digest for each
+    piece.
+    """
+
+    files: tuple[FileEntry, ...] | None = None
+    links: tuple[LinkEntry, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Build its entry for a release file, without fields that have their defaults."""
@@ -128,25 +134,32 @@ class Artifact:
         return plain
 
 
-@documented(by="name")
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One build of a release for one platform.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startable:
+    """What a start needs to know of a variant.
 
     ``backend`` may be a name that this version does not know; ``requires.unknown`` says so.
     ``server`` is the path of the executable in the installed tree. ``arguments`` always come
     before the user's arguments (``--device none`` for the CPU variant of a GPU build).
+    """
+
+    backend: Name
+    server: RelativePath
+    arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
+
+
+@documented(by="name")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant(Startable):
+    """One build of a release for one platform.
 
     ``parts`` are the signed variants that this one is made of; it has no other facts than theirs.
     No release file lists such a variant.
     """
 
     name: str
-    backend: str
-    server: str
     requires: Requirements
     artifacts: tuple[Artifact, ...]
-    arguments: tuple[str, ...] = ()
     parts: tuple[Variant, ...] = ()
 
     @property
@@ -182,9 +195,28 @@ class Platform:
         return next((variant for variant in self.variants if variant.name == name), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What names a release; ``Release`` says what the fields are."""
+
+    release: Name
+    publisher: Publisher
+    published: Date
+    version: Dotted | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head(Published):
+    """What a release file says of the whole release; ``Release`` says what the fields are."""
+
+    revoked: bool = False
+    unattested: Reason | None = None
+    unmeasured: Reason | None = None
+
+
 @documented("release", "version", "publisher", "unattested", "unmeasured")
-@dataclass(frozen=True, slots=True)
-class Release:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(Head):
     """One release of one publisher. ``release`` is upstream's tag ("b11429").
 
     ``unattested`` is the reason why the builder of its archives was not verified, None if it was.
@@ -192,14 +224,7 @@ class Release:
     taken from how they were built.
     """
 
-    release: str
-    version: str | None
-    publisher: str
-    published: str
-    revoked: bool
     platforms: Mapping[str, Platform]
-    unattested: str | None = None
-    unmeasured: str | None = None
 
     @property
     def builds(self) -> tuple[tuple[str, ...], ...]:
@@ -226,24 +251,15 @@ class _Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Artifact:
-    url: Url
-    sha256: Sha256
-    size: Bytes | None = None
-    format: Name
-    root: RootFolder = ""
+class _Artifact(Archive):
     files: tuple[_File, ...] | None = None
     links: tuple[_Link, ...] = ()
-    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Variant:
-    backend: Name
-    server: RelativePath
+class _Variant(Startable):
     requires: Any
     artifacts: Annotated[tuple[_Artifact, ...], msgspec.Meta(min_length=1, max_length=ARCHIVES)]
-    arguments: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,16 +270,9 @@ class _Platform:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Release:
+class _Release(Head):
     format: Literal[1]
-    release: Name
-    publisher: Publisher
-    published: Date
     platforms: dict[Name, _Platform]
-    version: Dotted | None = None
-    revoked: bool = False
-    unattested: Reason | None = None
-    unmeasured: Reason | None = None
 
 
 RELEASE_FILE: type = _Release
@@ -271,25 +280,14 @@ RELEASE_FILE: type = _Release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseEntry:
+class ReleaseEntry(Published):
     """The signed entry of a release, apart from its file: enough to list and to order it.
 
     ``sequence`` is greater for newer releases; ``channels`` may be empty.
     """
 
-    release: Name
     sequence: Annotated[int, msgspec.Meta(ge=0)]
-    publisher: Publisher
-    published: Date
     channels: tuple[Name, ...]
-    version: Dotted | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _About:
-    publisher: Publisher
-    published: Date
-    version: Dotted | None = None
 
 
 _NUMBERED = re.compile(r"b([0-9]{1,15})")
@@ -318,17 +316,11 @@ def entry_in(data: VerifiedBytes, release: str, channel: str) -> ReleaseEntry:
         document = decode_json(data)
     except (ValueError, RecursionError) as error:
         raise _not_understood("a release file", error) from error
-    about = _About(publisher="unknown", published="1970-01-01")
-    with suppress(msgspec.ValidationError):
-        about = msgspec.convert(document, _About)
-    return ReleaseEntry(
-        release=release,
-        sequence=int(number[1]),
-        publisher=about.publisher,
-        published=about.published,
-        channels=(channel,),
-        version=about.version,
-    )
+    named = Published(release=release, publisher="unknown", published="1970-01-01")
+    if isinstance(document, dict):
+        with suppress(msgspec.ValidationError):
+            named = msgspec.convert({**document, "release": release}, Published)
+    return ReleaseEntry(sequence=int(number[1]), channels=(channel,), **_facts(named, Published))
 
 
 def parse_release(data: VerifiedBytes) -> Release:
@@ -422,16 +414,13 @@ def _not_understood(what: str, error: Exception) -> ManifestError:
 
 def _release(document: object) -> Release:
     raw = msgspec.convert(document, _Release)
-    return Release(
-        release=raw.release,
-        version=raw.version,
-        publisher=raw.publisher,
-        published=raw.published,
-        revoked=raw.revoked,
-        platforms={name: _platform(name, value) for name, value in raw.platforms.items()},
-        unattested=raw.unattested,
-        unmeasured=raw.unmeasured,
-    )
+    platforms = {name: _platform(name, value) for name, value in raw.platforms.items()}
+    return Release(platforms=platforms, **_facts(raw, Head))
+
+
+def _facts(raw: object, kind: type) -> dict[str, Any]:
+    """Return the fields of ``kind``, which are the same in the file and in the public value."""
+    return {each.name: getattr(raw, each.name) for each in fields(kind)}
 
 
 def _platform(name: str, raw: _Platform) -> Platform:
@@ -455,11 +444,9 @@ def _variant(name: str, raw: _Variant) -> Variant:
     strange += [f"url {scheme}" for scheme in sorted({url.partition("/")[0][:40] for url in urls})]
     return Variant(
         name=name,
-        backend=raw.backend,
-        server=raw.server,
         requires=replace(requires, unknown=(*strange, *requires.unknown)),
         artifacts=tuple(_artifact(each) for each in raw.artifacts),
-        arguments=raw.arguments,
+        **_facts(raw, Startable),
     )
 
 
@@ -477,16 +464,12 @@ def _require_known(platform: Platform) -> None:
 
 
 def _artifact(raw: _Artifact) -> Artifact:
+    _require_host(raw.url)
     files = raw.files
     return Artifact(
-        url=_require_host(raw.url),
-        sha256=raw.sha256,
-        size=raw.size,
-        format=raw.format,
-        root=raw.root,
         files=None
         if files is None
         else tuple(FileEntry(f.path, f.size, f.sha256, f.executable) for f in files),
         links=tuple(LinkEntry(link.path, link.target) for link in raw.links),
-        pieces=raw.pieces,
+        **_facts(raw, Archive),
     )

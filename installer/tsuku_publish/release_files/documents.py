@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tsuku_llm.catalog.manifest import Head
 from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import PublishError
 from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
@@ -15,22 +16,6 @@ FORMAT = 1
 PUBLISHER = "ggml-org"
 
 _FLOORS = ("glibc", "libstdcxx")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """A release file's top level; fields that are None are left out.
-
-    ``unattested`` says why the origin of its archives was not verified, ``unmeasured`` why what it
-    needs of machines was not measured.
-    """
-
-    release: str
-    version: str | None = None
-    publisher: str
-    published: str
-    unattested: str | None
-    unmeasured: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +63,7 @@ def release_document(
         variants = platforms.setdefault(build.rule.platform, {})
         records = recorded((asset.sha256 for asset in build.artifacts), contents)
         for variant in build.rule.variants:
-            requires = requirements(variant.requires, records, rules.libraries)
+            requires = requirements(rules.required(variant), records, rules.libraries)
             variants[variant.name] = _variant(build, variant, requires, contents, release.tag)
     head = Head(
         release=release.tag,
@@ -115,7 +100,7 @@ def document(head: Head, platforms: Mapping[str, Any]) -> dict[str, Any]:
         **({"version": head.version} if head.version else {}),
         "publisher": head.publisher,
         "published": head.published,
-        "revoked": False,
+        "revoked": head.revoked,
         **({"unattested": head.unattested} if head.unattested else {}),
         **({"unmeasured": head.unmeasured} if head.unmeasured else {}),
         "platforms": dict(platforms),

@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 import tomli
 
+from tsuku_llm.catalog.manifest import Head
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import LARGEST_FILE, reading
-from tsuku_publish.release_files.documents import Head, artifact, document, recorded, requirements
+from tsuku_publish.release_files.documents import artifact, document, recorded, requirements
 from tsuku_publish.upstream.facts import Asset
 
 
