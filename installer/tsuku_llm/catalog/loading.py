@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ from tsuku_llm.ground.errors import (
     did_you_mean,
 )
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
+from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.catalog.manifest import Release, ReleaseEntry
@@ -39,25 +39,16 @@ if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is r
 _NAME_ONE = "name one of them with --release, or omit --release"
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog(Loaded):
     """The releases that a repository offers, verified in this process.
 
-    ``source`` is ``embedded`` or ``updated``. ``entries`` are all releases, newest first, and
-    ``files`` has the signed file of each, by its tag. ``skipped`` has the releases whose entries
-    this version cannot read, with the reasons. ``revoked`` has the signed list of revocations, and
+    ``source`` is ``embedded`` or ``updated``. ``revoked`` has the signed list of revocations, and
     those seen before in this repository and in others. ``notes`` say why an updated copy was not
     used, and what was skipped.
     """
 
     repository: Repository
-    source: str
-    trusted: TrustedRepository
-    entries: tuple[ReleaseEntry, ...]
-    files: Mapping[str, Target]
-    skipped: Mapping[str, str]
-    copy: Copy
-    notes: tuple[str, ...] = ()
     revoked: tuple[Revocation, ...] = ()
 
     @property
@@ -361,16 +352,8 @@ def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocati
 
 def catalog_of(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
     """Make the catalog of a verified copy; ``notes`` come before its own."""
-    return Catalog(
-        repository,
-        loaded.source,
-        loaded.trusted,
-        loaded.entries,
-        loaded.files,
-        loaded.skipped,
-        loaded.copy,
-        (*notes, *loaded.notes),
-    )
+    facts = {each.name: getattr(loaded, each.name) for each in fields(loaded)}
+    return Catalog(repository=repository, **facts | {"notes": (*notes, *loaded.notes)})
 
 
 def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
