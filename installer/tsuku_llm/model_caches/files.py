@@ -27,18 +27,15 @@ _OTHER_TYPES = ("adapter", "imatrix", "control_vector", "controlvector")
 
 
 class ModelFile(NamedTuple):
-    """A GGUF file: where it is, and the keys at the beginning of its header.
+    """A GGUF file: where it was seen, and the keys at the beginning of its header.
 
-    ``repository`` is the one on Hugging Face that it is from, None if that is not known, and
-    ``below`` its path there, or below the folder that was walked. ``name`` is that of the model,
-    empty where the file's path gives it.
+    ``repository`` is the one on Hugging Face that it is from; ``seen.below`` is its path there.
+    It is None if that is not known. ``name`` is the model's, empty where the file's path
+    gives it.
     """
 
     source: str
-    path: str
-    below: str
-    size: int
-    key: tuple[int, int]
+    seen: Seen
     values: Mapping[str, Number | str]
     repository: str | None = None
     name: str = ""
@@ -46,7 +43,7 @@ class ModelFile(NamedTuple):
     @property
     def base(self) -> str:
         """The name of the file without its folders."""
-        return self.below.rpartition("/")[2]
+        return self.seen.below.rpartition("/")[2]
 
     @property
     def is_projector(self) -> bool:
@@ -88,7 +85,7 @@ def read_model_file(
             return None
         if not values.get("split.count"):
             return None
-    return ModelFile(source, seen.path, seen.below, seen.size, seen.key, values, repository, name)
+    return ModelFile(source, seen, values, repository, name)
 
 
 def is_model_name(name: str) -> bool:

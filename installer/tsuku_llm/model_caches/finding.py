@@ -92,7 +92,7 @@ def _models_in(place: ModelPlace, note: Note) -> Iterator[tuple[LocalModel, tupl
     if place.source == OLLAMA:
         for file, projector in ollama_files(place.folder, note):
             for model, key in grouped([file], note):
-                yield model._replace(projector=projector.path if projector else None), key
+                yield model._replace(projector=projector.seen.path if projector else None), key
         return
     if place.source in ("huggingface", LLAMA_CPP):
         yield from grouped(_cached(place, note), note)

@@ -24,27 +24,27 @@ def grouped(files: Iterable[ModelFile], note: Note) -> Iterator[tuple[LocalModel
             projectors.setdefault(_shelf(file), []).append(file)
             continue
         families.setdefault(_shelf(file), set()).add(_family(file))
-        split = SPLIT.fullmatch(file.path)
+        split = SPLIT.fullmatch(file.seen.path)
         # Two models may differ in the number of their parts only.
-        group = (split["stem"], split["count"]) if split else (file.path, "")
+        group = (split["stem"], split["count"]) if split else (file.seen.path, "")
         models.setdefault(group, []).append(file)
     for (_, count), parts in models.items():
-        parts.sort(key=lambda part: part.path)
+        parts.sort(key=lambda part: part.seen.path)
         first = parts[0]
         if len(parts) != int(count or 1):
-            note(f"{first.path} is not complete: {len(parts)} of {int(count)} parts are there")
+            note(f"{first.seen.path} is not complete: {len(parts)} of {int(count)} parts are there")
         elif not count and first.values.get("split.count", 0) not in (0, 1):
-            note(f"{first.path} is one part of a model, and its name does not tell which")
+            note(f"{first.seen.path} is one part of a model, and its name does not tell which")
         else:
             shelf = _shelf(first)
             mixed = not first.repository and len(families[shelf]) > 1
             projector = _projector_of(first, projectors.get(shelf, ()), mixed=mixed)
-            yield _model(parts, projector), first.key
+            yield _model(parts, projector), first.seen.key
 
 
 def _shelf(file: ModelFile) -> str:
     """Return what a model and its projector have in common: a repository, or else a folder."""
-    return file.repository or os.path.dirname(file.path)
+    return file.repository or os.path.dirname(file.seen.path)
 
 
 def _model(parts: Sequence[ModelFile], projector: ModelFile | None) -> LocalModel:
@@ -54,15 +54,15 @@ def _model(parts: Sequence[ModelFile], projector: ModelFile | None) -> LocalMode
     return LocalModel(
         name=first.name,
         source=first.source,
-        path=first.path,
-        files=tuple(part.path for part in parts),
-        size=sum(part.size for part in parts),
+        path=first.seen.path,
+        files=tuple(part.seen.path for part in parts),
+        size=sum(part.seen.size for part in parts),
         model_repository=first.repository,
-        below=first.below,
-        quantisation=quantisation_of(first.below, first.values.get("general.file_type")),
+        below=first.seen.below,
+        quantisation=quantisation_of(first.seen.below, first.values.get("general.file_type")),
         context=context if isinstance(context, int) and 0 < context < 1 << 32 else None,
         architecture=str(architecture) if architecture else None,
-        projector=projector.path if projector else None,
+        projector=projector.seen.path if projector else None,
     )
 
 
@@ -82,15 +82,17 @@ def _projector_of(
         and (not mixed or _belongs(each, model))
     ]
     wanted = _bits(model)
-    return min(own, key=lambda each: (abs(_bits(each) - wanted), each.below), default=None)
+    return min(own, key=lambda each: (abs(_bits(each) - wanted), each.seen.below), default=None)
 
 
 def _folder(file: ModelFile) -> str:
-    return file.below.rpartition("/")[0]
+    return file.seen.below.rpartition("/")[0]
 
 
 def _bits(file: ModelFile) -> int:
-    found = _BITS.search(quantisation_of(file.below, file.values.get("general.file_type")) or "")
+    found = _BITS.search(
+        quantisation_of(file.seen.below, file.values.get("general.file_type")) or ""
+    )
     return int(found[0]) if found else 0
 
 
