@@ -54,11 +54,11 @@ def test_the_texts_of_the_table_name_only_what_is_there() -> None:
     known = {"option", "line", "package"}
     for row in causes.said:
         groups = {name.split("_")[0] for name in re.compile(row.pattern).groupindex}
-        assert set(re.findall(r"{(\w+)}", row.cause + row.fix)) <= known | groups, row
+        assert set(re.findall(r"{(\w+)}", row.told.cause + row.told.fix)) <= known | groups, row
     for row in causes.ends.values():
-        assert set(re.findall(r"{(\w+)}", row.cause + row.fix)) <= {"end"}, row
+        assert set(re.findall(r"{(\w+)}", row.told.cause + row.told.fix)) <= {"end"}, row
     kinds = (*causes.said, *causes.ends.values())
-    assert {row.fault for row in kinds} == set(get_args(Fault))
+    assert {row.told.fault for row in kinds} == set(get_args(Fault))
 
 
 def test_there_are_many_texts_each_with_its_source() -> None:

@@ -32,9 +32,9 @@ def messages() -> dict[str, str]:
     loader.exec_module(grain)
     causes = known_causes()
     told = {
-        f"causes.toml: {row.slug}: {text}": text
+        f"causes.toml: {row.told.slug}: {text}": text
         for row in (*causes.said, *causes.ends.values())
-        for text in (row.cause, row.fix)
+        for text in (row.told.cause, row.told.fix)
     }
     return told | {
         f"{path.name}:{line}": text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -67,22 +67,27 @@ class Diagnosis:
 
 
 class Cause(NamedTuple):
-    """A row of ``causes.toml``; ``pattern`` is empty in a row about an end without words."""
+    """A row of ``causes.toml``; ``pattern`` is empty in a row about an end without words.
 
-    slug: str
-    fault: Fault
-    cause: str
-    fix: str
+    ``told`` is the diagnosis with the names of what is found in braces.
+    """
+
+    told: Diagnosis
     pattern: str = ""
-    on_cpu: bool = False
     rank: int = 0
     option: str = ""
 
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Cause:
+        """Make a cause of the keys of a row."""
+        own = {key: row.pop(key) for key in cls._fields if key in row}
+        override = CPU_OVERRIDE if row.pop("on_cpu", False) else ""
+        return cls(Diagnosis(**row, override=override), **own)
+
     def diagnosis(self, named: Mapping[str, str], fact: str) -> Diagnosis:
         """Fill in the texts with what was ``named`` where the cause was recognised."""
-        cause, fix = self.cause.format_map(named), self.fix.format_map(named)
-        override = CPU_OVERRIDE if self.on_cpu else ""
-        return Diagnosis(self.slug, cause, fix, override, (fact,), fault=self.fault)
+        cause, fix = self.told.cause.format_map(named), self.told.fix.format_map(named)
+        return replace(self.told, cause=cause, fix=fix, facts=(fact,))
 
 
 class Causes(NamedTuple):
@@ -118,10 +123,10 @@ def known_causes() -> Causes:
 
     for name, words in table["texts"].items():
         texts[name] = whole(words)
-    said = [Cause(**{key: whole(value) for key, value in row.items()}) for row in table["cause"]]
+    said = [Cause.of({key: whole(value) for key, value in row.items()}) for row in table["cause"]]
     ends = {}
     for row in table["end"]:
         names = row.pop("by")
-        cause = Cause(**{key: whole(value) for key, value in row.items()})
+        cause = Cause.of({key: whole(value) for key, value in row.items()})
         ends.update(dict.fromkeys(names, cause))
     return Causes(tuple(said), ends)

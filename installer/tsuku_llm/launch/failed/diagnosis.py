@@ -98,7 +98,7 @@ def _by_text(text: str, distribution: str) -> Diagnosis | None:
     causes = [hit for hit in in_time if hit.cause.rank == lowest]
     best = causes[-1]
     for hit in reversed(causes):
-        if hit.cause.slug != best.cause.slug:
+        if hit.cause.told.slug != best.cause.told.slug:
             break
         best = min(best, hit, key=lambda each: each.row)
     # A later line may tell which argument the file came from.
