@@ -4,20 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.stored import install
+from support.stored import install, make_receipt
 
 from tsuku_llm.cli.render.bench import lines, svg
 from tsuku_llm.launch.ask.speed import Speed
 from tsuku_llm.steps.report.bench import Report, Skipped, VariantRun, VariantSpeed, _report
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 
 
 def measured(variant: str, generation: float, prompt: float = 100.0) -> VariantSpeed:
     backend = variant.removeprefix("own-").partition("-")[0]
-    return VariantSpeed(
-        *(variant, f"b1-{variant}", "b1", backend, None, prompt, generation, ()),
-        *("simulator", "test", None, "/a/build" if variant.startswith("own-") else None),
-    )
+    unsigned = "/a/build" if variant.startswith("own-") else None
+    told = {"id": f"b1-{variant}", "backend": backend, "unsigned": unsigned}
+    receipt = make_receipt("b1", variant, publisher="simulator", **told)
+    build = Installed(receipt.id, Path("store"), receipt)
+    return VariantSpeed(build, None, prompt, generation, ())
 
 
 def report(*results: VariantSpeed, skipped: tuple[Skipped, ...] = ()) -> Report:
@@ -30,7 +32,7 @@ def test_the_median_of_the_rounds_counts_and_the_faster_generation_wins(tmp_path
     slow.speeds += [Speed(prompt, 10, 1, 1) for prompt in (1000, 9000, 2000)]
     fast.speeds += [Speed(5, generation, 1, 1) for generation in (11, 12, 500)]
     found = _report(tmp_path, 3, [slow, fast], ())
-    assert [(each.release, each.prompt, each.generation) for each in found.results] == [
+    assert [(each.receipt.release, each.prompt, each.generation) for each in found.results] == [
         ("b101", 5, 12),
         ("b100", 2000, 10),
     ]

@@ -396,7 +396,7 @@ def test_a_benchmark_measures_the_active_one_and_names_it(
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF and so on")
     report = bench(session, model, (), rounds=1)
-    assert [each.variant for each in report.results] == ["cuda+vulkan"]
+    assert [each.receipt.variant for each in report.results] == ["cuda+vulkan"]
     assert report.backend == "cuda+vulkan"
     assert [each.variant for each in report.skipped] == ["vulkan", "cuda"]
 

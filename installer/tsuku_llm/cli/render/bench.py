@@ -16,7 +16,7 @@ _KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, t
 
 def lines(report: Report) -> tuple[str, ...]:
     """Return the report for people."""
-    fastest, backend = report.fastest, report.backend
+    fastest, backend = report.fastest.receipt, report.backend
     way = f"config set llm.backend {backend}" if backend else f"use {fastest.id}"
     return (
         *table([_HEAD, *(_row(each) for each in report.results)], indent=0),
@@ -41,7 +41,7 @@ def _origins(results: Sequence[VariantSpeed]) -> tuple[str, ...]:
             f"{each.release}: {origin(each.publisher, each.repository)}",
             *unattested(each.unattested),
         )
-        for each in results
+        for each in (measured.receipt for measured in results)
     )
     return tuple(line for lines in dict.fromkeys(told) for line in lines)
 
@@ -54,8 +54,8 @@ _HEAD = ("variant", "release", "prompt/s", "generation/s", "device")
 
 
 def _row(each: VariantSpeed) -> tuple[str, ...]:
-    device = each.device or ""
-    return (each.variant, each.release, _number(each.prompt), _number(each.generation), device)
+    built, device = each.receipt, each.device or ""
+    return (built.variant, built.release, _number(each.prompt), _number(each.generation), device)
 
 
 def _number(value: float) -> str:
@@ -69,7 +69,7 @@ def _bars(results: Sequence[VariantSpeed], kind: str) -> tuple[str, ...]:
 
 def _lengths(results: Sequence[VariantSpeed], kind: str, most: int) -> list[tuple[str, int, str]]:
     """Return each variant, the length of its bar (``most`` for the fastest), and its figure."""
-    values = {each.variant: getattr(each, kind) for each in results}
+    values = {each.receipt.variant: getattr(each, kind) for each in results}
     scale = most / max(values.values())
     # At least 1: a slow variant still has a visible bar.
     return [(name, max(1, round(value * scale)), _number(value)) for name, value in values.items()]

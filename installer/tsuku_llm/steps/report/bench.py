@@ -27,6 +27,7 @@ from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.serve.short_start import short_start
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.records.receipt import Receipt
 
 WORTHWHILE = 1.25
 """A GPU variant should be this many times as fast as the CPU; below that it is not worth its
@@ -59,25 +60,21 @@ class VariantRun:
         return self.installed.receipt.variant
 
 
+@documented("*build", "device", "prompt", "generation", "speeds")
 @dataclass(frozen=True, slots=True)
 class VariantSpeed:
-    """The medians of one variant, in tokens per second, and the single measurements.
+    """The medians of one build, in tokens per second, and the single measurements."""
 
-    ``unsigned`` is where an unsigned build came from, None for a signed one.
-    """
-
-    variant: str
-    id: str
-    release: str
-    backend: str
+    build: Installed
     device: str | None
     prompt: float
     generation: float
     speeds: tuple[Speed, ...]
-    publisher: str
-    repository: str
-    unattested: str | None
-    unsigned: str | None
+
+    @property
+    def receipt(self) -> Receipt:
+        """What was measured."""
+        return self.build.receipt
 
 
 @documented("model", "rounds", "results", "failed", "skipped", "hints", "saved")
@@ -106,21 +103,22 @@ class Report:
 
         It is the backend, or the variant's name if several measured variants have this backend.
         """
-        fastest = self.fastest
+        fastest = self.fastest.receipt
         if fastest.unsigned is not None:
             return None
-        backends = [each.backend for each in self.results if each.unsigned is None]
+        backends = [each.receipt.backend for each in self.results if each.receipt.unsigned is None]
         return fastest.backend if backends.count(fastest.backend) == 1 else fastest.variant
 
     @property
     def hints(self) -> tuple[str, ...]:
         """Notes on GPU variants that are hardly faster than the CPU, or slower."""
-        cpu = max((each.generation for each in self.results if each.backend == "cpu"), default=0)
+        speeds = [(each.receipt, each.generation) for each in self.results]
+        cpu = max((speed for receipt, speed in speeds if receipt.backend == "cpu"), default=0)
         return tuple(
-            f"{each.variant} generates only {each.generation / cpu:.2f} times as fast as the CPU: "
+            f"{receipt.variant} generates only {speed / cpu:.2f} times as fast as the CPU: "
             "it may not be worth its memory and its driver"
-            for each in self.results
-            if cpu and each.backend != "cpu" and each.generation < WORTHWHILE * cpu
+            for receipt, speed in speeds
+            if cpu and receipt.backend != "cpu" and speed < WORTHWHILE * cpu
         )
 
 
@@ -153,8 +151,8 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     report = _report(model, rounds, runs, skipped)
     # What a later update is compared with. With arguments it is another server's speed.
     if not arguments:
-        signed = [each for each in report.results if each.unsigned is None]
-        fastest = {each.backend: each.generation for each in reversed(signed)}
+        signed = [each for each in report.results if each.receipt.unsigned is None]
+        fastest = {each.receipt.backend: each.generation for each in reversed(signed)}
         keep_speeds(session.paths.state, model, fastest)
     return report
 
@@ -167,11 +165,11 @@ def save_fastest(session: Session, report: Report, *, ask: bool) -> str | None:
     if report.backend is None:
         if not ask:
             session.user.note(
-                f"nothing was saved: {report.fastest.variant} is a build of your own, and "
+                f"nothing was saved: {report.fastest.receipt.variant} is a build of your own, and "
                 "llm.backend chooses signed variants"
             )
         return None
-    question = f"{report.fastest.variant} is the fastest. Use {report.backend} from now on?"
+    question = f"{report.fastest.receipt.variant} is the fastest. Use {report.backend} from now on?"
     # With one variant there is nothing to choose.
     if ask and not (len(report.results) > 1 and session.user.ask(question)):
         return None
@@ -277,18 +275,10 @@ def _report(
 
 
 def _measured(run: VariantRun) -> VariantSpeed:
-    receipt = run.installed.receipt
     return VariantSpeed(
-        run.variant,
-        run.installed.id,
-        receipt.release,
-        receipt.backend,
+        run.installed,
         run.device,
         statistics.median(speed.prompt for speed in run.speeds),
         statistics.median(speed.generation for speed in run.speeds),
         tuple(run.speeds),
-        receipt.publisher,
-        receipt.repository,
-        receipt.unattested,
-        receipt.unsigned,
     )
