@@ -48,7 +48,7 @@ class _Header:
     name: str
     mode: int
     size: int
-    kind: bytes
+    typeflag: bytes
     target: str
 
 
@@ -63,9 +63,9 @@ def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
     while (block := exact(reader, BLOCK)) != _END:
         spending.member()
         header = _parse(block)
-        if header.kind in (b"x", b"g", b"L", b"K"):
+        if header.typeflag in (b"x", b"g", b"L", b"K"):
             _extend(extensions, header, _extension(reader, header))
-            described = described or header.kind != b"g"  # a global one describes no member
+            described = described or header.typeflag != b"g"  # a global one describes no member
             continue
         yield from _member(reader, _overridden(header, extensions))
         extensions, described = {}, False
@@ -85,7 +85,7 @@ def _check_end(reader: GzipReader) -> None:
 
 def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
     name, executable = header.name, bool(header.mode & 0o111)
-    if header.kind in _FILE:
+    if header.typeflag in _FILE:
         content = _Content(reader, header.size)
         yield Member(
             name=name, kind="file", size=header.size, executable=executable, content=content.chunks
@@ -95,12 +95,12 @@ def _member(reader: GzipReader, header: _Header) -> Iterator[Member]:
         return
     if header.size:
         raise unsafe("a member that is not a file has content", name)
-    if header.kind == b"5":
+    if header.typeflag == b"5":
         yield Member(name=name, kind="folder")
-    elif header.kind == b"2":
+    elif header.typeflag == b"2":
         yield Member(name=name, kind="link", target=header.target)
     else:
-        raise unsafe(_REFUSED.get(header.kind, "a member has an unknown type"), name)
+        raise unsafe(_REFUSED.get(header.typeflag, "a member has an unknown type"), name)
 
 
 class _Content:
@@ -140,7 +140,7 @@ def _parse(block: bytes) -> _Header:
         name=f"{prefix}/{name}" if prefix else name,
         mode=_number(block[100:108]),
         size=_number(block[124:136]),
-        kind=block[156:157],
+        typeflag=block[156:157],
         target=_text(block[157:257]),
     )
 
@@ -181,11 +181,11 @@ def _extension(reader: GzipReader, header: _Header) -> bytes:
 
 
 def _extend(extensions: dict[str, str], header: _Header, data: bytes) -> None:
-    if header.kind in (b"L", b"K"):
-        found = {"path" if header.kind == b"L" else "linkpath": _text(data)}
+    if header.typeflag in (b"L", b"K"):
+        found = {"path" if header.typeflag == b"L" else "linkpath": _text(data)}
     else:
         found = _pax(data)
-        if header.kind == b"g":
+        if header.typeflag == b"g":
             if _IDENTITY_PAX.intersection(found):
                 raise unsafe("a global header renames members")
             return  # the rest of it, such as git's comment, has no meaning for us
@@ -233,6 +233,6 @@ def _overridden(header: _Header, extensions: dict[str, str]) -> _Header:
         name=extensions.get("path", header.name),
         mode=header.mode,
         size=int(size) if size else header.size,
-        kind=header.kind,
+        typeflag=header.typeflag,
         target=extensions.get("linkpath", header.target),
     )
