@@ -22,24 +22,25 @@ from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class VariantRule:
-    """One variant that a build gives; ``requires`` is as in a release file."""
+class VariantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One variant that a build gives; ``requires`` names tables of ``Rules.requires``."""
 
-    name: str
-    backend: str
-    requires: Mapping[str, Any]
-    arguments: tuple[str, ...]
+    name: _Word
+    backend: _Word
+    requires: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One build: its asset, the archive that is unpacked with it, and its variants."""
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One build: its asset, the archive that is unpacked with it, and its variants.
 
-    asset: str
-    companion: str | None
+    A person writes it: a mistyped key must not change what a build is.
+    """
+
+    asset: _Word
     platform: str
-    variants: tuple[VariantRule, ...]
+    variants: Annotated[tuple[VariantRule, ...], msgspec.Meta(min_length=1)]
+    companion: _Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,10 @@ class Rules:
     api: str
     requires: Mapping[str, Mapping[str, Any]]
     wrong: tuple[WrongRule, ...] = ()
+
+    def required(self, variant: VariantRule) -> dict[str, Any]:
+        """Return what a variant's rule assumes that it requires, as in a release file."""
+        return {key: each for name in variant.requires for key, each in self.requires[name].items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +213,6 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
     return SortedAssets(release.tag, tuple(builds), unknown, lonely, reasons)
 
 
-class _RawVariant(msgspec.Struct, forbid_unknown_fields=True):
-    name: _Word
-    backend: _Word
-    requires: list[str]
-    arguments: list[str] = []
-
-
-class _RawRule(msgspec.Struct, forbid_unknown_fields=True):
-    """A rule as a person writes it: a mistyped key must not change what a build is."""
-
-    asset: _Word
-    platform: str
-    variants: Annotated[list[_RawVariant], msgspec.Meta(min_length=1)]
-    companion: _Word | None = None
-
-
 class _RawSkip(msgspec.Struct):
     asset: _Word
 
@@ -241,7 +230,8 @@ def _read_rules(raw: Mapping[str, Any]) -> tuple[list[Rule], list[str], list[Wro
                 if kind == "skip":
                     skipped.append(msgspec.convert(each, _RawSkip).asset)
                     continue
-                rule = _rule(msgspec.convert(each, _RawRule), raw)
+                rule = msgspec.convert(each, Rule)
+                _require_defined(rule, raw)
                 for other in rules:
                     if (other.asset, other.platform) == (rule.asset, rule.platform):
                         _require_other(rule, other)
@@ -253,18 +243,14 @@ def _read_rules(raw: Mapping[str, Any]) -> tuple[list[Rule], list[str], list[Wro
     return rules, skipped, wrong
 
 
-def _rule(raw: _RawRule, tables: Mapping[str, Any]) -> Rule:
-    if raw.platform not in tables["platforms"]:
-        raise PublishError(f"there is no [platforms.{raw.platform}]")
-    variants = []
-    for each in raw.variants:
-        needs: dict[str, Any] = {}
+def _require_defined(rule: Rule, tables: Mapping[str, Any]) -> None:
+    """Refuse a rule that names what ``rules.toml`` does not have. Raises ``PublishError``."""
+    if rule.platform not in tables["platforms"]:
+        raise PublishError(f"there is no [platforms.{rule.platform}]")
+    for each in rule.variants:
         for name in each.requires:
-            if name not in tables["requires"]:
+            if not isinstance(tables["requires"].get(name), dict):
                 raise PublishError(f"variant {each.name}: [requires.{name}] is not defined")
-            needs |= tables["requires"][name]
-        variants.append(VariantRule(each.name, each.backend, needs, tuple(each.arguments)))
-    return Rule(raw.asset, raw.companion, raw.platform, tuple(variants))
 
 
 def _require_other(rule: Rule, other: Rule) -> None:
