@@ -46,17 +46,27 @@ _DAYS_DELEGATED = 30
 
 @dataclass(frozen=True, slots=True)
 class RolePlan:
-    """The signing of a role: its signers, how many are needed, and until when it is valid (UTC).
+    """The signing of a role: its signers, how many are needed, from which day and for how many.
 
     ``paths`` are the patterns that targets delegates to it; none for the four roles of TUF.
     """
 
-    version: int
-    issued: datetime
-    expires: datetime
-    signers: tuple[str, ...]
-    threshold: int
-    paths: tuple[str, ...] = ()
+    version: Annotated[int, msgspec.Meta(ge=1)]
+    issued: date
+    days: Annotated[int, msgspec.Meta(ge=1, le=36525)]
+    signers: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    threshold: Annotated[int, msgspec.Meta(ge=1)]
+    paths: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ()
+
+    @property
+    def start(self) -> datetime:
+        """The beginning of the day on which it is signed, in UTC."""
+        return datetime(*self.issued.timetuple()[:3], tzinfo=timezone.utc)
+
+    @property
+    def expires(self) -> datetime:
+        """When it is no longer valid. Raises ``OverflowError`` for a time after the year 9999."""
+        return self.start + timedelta(days=self.days)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +107,6 @@ class Plan:
         return channel if channel in self.delegated else TARGETS
 
 
-class _Role(msgspec.Struct):
-    version: Annotated[int, msgspec.Meta(ge=1)]
-    issued: date
-    days: Annotated[int, msgspec.Meta(ge=1, le=36525)]
-    signers: Annotated[list[str], msgspec.Meta(min_length=1)]
-    threshold: Annotated[int, msgspec.Meta(ge=1)]
-    paths: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
-
-
 class _Program(msgspec.Struct, forbid_unknown_fields=True):
     version: Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+-]{0,63}\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -119,7 +120,7 @@ class _RepositoryFile(msgspec.Struct, kw_only=True):
     signed: str = SIGNED
     channels: dict[str, list[str]]
     keys: dict[str, str | PublicKeyTable]
-    roles: dict[str, _Role]
+    roles: dict[str, RolePlan]
     warn: dict[str, int] = {}
     program: _Program | None = None
 
@@ -157,10 +158,10 @@ def _place(data: Path, place: str) -> str:
 
 
 def _roles(raw: _RepositoryFile) -> dict[str, RolePlan]:
-    roles = {name: _role(raw.roles[name]) for name in ("root", TARGETS, *ONLINE)}
+    roles = {name: raw.roles[name] for name in ("root", TARGETS, *ONLINE)}
     for name, role in raw.roles.items():
         if name in ROLES:
-            if role.paths is not None:
+            if role.paths:
                 raise PublishError(f"[roles.{name}] has paths: only a channel's role has")
             continue
         if name not in raw.channels:
@@ -168,10 +169,12 @@ def _roles(raw: _RepositoryFile) -> dict[str, RolePlan]:
                 f"[roles.{name}] is the role of no channel: [channels] has no {name}"
             )
         # Clients read a release file only from there, under the name of its release.
-        paths = role.paths or [RELEASES]
+        paths = role.paths or (RELEASES,)
         if any(not path.startswith("releases/") or path.count("/") != 1 for path in paths):
-            raise PublishError(f"[roles.{name}] has a path that is not below releases/: {paths}")
-        roles[name] = replace(_role(role), paths=tuple(paths))
+            raise PublishError(f"[roles.{name}] has a path that is not below releases/: {[*paths]}")
+        roles[name] = replace(role, paths=paths)
+    for role in roles.values():
+        _ = role.expires  # it raises for a year that no clock has
     return roles
 
 
@@ -180,19 +183,13 @@ def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
 
     Raises ``PublishError`` if a role would expire after the year 9999.
     """
-    start = _midnight(issued)
+    new = {
+        name: replace(role, version=role.version + 1, issued=issued)
+        for name, role in plan.roles.items()
+        if name in roles
+    }
     try:
-        new = {
-            # The lifetime in days stays the same.
-            name: replace(
-                role,
-                version=role.version + 1,
-                issued=start,
-                expires=start + (role.expires - role.issued),
-            )
-            for name, role in plan.roles.items()
-            if name in roles
-        }
+        _ = [role.expires for role in new.values()]
     except OverflowError as error:
         raise PublishError(
             f"signed on {issued}, a role would expire after the year 9999: choose an earlier day"
@@ -203,12 +200,7 @@ def raised(plan: Plan, issued: date, roles: Collection[str]) -> Plan:
 def with_versions(plan: Plan, newer: Plan, roles: Collection[str]) -> Plan:
     """Return a plan whose roles have the versions and days of another, and nothing else of it."""
     changed = {
-        name: replace(
-            role,
-            version=newer.roles[name].version,
-            issued=newer.roles[name].issued,
-            expires=newer.roles[name].issued + (role.expires - role.issued),
-        )
+        name: replace(role, version=newer.roles[name].version, issued=newer.roles[name].issued)
         for name, role in plan.roles.items()
         if name in roles
     }
@@ -282,9 +274,8 @@ def with_signers(
 
 def _begun(signers: Collection[str]) -> RolePlan:
     """Return the role of a channel that begins: its first version is still to be raised."""
-    start = _midnight(date.min)
-    expires = start + timedelta(days=_DAYS_DELEGATED)
-    return RolePlan(0, start, expires, tuple(signers), len(signers) // 2 + 1, (RELEASES,))
+    threshold = len(signers) // 2 + 1
+    return RolePlan(0, date.min, _DAYS_DELEGATED, tuple(signers), threshold, (RELEASES,))
 
 
 def save_roles(plan: Plan, data: Path) -> None:
@@ -303,14 +294,14 @@ def save_roles(plan: Plan, data: Path) -> None:
                 document["channels"].setdefault(name, [])
                 document["roles"][name] = {
                     "version": role.version,
-                    "issued": role.issued.date(),
-                    "days": (role.expires - role.issued).days,
+                    "issued": role.issued,
+                    "days": role.days,
                     "signers": [],
                     "threshold": role.threshold,
                 }
             table = document["roles"][name]
             table["version"] = role.version
-            table["issued"] = role.issued.date()
+            table["issued"] = role.issued
             table["signers"] = list(role.signers)
     replace_file(path, tomlkit.dumps(document).encode())
 
@@ -364,13 +355,3 @@ def adopt_plan(plan: Plan, data: Path, signed: Collection[str]) -> None:
             replace_file(data / name, content)
     replace_file(path, tomlkit.dumps(document).encode())
     save_roles(plan, data)
-
-
-def _role(raw: _Role) -> RolePlan:
-    start = _midnight(raw.issued)
-    expires = start + timedelta(days=raw.days)
-    return RolePlan(raw.version, start, expires, tuple(raw.signers), raw.threshold)
-
-
-def _midnight(day: date) -> datetime:
-    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc)

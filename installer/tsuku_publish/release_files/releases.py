@@ -93,7 +93,7 @@ def dated(plan: Plan, files: Iterable[ReleaseFile]) -> tuple[ReleaseFile, ...]:
             continue
         known = plan.since.get(file.role, {}).get(file.custom["release"])
         same = known is not None and known.sha256 == file.sha256
-        since = known.time if known and same else plan.roles[file.role].issued
+        since = known.time if known and same else plan.roles[file.role].start
         found.append(replace(file, custom={**file.custom, "since": since.strftime(TIME)}))
     return tuple(found)
 

@@ -285,9 +285,7 @@ def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
     ours = [name for name in passed.delegated if name not in signed and name in own.roles]
     dates = {name: own.roles[name] for name in ours}
     roles = {
-        name: replace(
-            passed.roles[name], version=our.version, issued=our.issued, expires=our.expires
-        )
+        name: replace(passed.roles[name], version=our.version, issued=our.issued, days=our.days)
         for name, our in dates.items()
     }
     return replace(

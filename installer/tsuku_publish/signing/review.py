@@ -420,6 +420,6 @@ def _gains(role: str, old: SigningRole, planned: RolePlan, *, changed: bool) -> 
     if old.keys and planned.paths != old.paths:
         was, now = json.dumps([*old.paths]), json.dumps([*planned.paths])
         yield f"PATHS CHANGED: {role} may sign {now} instead of {was}"
-    days = (planned.expires - planned.issued).days
+    days = planned.days
     if old.days is not None and days > old.days:
         yield f"LONGER LIFE: a signature of {role} holds for {days} days instead of {old.days}"
