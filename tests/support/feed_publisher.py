@@ -34,11 +34,11 @@ class FeedPublisher:
         """One run of the feed, at the host's time."""
         self.said.clear()
         return Feed(
-            self.data,
-            self.upstream.environ,
-            self.upstream.now,
-            self.said.append,
-            self.upstream.api,
+            data=self.data,
+            environ=self.upstream.environ,
+            now=self.upstream.now,
+            say=self.said.append,
+            api=self.upstream.api,
             trusted_root=self.upstream.trusted_root,
             **more,
         ).run()

@@ -58,7 +58,16 @@ def feed(
     channel = load_settings(data).channel
     delegated = channel in load_plan(data).delegated
     _require_no_signers()
-    report = Feed(data, os.environ, time, say, api, model, trusted_root).run()
+    feed = Feed(
+        data=data,
+        now=time,
+        say=say,
+        model=model,
+        trusted_root=trusted_root,
+        environ=os.environ,
+        api=api,
+    )
+    report = feed.run()
     for line in _lines(report):
         say(line)
     step = f"sign --channel {channel}" if delegated else "sign --raise"

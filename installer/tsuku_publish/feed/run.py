@@ -1,10 +1,8 @@
 """One run of the feed: what upstream has, what of it is taken, and what people must decide."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from tsuku_llm.fetch import Network
@@ -23,7 +21,7 @@ from tsuku_publish.feed.choosing import (
 )
 from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
 from tsuku_publish.feed.state import load_settings, load_state, save_state
-from tsuku_publish.feed.taking import RefusedRelease, ReleaseTaker
+from tsuku_publish.feed.taking import FeedRun, RefusedRelease, ReleaseTaker
 from tsuku_publish.release_files.plan import load_plan, save_channel
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.upstream.attestations import store
@@ -42,21 +40,12 @@ PAGES = 20
 """Pages of the list that a run reads at most: a month of upstream's builds."""
 
 
-@dataclass
-class Feed:
-    """A run over the data of a repository, at the time ``now``.
+@dataclass(kw_only=True)
+class Feed(FeedRun):
+    """The whole of a run; ``api`` replaces the address of the hosting service."""
 
-    ``api`` replaces the address of the hosting service, ``model`` is a small GGUF file with which
-    new builds are started, ``say`` reports each step.
-    """
-
-    data: Path
     environ: Mapping[str, str]
-    now: datetime
-    say: Callable[[str], None]
     api: str | None = None
-    model: Path | None = None
-    trusted_root: Path | None = None
     _changed: set[str] = field(default_factory=set)
     _waiting: list[str] = field(default_factory=list)
     _people: list[str] = field(default_factory=list)
@@ -78,15 +67,11 @@ class Feed:
         with Network(self.environ) as network:
             self._service = HostingService(self.api or self._rules.api, self.environ, network)
             self._taker = ReleaseTaker(
-                self.data,
-                self._rules,
-                self._settings,
-                self._service,
-                network,
-                self.now,
-                self.say,
-                self.model,
-                self.trusted_root,
+                **{each.name: getattr(self, each.name) for each in fields(FeedRun)},
+                rules=self._rules,
+                settings=self._settings,
+                service=self._service,
+                network=network,
             )
             listing = self._service.listing(self._state.etag)
             if listing.releases is None:

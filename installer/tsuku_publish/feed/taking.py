@@ -40,19 +40,28 @@ class RefusedRelease(PublishError):
     """A release that must not be taken, now or later: only a person may have it tried again."""
 
 
-@dataclass(frozen=True)
-class ReleaseTaker:
-    """What the taking of each release needs; ``now`` is the run's time, the rest as in ``Feed``."""
+@dataclass(kw_only=True)
+class FeedRun:
+    """A run over the ``data`` of a repository, at the time ``now``.
+
+    ``model`` is a small GGUF file with which new builds are started, ``say`` reports each step.
+    """
 
     data: Path
-    rules: Rules
-    settings: FeedSettings
-    service: HostingService
-    network: Network
     now: datetime
     say: Callable[[str], None]
     model: Path | None = None
     trusted_root: Path | None = None
+
+
+@dataclass(kw_only=True)
+class ReleaseTaker(FeedRun):
+    """What the taking of each release needs."""
+
+    rules: Rules
+    settings: FeedSettings
+    service: HostingService
+    network: Network
 
     def take(self, tag: str, data: bytes, last: SortedAssets | None) -> TakenRelease:
         """Check a release, measure and start its builds, and record it.
