@@ -115,8 +115,8 @@ def test_musl_is_reported_with_its_version(tmp_path: Path) -> None:
 
 
 def test_the_interpreters_own_library_counts_if_no_other_is_known() -> None:
-    assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), "glibc 2.36")) == Libc("glibc", "2.36")
-    assert libc.parse(libc.RawLibc(DriverAnswer((), "done"), None)) == Libc("unknown", None)
+    assert libc.parse(DriverAnswer((), "done"), "glibc 2.36") == Libc("glibc", "2.36")
+    assert libc.parse(DriverAnswer((), "done")) == Libc("unknown", None)
 
 
 def test_this_machines_libstdcxx_is_found_without_loading_it() -> None:

@@ -30,10 +30,10 @@ def messages() -> dict[str, str]:
     grain = module_from_spec(spec)
     sys.modules["grain"] = grain  # its dataclass looks itself up there
     loader.exec_module(grain)
-    causes = known_causes()
+    said, ends = known_causes()
     told = {
         f"causes.toml: {row.told.slug}: {text}": text
-        for row in (*causes.said, *causes.ends.values())
+        for row in (*said, *ends.values())
         for text in (row.told.cause, row.told.fix)
     }
     return told | {

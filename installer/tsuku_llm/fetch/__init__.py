@@ -19,7 +19,6 @@ from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
 
 if TYPE_CHECKING:
-    from tsuku_llm.fetch.artifacts.beginnings import Beginning
     from tsuku_llm.fetch.places.mirrors import RegistryPlace
     from tsuku_llm.fetch.places.registry import RegistryMirror
 
@@ -139,7 +138,7 @@ def registry_mirror(
         return place, mirror_at(place, network, deadline)
 
 
-def beginning(url: str, length: int, network: Network) -> Beginning:
+def beginning(url: str, length: int, network: Network) -> tuple[bytes, int]:
     """Download the first ``length`` bytes of a file, and learn how large it is.
 
     Raises the errors of ``fetch``, and ``BodyError`` if the host does not tell the size.

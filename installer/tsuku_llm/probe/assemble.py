@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tsuku_llm.machine.hardware import Api, Cpu, Hardware
-from tsuku_llm.machine.host import DriverAnswer, Host
+from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
 from tsuku_llm.probe import amd, apple, cpu, intel, libc, nvidia, opencl, vulkan, windows
 from tsuku_llm.probe.facts import answers, machine
@@ -24,13 +24,13 @@ def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAns
 
 def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
     kind = machine.collect(host, by_question)
-    libraries = libc.collect(host, by_question)
+    libraries = by_question.get("libc", ABSENT)
     processor, memory = cpu.collect_linux(host, arch)
     return Hardware(
         os="linux",
         arch=arch,
         os_version=parse_os_release(host.read_text("/etc/os-release")),
-        libc=libc.parse(libraries),
+        libc=libc.parse(libraries, host.system().get("libc")),
         libstdcxx=libc.parse_libstdcxx(libraries),
         cpu=processor,
         memory=memory,
@@ -59,23 +59,23 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
 
 
 def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
-    raw = windows.collect(by_question)
-    vcruntime = windows.parse_vcruntime(raw, arch)
+    answer = by_question.get("windows", ABSENT)
+    vcruntime = windows.parse_vcruntime(answer, arch)
     adapters = tuple(
         # Windows names display adapters with a vendor, but without a slot or a kernel module.
         machine.PciDevice(None, vendor, None, None)
-        for vendor in windows.parse_vendors(raw)
+        for vendor in windows.parse_vendors(answer)
     )
     return Hardware(
         os="windows",
         arch=arch,
         os_version=answers.dotted(host.system().get("release")),
         vcruntime=vcruntime,
-        cpu=_cpu(arch, *windows.parse_cpu(raw)),
-        memory=windows.parse_memory(raw),
+        cpu=_cpu(arch, *windows.parse_cpu(answer)),
+        memory=windows.parse_memory(answer),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
         problems=answers.not_asked(by_question) + windows.problems(vcruntime, arch),
-        evidence=windows.evidence(raw),
+        evidence=windows.evidence(answer),
         simulated=host.name,
         packages=family_of("windows"),
     )
@@ -84,15 +84,15 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
 def _apis(
     host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
 ) -> tuple[Api, ...]:
-    intel_raw = intel.collect(by_question)
-    level_zero, cl = intel.parse(intel_raw), opencl.parse(opencl.collect(by_question))
+    intel_answer = by_question.get("level_zero", ABSENT)
+    level_zero, cl = intel.parse(intel_answer), opencl.parse(by_question.get("opencl", ABSENT))
     return (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),
         level_zero,
         vulkan.parse(vulkan.collect(host, by_question), kind),
         cl,
-        intel.openvino(level_zero, cl, intel_raw),
+        intel.openvino(level_zero, cl, intel_answer),
     )
 
 

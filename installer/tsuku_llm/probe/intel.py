@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tsuku_llm.machine.backends import INTEL
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind
-from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
@@ -21,21 +21,8 @@ CODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RawIntel:
-    """The worker's answer."""
-
-    level_zero: DriverAnswer = ABSENT
-
-
-def collect(by_question: Mapping[str, DriverAnswer]) -> RawIntel:
-    """Take the worker's answer."""
-    return RawIntel(by_question.get("level_zero", ABSENT))
-
-
-def parse(raw: RawIntel) -> Api:
+def parse(answer: DriverAnswer) -> Api:
     """Read the API ``level_zero``: only its GPUs, as SYCL uses no other device."""
-    answer = raw.level_zero
     state = answers.state(answer, "zeInit", "zeDriverGet")
     lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
     return Api(
@@ -49,13 +36,13 @@ def parse(raw: RawIntel) -> Api:
     )
 
 
-def openvino(level_zero: Api, opencl: Api, raw: RawIntel) -> Api:
+def openvino(level_zero: Api, opencl: Api, answer: DriverAnswer) -> Api:
     """List Intel's GPUs as OpenCL does, which OpenVINO uses, and the NPUs of Level Zero.
 
     The build contains the OpenVINO runtime, so there is no library to ask.
     """
     gpus = [gpu for gpu in opencl.hardware_gpus if gpu.vendor_id == INTEL]
-    npus = _of_type(raw.level_zero, TYPE_NPU) if level_zero.state is ApiState.OK else ()
+    npus = _of_type(answer, TYPE_NPU) if level_zero.state is ApiState.OK else ()
     # An NPU is part of the processor, also if Level Zero does not say so.
     gpus += [replace(_gpu(0, line), kind=GpuKind.INTEGRATED) for line in npus]
     found = tuple(replace(gpu, api="openvino", index=index) for index, gpu in enumerate(gpus))

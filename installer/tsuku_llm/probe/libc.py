@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tsuku_llm.machine.hardware import Libc
-from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
@@ -15,49 +13,35 @@ _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
 
 
-@dataclass(frozen=True, slots=True)
-class RawLibc:
-    """The worker's answer, and the C library that this interpreter runs on."""
-
-    libc: DriverAnswer = ABSENT
-    python: str | None = None
-
-
-def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawLibc:
-    """Take the worker's answer and the interpreter's C library."""
-    python = host.system().get("libc")
-    return RawLibc(by_question.get("libc", ABSENT), python if isinstance(python, str) else None)
-
-
-def parse(raw: RawLibc) -> Libc:
+def parse(answer: DriverAnswer, python: object = None) -> Libc:
     """Tell which C library a prebuilt program would find, and its version.
 
     It is glibc if both its dynamic linker and libc.so.6 are found, and musl if only musl's linker
     is. Otherwise the answer is the C library of this interpreter, or ``unknown``.
     """
-    loaders = [str(line.get("path")) for line in answers.calls(raw.libc, "loader")]
-    if any("ld-linux" in path for path in loaders) and _path(raw.libc, "libc.so.6"):
-        return Libc("glibc", _glibc_version(raw))
-    banners = [str(line.get("banner")) for line in answers.calls(raw.libc, "loader")]
+    loaders = [str(line.get("path")) for line in answers.calls(answer, "loader")]
+    if any("ld-linux" in path for path in loaders) and _path(answer, "libc.so.6"):
+        return Libc("glibc", _glibc_version(answer))
+    banners = [str(line.get("banner")) for line in answers.calls(answer, "loader")]
     if any("ld-musl" in path for path in loaders):
         found = [match[1] for text in banners if (match := _MUSL.search(text))]
         return Libc("musl", found[0] if found else None)
-    match = _PYTHON.match(raw.python or "")
+    match = _PYTHON.match(python if isinstance(python, str) else "")
     return Libc("glibc", match[1]) if match else Libc("unknown", None)
 
 
-def parse_libstdcxx(raw: RawLibc) -> str | None:
+def parse_libstdcxx(answer: DriverAnswer) -> str | None:
     """Return the newest GLIBCXX version that the system's libstdc++ defines."""
-    return _newest(_versions(raw.libc, "libstdc++.so.6"), "GLIBCXX_")
+    return _newest(_versions(answer, "libstdc++.so.6"), "GLIBCXX_")
 
 
-def _glibc_version(raw: RawLibc) -> str | None:
+def _glibc_version(answer: DriverAnswer) -> str | None:
     """Return the version in glibc's banner, else its newest symbol version.
 
     A symbol version is at most as new as the library.
     """
-    match = _BANNER.search(answers.words(answers.value(raw.libc, "libc.so.6", "banner")) or "")
-    return match[1] if match else _newest(_versions(raw.libc, "libc.so.6"), "GLIBC_")
+    match = _BANNER.search(answers.words(answers.value(answer, "libc.so.6", "banner")) or "")
+    return match[1] if match else _newest(_versions(answer, "libc.so.6"), "GLIBC_")
 
 
 def _path(answer: DriverAnswer, name: str) -> str | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 TYPE_CPU, TYPE_GPU = 2, 4
@@ -15,21 +14,8 @@ CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOU
 NO_PLATFORM = -1001
 
 
-@dataclass(frozen=True, slots=True)
-class RawOpencl:
-    """The worker's answer."""
-
-    opencl: DriverAnswer = ABSENT
-
-
-def collect(by_question: Mapping[str, DriverAnswer]) -> RawOpencl:
-    """Take the worker's answer."""
-    return RawOpencl(by_question.get("opencl", ABSENT))
-
-
-def parse(raw: RawOpencl) -> Api:
+def parse(answer: DriverAnswer) -> Api:
     """Read the API ``opencl``; devices are numbered across all platforms."""
-    answer = raw.opencl
     state = answers.state(answer, "clGetPlatformIDs")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(index, line) for index, line in enumerate(lines))

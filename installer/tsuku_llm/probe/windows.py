@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tsuku_llm.machine.hardware import Evidence, Problem
-from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.machine.packages import command_for, family_of
 from tsuku_llm.probe.facts import answers
 
@@ -21,59 +19,47 @@ _WITH_SSE42 = ("popcnt", "lahf_lm")
 _VENDOR = re.compile(r"ven_([0-9a-f]{4})", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class RawWindows:
-    """The worker's answer."""
-
-    windows: DriverAnswer = ABSENT
-
-
-def collect(by_question: Mapping[str, DriverAnswer]) -> RawWindows:
-    """Take the worker's answer."""
-    return RawWindows(by_question.get("windows", ABSENT))
-
-
-def parse_vcruntime(raw: RawWindows, arch: str) -> str | None:
+def parse_vcruntime(answer: DriverAnswer, arch: str) -> str | None:
     """Return the version of the Visual C++ 2015+ runtime; "0" if a DLL is surely missing.
 
     The registry tells the version. Without its key, the DLLs in the system's folder tell only
     whether a part is missing.
     """
-    for line in answers.calls(raw.windows, "runtime"):
+    for line in answers.calls(answer, "runtime"):
         version = line.get("Version")
         if line.get("machine") == _RUNTIMES.get(arch) and isinstance(version, str):
             return answers.dotted(version.lstrip("v"))
-    files = answers.calls(raw.windows, "dll")
+    files = answers.calls(answer, "dll")
     missing = len(files) == _RUNTIME_DLLS and any(line.get("present") is False for line in files)
     return NOT_INSTALLED if missing else None
 
 
-def parse_cpu(raw: RawWindows) -> tuple[str | None, str | None, tuple[str, ...]]:
+def parse_cpu(answer: DriverAnswer) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return vendor, name, and features in Linux's words."""
-    told = answers.value(raw.windows, "features", "value")
+    told = answers.value(answer, "features", "value")
     features = {name for name in told if isinstance(name, str)} if isinstance(told, list) else set()
     if "sse4_2" in features:
         features.update(_WITH_SSE42)
     if "avx2" in features:
         features.update(_WITH_AVX2)
-    vendor = answers.words(answers.value(raw.windows, "processor", "VendorIdentifier"))
-    name = answers.words(answers.value(raw.windows, "processor", "ProcessorNameString"))
+    vendor = answers.words(answers.value(answer, "processor", "VendorIdentifier"))
+    name = answers.words(answers.value(answer, "processor", "ProcessorNameString"))
     return vendor, name, tuple(sorted(features))
 
 
-def parse_memory(raw: RawWindows) -> int | None:
+def parse_memory(answer: DriverAnswer) -> int | None:
     """Return bytes of memory."""
-    return answers.positive(answers.value(raw.windows, "memory", "value"))
+    return answers.positive(answers.value(answer, "memory", "value"))
 
 
-def parse_vendors(raw: RawWindows) -> tuple[int, ...]:
+def parse_vendors(answer: DriverAnswer) -> tuple[int, ...]:
     """Return the PCI vendors of the display adapters that have a driver."""
-    ids = [line.get("MatchingDeviceId") for line in answers.calls(raw.windows, "adapter")]
+    ids = [line.get("MatchingDeviceId") for line in answers.calls(answer, "adapter")]
     matches = [_VENDOR.search(text) for text in ids if isinstance(text, str)]
     return tuple(int(match[1], 16) for match in matches if match)
 
 
-def evidence(raw: RawWindows) -> tuple[Evidence, ...]:
+def evidence(answer: DriverAnswer) -> tuple[Evidence, ...]:
     """List the display adapters, as Windows names them."""
     return tuple(
         Evidence(
@@ -84,7 +70,7 @@ def evidence(raw: RawWindows) -> tuple[Evidence, ...]:
                 if (text := answers.words(line.get(key)))
             ),
         )
-        for line in answers.calls(raw.windows, "adapter")
+        for line in answers.calls(answer, "adapter")
     )
 
 

@@ -10,6 +10,7 @@ from tsuku_llm.cli.terminal.answer import ReportedError
 from tsuku_llm.cli.terminal.text import listed, named, origin, sentence, size, table, unattested
 from tsuku_llm.ground.errors import TamperedInstall
 from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.machine.backends import build_name
 
 if TYPE_CHECKING:  # ``list`` does without most of what they import
     from tsuku_llm.steps.choosing.revocation import ReleaseStatus
@@ -80,8 +81,6 @@ OF_YOUR_OWN = "of your own"
 
 def title(installed: Installed) -> str:
     """Return the build of a version as people know it."""
-    from tsuku_llm.machine.backends import build_name  # noqa: PLC0415 - list and which do without
-
     receipt = installed.receipt
     return build_name(receipt.backend, receipt.release if not receipt.unsigned else OF_YOUR_OWN)
 

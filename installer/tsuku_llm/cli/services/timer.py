@@ -59,7 +59,7 @@ def timer(
             f"{', '.join(secret)}: not in the unit; it loads {credentials}, which only you can read"
         )
     parsed = None if window is None else _window(window)
-    texts = render.unit_texts(render.UpdateTimer(line, told, credentials, parsed))
+    texts = render.unit_texts(line, told, credentials, parsed)
     data: dict[str, Any] = {
         "unit": texts[f"{render.UNIT}.service"],
         "units": texts,
@@ -80,7 +80,7 @@ def timer(
     )
 
 
-def _window(text: str) -> render.Window:
+def _window(text: str) -> tuple[int, int]:
     """Parse a part of the day; one that ends before it begins ends on the next day."""
     found = _WINDOW.fullmatch(text.strip())
     if found is None:
@@ -89,4 +89,4 @@ def _window(text: str) -> render.Window:
         )
     hours, minutes, to_hours, to_minutes = map(int, found.groups())
     begin, end = hours * 60 + minutes, to_hours * 60 + to_minutes
-    return render.Window(begin, (end - begin) % _DAY or _DAY - 1)
+    return begin, (end - begin) % _DAY or _DAY - 1

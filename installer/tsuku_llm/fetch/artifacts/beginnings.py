@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tsuku_llm.fetch.http.failures import Transient
 from tsuku_llm.fetch.http.http_get import (
     answered,
@@ -21,19 +19,14 @@ from tsuku_llm.ground.errors import BodyError
 _PARTIAL = 206
 
 
-class Beginning(NamedTuple):
-    """The first bytes of a file, and the size of the whole file."""
-
-    data: bytes
-    size: int
-
-
-def download_beginning(url: str, length: int, network: Network, deadline: float) -> Beginning:
+def download_beginning(
+    url: str, length: int, network: Network, deadline: float
+) -> tuple[bytes, int]:
     """Download the first ``length`` bytes, as ``tsuku_llm.fetch.beginning`` says."""
     return Retries(network, deadline).run(lambda: _once(url, length, network, deadline))
 
 
-def _once(url: str, length: int, network: Network, deadline: float) -> Beginning:
+def _once(url: str, length: int, network: Network, deadline: float) -> tuple[bytes, int]:
     with answered(network, url, range_headers(0, length, None), deadline) as response:
         # A host may ignore ranges; then the rest of its answer is not read.
         check_status(response, url, (200, _PARTIAL))
@@ -56,4 +49,4 @@ def _once(url: str, length: int, network: Network, deadline: float) -> Beginning
         raise Transient(
             BodyError(f"{host_of(url)} ended its answer early", facts=(f"url: {shown(url)}",))
         )
-    return Beginning(bytes(data[:length]), size)
+    return bytes(data[:length]), size

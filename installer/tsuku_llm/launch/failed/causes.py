@@ -90,16 +90,12 @@ class Cause(NamedTuple):
         return replace(self.told, cause=cause, fix=fix, facts=(fact,))
 
 
-class Causes(NamedTuple):
-    """The rows that the output tells, in order, and those that only the end tells, by its name."""
-
-    said: tuple[Cause, ...]
-    ends: Mapping[str, Cause]
-
-
 @cache
-def known_causes() -> Causes:
-    """Read the table, which only a failed start needs."""
+def known_causes() -> tuple[tuple[Cause, ...], Mapping[str, Cause]]:
+    """Return the rows that the output tells, in order, and by its name those of an end alone.
+
+    Only a failed start reads them.
+    """
     table = tomli.loads(
         (pkgutil.get_data("tsuku_llm.launch.failed", "causes.toml") or b"").decode()
     )
@@ -129,4 +125,4 @@ def known_causes() -> Causes:
         names = row.pop("by")
         cause = Cause.of({key: whole(value) for key, value in row.items()})
         ends.update(dict.fromkeys(names, cause))
-    return Causes(tuple(said), ends)
+    return tuple(said), ends

@@ -85,7 +85,7 @@ def _by_text(text: str, distribution: str) -> Diagnosis | None:
     said = "\n".join(complaints(text))
     hits = [
         _Hit(said.count("\n", 0, found.end()), row, cause, found)
-        for row, cause in enumerate(known_causes().said)
+        for row, cause in enumerate(known_causes()[0])
         for found in re.finditer(cause.pattern, said, re.IGNORECASE)
     ]
     # One row for each line: rows are sorted, so the first one is the narrowest.
@@ -111,11 +111,12 @@ def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
     # The counter is the whole machine's: only together with SIGKILL does it mean our server.
     if name == "SIGKILL" and oom_killed:
         name, fact = "oom_kill", "oom_kill in /proc/vmstat rose while it ran"
-    cause = known_causes().ends.get(name)
+    ends = known_causes()[1]
+    cause = ends.get(name)
     if cause is None:
         status = code & 0xFFFFFFFF  # Windows' own codes may come as negative numbers
         name, fact = f"0x{status:X}", f"exit code {status:#X}"
-        cause = known_causes().ends.get(name)
+        cause = ends.get(name)
     return cause.diagnosis({"end": name}, fact) if cause else None
 
 

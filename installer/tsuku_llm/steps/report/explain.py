@@ -275,7 +275,7 @@ def _header_of(network: fetch.Network, name: str) -> ModelHeader:
         if not name.lower().startswith(("http://", "https://")):
             return read_header(name)
         budget = HeaderBudget()
-        parts = (partial(_beginning, network, part) for part in parts_of(name))
+        parts = (partial(fetch.beginning, part, network=network) for part in parts_of(name))
         return joined([read_growing(beginning, budget) for beginning in parts])
     except (HttpStatusError, BodyError, HostUnreachable) as error:
         # The other hints are about our own files: an update, or a mirror.
@@ -300,8 +300,3 @@ _OF_A_URL = (
     "check that the URL is the file's own and not that of a page about it, and needs no login; or "
     "download the model first, and give its path"
 )
-
-
-def _beginning(network: fetch.Network, url: str, length: int) -> tuple[bytes, int]:
-    found = fetch.beginning(url, length, network)
-    return found.data, found.size

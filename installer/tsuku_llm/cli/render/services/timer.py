@@ -7,32 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tsuku_llm.cli.render.services.units import RESTRICTED, USER_FOLDER, file_text, quoted
 from tsuku_llm.ground.own_name import TSUKU
 
 UNIT = "tsuku-llm-update"
-
-
-class Window(NamedTuple):
-    """A part of the day, in minutes: when it begins, and how long it lasts."""
-
-    begin: int
-    length: int
-
-
-class UpdateTimer(NamedTuple):
-    """An update by a timer: ``line`` updates, with the variables in ``told``.
-
-    ``credentials`` is the file with the variables that the unit must not show, None without any.
-    Without a ``window`` it runs once a day, at any time.
-    """
-
-    line: Sequence[str]
-    told: Mapping[str, str]
-    credentials: Path | None = None
-    window: Window | None = None
 
 
 START_COMMAND = f"systemctl --user daemon-reload && systemctl --user enable --now {UNIT}.timer"
@@ -88,33 +67,43 @@ WantedBy=timers.target
 _DAY = 24 * 60
 
 
-def unit_texts(timer: UpdateTimer) -> dict[str, str]:
-    """Return each unit by the name of its file."""
+def unit_texts(
+    line: Sequence[str],
+    told: Mapping[str, str],
+    credentials: Path | None,
+    window: tuple[int, int] | None,
+) -> dict[str, str]:
+    """Return each unit of an update by a timer, by the name of its file.
+
+    ``line`` updates, with the variables in ``told``. ``credentials`` is the file with the variables
+    that the unit must not show, None without any. ``window`` is the part of the day, in minutes:
+    when it begins, and how long it lasts. Without one it runs once a day, at any time.
+    """
     variables = "".join(
-        f"Environment={quoted(f'{name}={value}')}\n" for name, value in timer.told.items()
+        f"Environment={quoted(f'{name}={value}')}\n" for name, value in told.items()
     )
-    if timer.credentials:
-        variables += f"EnvironmentFile={file_text(timer.credentials)}\n"
-    begin, length = timer.window or Window(0, _DAY - 1)
+    if credentials:
+        variables += f"EnvironmentFile={file_text(credentials)}\n"
+    begin, length = window or (0, _DAY - 1)
     hours, minutes = divmod(begin, 60)
     why = "A machine that was off updates soon after it is on again."
-    if timer.window:
+    if window:
         why = "A machine that is off in this part of the day updates in the next one."
     return {
         f"{UNIT}.service": _SERVICE.format(
-            head=_HEAD, environment=variables, line=_line(timer), restricted=RESTRICTED
+            head=_HEAD, environment=variables, line=_line(line), restricted=RESTRICTED
         ),
         f"{UNIT}.timer": _TIMER.format(
             head=_HEAD,
             calendar=f"*-*-* {hours:02}:{minutes:02}:00",
             delay=length,
             persistent_why=why,
-            persistent="no" if timer.window else "yes",
+            persistent="no" if window else "yes",
         ),
     }
 
 
-def _line(timer: UpdateTimer) -> str:
-    first, *words = timer.line
+def _line(words: Sequence[str]) -> str:
+    first, *words = words
     # "$" is special in arguments, and not in the program's path.
     return " ".join((quoted(first), *(quoted(word).replace("$", "$$") for word in words)))
