@@ -225,7 +225,7 @@ def install(
     """
     with _session(options, events, probes=True) as session:
         report = installing.install(session, release=release, force=force)
-        assert report.installed  # noqa: S101 - only a plan has none
+        assert report.installed
         return report.installed
 
 
@@ -241,7 +241,7 @@ def update(*, options: Options = _DEFAULTS, events: Events | None = None) -> Ins
         report = updating.update(session)
         if isinstance(report, updating.UpToDate):
             return report.report.installed
-        assert report.installed  # noqa: S101 - only a plan has none
+        assert report.installed
         return report.installed
 
 
@@ -288,7 +288,7 @@ def ensure_server(
     use the GPU is an ``Error``, and so is an address that the server would misread.
     """
     # Absolute: the same file has the same server, whatever the working folder is.
-    given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)  # noqa: PTH100 - links stay
+    given = (*(() if model is None else ("-m", os.path.abspath(model))), *arguments)
     settings = dict(options.settings)
     with _session(options, events) as session:
         if not any(word.partition("=")[0] == "--port" for word in given):

@@ -116,7 +116,7 @@ def history(repository: Path) -> Iterator[Content]:
     command = ["git", "-C", str(repository), "cat-file", "--batch-all-objects", "--batch"]
     try:
         with children.start(command, cwd=children.CALLERS_FOLDER, stdout=subprocess.PIPE) as git:
-            assert git.stdout is not None  # noqa: S101 - it was asked for
+            assert git.stdout is not None
             while header := git.stdout.readline():
                 name, kind, size = header.decode().split()
                 yield f"git's {kind} {name[:12]}", git.stdout.read(int(size))

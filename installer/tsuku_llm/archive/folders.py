@@ -67,7 +67,7 @@ def _member(path: Path, folder: Path, spending: Spending) -> Member:
     with _reading(path):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode):
-            target = os.readlink(path)  # noqa: PTH115  # as text
+            target = os.readlink(path)  # as text
             return Member(name=name, kind="link", target=target)
     if not stat.S_ISREG(status.st_mode):
         raise unsafe("a member is neither a file, a folder nor a link", name)

@@ -93,7 +93,7 @@ class HelpText(click.HelpFormatter):
 
     def __init__(self, indent_increment: int = 2, width: int | None = None, **_: Any) -> None:
         # click takes 50 columns at least, so that a narrower terminal breaks lines in mid-word.
-        from shutil import get_terminal_size  # noqa: PLC0415 - it imports all compression modules
+        from shutil import get_terminal_size
 
         columns = get_terminal_size().columns if width is None else width
         super().__init__(indent_increment, width=max(min(columns, _WIDEST), 20))
@@ -255,7 +255,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
     # Nearly always there is none: then spare each start a second parser.
     if all(word and not word.endswith("=") for word in args) or context.resilient_parsing:
         return
-    from tsuku_llm.config.keys import KEYS  # noqa: PLC0415 - only for an error
+    from tsuku_llm.config.keys import KEYS
 
     # These have a check that says what an empty text means.
     checked = {"arguments", "value", *(key.name.removeprefix("llm.") for key in KEYS)}

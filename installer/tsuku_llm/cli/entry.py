@@ -133,7 +133,7 @@ def _answer(  # noqa: PLR0911 - one return for each way to end
     except Exception as error:  # noqa: BLE001 - a defect is reported as one
         # Any module may need a thread, a process or a file: a limit of the system is named here.
 
-        from tsuku_llm.ground import system_limits  # noqa: PLC0415 - few runs reach a limit
+        from tsuku_llm.ground import system_limits
 
         limit = system_limits.reached(error)
         if limit:
@@ -152,7 +152,7 @@ def _stopped(stop: KeyboardInterrupt) -> CommandResult:
 def _bug(error: Exception, argv: Sequence[str]) -> CommandResult:
     import traceback
 
-    from tsuku_llm.launch.plan.secret_arguments import without_secrets  # noqa: PLC0415 - only for a defect
+    from tsuku_llm.launch.plan.secret_arguments import without_secrets
 
     # The lines are to be sent to us, and the words of an error may be any.
     text = "".join(traceback.format_exception(error))

@@ -50,7 +50,7 @@ def _open_closed_streams() -> None:
 
 def _print_version() -> bool:
     """Print the version; return False for ``run`` if stdout is a terminal, or does not work."""
-    from tsuku_llm import __version__  # noqa: PLC0415 - most starts print none
+    from tsuku_llm import __version__
 
     try:
         if sys.stdout.isatty():

@@ -89,7 +89,7 @@ def _checked_name(_: click.Context, __: click.Parameter, name: str) -> str:
     """Refuse a name that no server can have before anything is looked up or downloaded."""
     if name in ("", DEFAULT_NAME):  # an empty value has an error of its own
         return name
-    from tsuku_llm.instances.record import checked_name  # noqa: PLC0415  # most starts name none
+    from tsuku_llm.instances.record import checked_name  # most starts name none
 
     return checked_name(name)
 

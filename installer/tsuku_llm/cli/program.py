@@ -63,7 +63,7 @@ def _show_version(context: click.Context, __: click.Parameter, wanted: bool) -> 
     if not wanted:
         return
     from tsuku_llm.cli.render import self_update as render
-    from tsuku_llm.steps.program.copy_facts import own_updater  # noqa: PLC0415 - only for the version
+    from tsuku_llm.steps.program.copy_facts import own_updater
 
     updater, name = own_updater(), context.info_name or PROGRAM
     lines = render.version_lines(name, updater)

@@ -201,9 +201,9 @@ def _nearest(word: str, meanings: Mapping[str, str]) -> str | None:
 
 
 def _command(group: click.Command, context: click.Context, name: str) -> click.Command:
-    assert isinstance(group, click.Group)  # noqa: S101 - only groups have names to look up
+    assert isinstance(group, click.Group)
     command = group.get_command(context, name)
-    assert command is not None  # noqa: S101 - it is listed
+    assert command is not None
     return command
 
 

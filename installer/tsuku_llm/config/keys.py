@@ -14,6 +14,7 @@ from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted, shortened
+from tsuku_llm.machine.backends import NAMES, POLICIES, VENDORS, WORDS, backends_of, meaning
 
 Value = str | tuple[str, ...] | None
 """A parsed value; None means that the setting is unset."""
@@ -120,15 +121,6 @@ def parse_preference(value: object) -> Value:
     ``combined`` may stand before them, or alone. A maker of GPUs stands for its own backends; other
     names of backends are understood, too.
     """
-    from tsuku_llm.machine.backends import (  # noqa: PLC0415 - most have no such setting
-        NAMES,
-        POLICIES,
-        VENDORS,
-        WORDS,
-        backends_of,
-        meaning,
-    )
-
     items = [meaning(item) for item in _items(value)]
     before = (COMBINED,) if items[:1] == [COMBINED] else ()
     items = items[len(before) :]

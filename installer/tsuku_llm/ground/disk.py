@@ -56,7 +56,7 @@ def is_full(folder: Path) -> bool:
 
 
 def _free(folder: Path) -> int:
-    from shutil import disk_usage  # noqa: PLC0415 - it imports all compression modules
+    from shutil import disk_usage
 
     return disk_usage(folder).free
 

@@ -70,7 +70,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, before
 
     ``before`` stands before each of the names: two names are not similar because both have it.
     """
-    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+    from difflib import get_close_matches
 
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower().removeprefix(before.lower()), by_lower, 1)

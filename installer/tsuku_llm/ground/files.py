@@ -184,7 +184,7 @@ def write_note(path: Path, content: bytes) -> None:
 
 def drop_tree(path: Path) -> None:
     """Remove a folder as far as possible; a later sweep removes the rest."""
-    from shutil import rmtree  # noqa: PLC0415 - it imports all compression modules
+    from shutil import rmtree
 
     with suppress(OSError):  # ignore_errors does not cover everything that rmtree does
         # The folders of a build are sealed, and only root may remove names from such a folder.

@@ -199,7 +199,7 @@ def parse_json(
     surrogate may stand for a byte of a path that is not UTF-8. ``parse_int`` and ``parse_float``
     may refuse more. Raises ``ValueError`` only.
     """
-    import json  # noqa: PLC0415 - the question to the drivers starts without it
+    import json
 
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")

@@ -34,7 +34,7 @@ def parse(data: bytes, read: Reader[_T]) -> _T:
 
 def encode(document: Mapping[str, Any]) -> bytes:
     """Encode a document of named tuples, tuples and plain values as it is stored."""
-    import json  # noqa: PLC0415 - few commands write a record
+    import json
 
     return json.dumps(_plain(document), indent=1).encode("ascii") + b"\n"
 
@@ -151,7 +151,7 @@ def named(read: Reader[_T]) -> Reader[dict[str, _T]]:
 def fields(
     table: Table,
     *,
-    format: int | None = None,  # noqa: A002  # the name of this field in every file
+    format: int | None = None,  # the name of this field in every file
     since: Mapping[str, Any] | None = None,
     before: Mapping[str, str] | None = None,
 ) -> Reader[dict[str, Any]]:
@@ -179,7 +179,7 @@ def record(
     kind: Callable[..., _T],
     table: Table,
     *,
-    format: int | None = None,  # noqa: A002  # as in ``fields``
+    format: int | None = None,  # as in ``fields``
     since: Mapping[str, Any] | None = None,
     before: Mapping[str, str] | None = None,
 ) -> Reader[_T]:

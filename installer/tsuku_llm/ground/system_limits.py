@@ -81,7 +81,7 @@ def _own(name: str) -> int | None:
     if sys.platform == "win32":
         return None
     try:
-        import resource  # noqa: PLC0415 - only after an error
+        import resource
     except ImportError:  # it is a file, too, which cannot be opened when too many are open
         return None
     number = resource.getrlimit(getattr(resource, name))[0]

@@ -161,9 +161,9 @@ def _start(
     questions: Sequence[str],
 ) -> subprocess.Popen[bytes]:
     """Start a child in its own session, so that it can be killed with every process it started."""
-    import subprocess  # noqa: PLC0415 - most commands start no child
+    import subprocess
 
-    from tsuku_llm.ground.processes import children  # noqa: PLC0415 - as above
+    from tsuku_llm.ground.processes import children
 
     return children.start(
         [*command, *questions],
@@ -201,7 +201,7 @@ def _remove(scratch: str) -> None:
             os.unlink(f"{scratch}/{name}")
         os.rmdir(scratch)
     except OSError:
-        import shutil  # noqa: PLC0415 - rare
+        import shutil
 
         with contextlib.suppress(OSError):  # ignore_errors does not cover everything in it
             shutil.rmtree(scratch, ignore_errors=True)
@@ -232,7 +232,7 @@ def _windows_machine() -> str | None:
     """Return the system's own architecture, which Windows hides from emulated processes."""
     if sys.platform != "win32":
         return None
-    import ctypes  # noqa: PLC0415 - only on Windows
+    import ctypes
 
     process, native = ctypes.c_ushort(), ctypes.c_ushort()
     kernel = ctypes.WinDLL("kernel32")

@@ -102,17 +102,13 @@ def _models_in(place: ModelPlace, note: Note) -> Iterator[tuple[LocalModel, tupl
 
 def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
     """Read the files below a folder of the user's, or of LM Studio: publisher/repository/file."""
-    for seen in _gguf_files(walk(place.folder, note), note):
-        repository = None
-        if place.source == LM_STUDIO and seen.below.count("/") >= 2:  # noqa: PLR2004 - publisher, then model
-            repository = "/".join(seen.below.split("/")[:2])
-            below = seen.below[len(repository) + 1 :]
-            file = read_model_file(
-                place.source, seen._replace(below=below), note, repository=repository
-            )
-        else:
-            file = read_model_file(place.source, seen, note)
-        if file:
+    for walked in _gguf_files(walk(place.folder, note), note):
+        seen, repository = walked, None
+        publisher, _, rest = seen.below.partition("/")
+        name, inside, below = rest.partition("/")
+        if place.source == LM_STUDIO and inside:
+            repository, seen = f"{publisher}/{name}", seen._replace(below=below)
+        if file := read_model_file(place.source, seen, note, repository=repository):
             yield file
 
 

@@ -75,7 +75,7 @@ class Session(NamedTuple):
     @property
     def store(self) -> Store:
         """The installed versions, to be changed; a wait for another process is printed."""
-        from tsuku_llm.store.store import Store  # noqa: PLC0415 - a start does without
+        from tsuku_llm.store.store import Store
 
         timeout = self.settings.lock_timeout
         note = self.user.note
@@ -126,7 +126,7 @@ def working_folder() -> Path:
 
 def network_for(session: Session) -> Network:
     """Make the network of a run that downloads archives."""
-    from tsuku_llm.fetch import Network  # noqa: PLC0415 - a start does without
+    from tsuku_llm.fetch import Network
 
     return Network(
         session.machine.environ,
@@ -142,7 +142,7 @@ def repository_of(data: Path, settings: Settings) -> Repository:
     Of the places of the official one, the most specific setting decides: ``llm.repository_url``, or
     else ``llm.mirror``, which has the archives too.
     """
-    from tsuku_llm.catalog import repositories  # noqa: PLC0415 - a start does without
+    from tsuku_llm.catalog import repositories
 
     name = settings.repository or repositories.OFFICIAL
     places: tuple[str, ...] = ()

@@ -110,7 +110,7 @@ def make_base(
     if isinstance(wanted, WantedZig):
         make_zig(wanted, environ, tell)
         return
-    assert wanted.system is not None  # noqa: S101 - a folder of the user's is there
+    assert wanted.system is not None
     _require("debootstrap", "debootstrap", "makes the base")
     _require("unshare", "util-linux", "keeps debootstrap's mounts apart")
     # Debootstrap takes minutes: a machine that forbids the sandbox says so before.

@@ -57,9 +57,9 @@ def _absolute(name: str, value: str) -> str:
         return inherited.environment({name: value}).get(name, os.defpath)
     program, space, options = value.partition(" ")
     if Path(value).is_dir() and name not in _COMPILERS:
-        return os.path.abspath(value)  # noqa: PTH100 - ``absolute`` keeps ".."
+        return os.path.abspath(value)
     if "/" in program and Path(program).is_file():
-        return os.path.abspath(program) + space + options  # noqa: PTH100
+        return os.path.abspath(program) + space + options
     return value
 
 

@@ -143,7 +143,7 @@ def _unpacked(path: Path, near: Path) -> Iterator[Path]:
 
 def own_name(path: Path) -> str:
     """Return the name of a file or folder, also of one that is named as ``.`` or ``..``."""
-    return Path(os.path.abspath(path)).name  # noqa: PTH100 - ``absolute`` keeps ".."
+    return Path(os.path.abspath(path)).name
 
 
 def copy_source(source: Source, into: Path) -> None:

@@ -177,7 +177,7 @@ class _Sandbox:
 
     def copy_output(self) -> None:
         """Read the output until its last writer is gone, and keep the end of it."""
-        assert self.child.stdout is not None  # noqa: S101 - it is a pipe
+        assert self.child.stdout is not None
         while block := self.child.stdout.read(1 << 16):
             self._read += len(block)
             self._end = (self._end + block)[-_TAIL:]
@@ -277,7 +277,7 @@ def _sandbox(words: list[str], command: list[str], limits: SandboxLimits) -> Ite
             os.close(arguments)
             os.close(telling)
         kept.callback(child.kill)
-        assert child.stdin is not None and child.stdout is not None  # noqa: PT018, S101 - pipes
+        assert child.stdin is not None and child.stdout is not None  # noqa: PT018 - pipes
         # Until now only bubblewrap and the system's shell are there: nothing can be swapped yet.
         if child.stdout.read(1) != b"\n":
             raise PublishError("bwrap could not start anything, and it could a moment ago")

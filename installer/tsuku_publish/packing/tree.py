@@ -61,7 +61,7 @@ def _described(path: Path, folder: Path, names: Names) -> TreeEntry:
     name, status = path.relative_to(folder).as_posix(), path.lstat()
     parts = checked_parts(name)
     if stat.S_ISLNK(status.st_mode):
-        target = os.readlink(path)  # noqa: PTH115  # the target as text, not resolved
+        target = os.readlink(path)  # the target as text, not resolved
         names.link(parts, target)
         _require_listable(name, target)
         return LinkEntry(name, target)

@@ -68,7 +68,7 @@ def _clear(path: Path) -> None:
     ours = known and mine and stat.S_ISREG(status.st_mode)
     if path.name == "root.json" and stat.S_ISLNK(status.st_mode):
         # The updater makes this one link: to its newest root.
-        ours = bool(_NEWEST_ROOT.fullmatch(os.readlink(path)))  # noqa: PTH115  # its exact text
+        ours = bool(_NEWEST_ROOT.fullmatch(os.readlink(path)))  # its exact text
     if ours:
         path.unlink()
     else:

@@ -31,7 +31,7 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> CommandRes
                 hint=f"see: {found.command_path} --help",
             )
         _, below, _ = found.command.resolve_command(found, [word])
-        assert below  # noqa: S101 - else resolve_command has raised
+        assert below
         found = below.context_class(below, parent=found, info_name=word)
     text = found.get_help()
     return CommandResult({"help": text}, tuple(text.splitlines()))

@@ -11,6 +11,8 @@ from tsuku_llm.steps.report.bench import Report, Skipped, VariantSpeed
 
 _WIDTH = 40
 """Characters of the longest bar."""
+_WHOLE = 100
+"""From here on a figure has three digits before the point, and none after it."""
 _KINDS = (("generation", "generation, tokens per second"), ("prompt", "prompt, tokens per second"))
 
 
@@ -59,7 +61,7 @@ def _row(each: VariantSpeed) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"  # noqa: PLR2004 - three digits
+    return f"{value:,.0f}" if value >= _WHOLE else f"{value:.1f}"
 
 
 def _bars(results: Sequence[VariantSpeed], kind: str) -> tuple[str, ...]:

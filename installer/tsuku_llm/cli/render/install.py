@@ -205,7 +205,7 @@ def _plan(report: UpdateReport) -> tuple[str, ...]:
 
 
 def _cost(report: UpdateReport) -> str:
-    assert report.candidate  # noqa: S101 - asked before
+    assert report.candidate
     variant = report.candidate.variant
     cost = f"{size(report.download)} to download"
     # Other versions, or an earlier run, have a part of it.

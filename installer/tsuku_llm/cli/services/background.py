@@ -194,7 +194,7 @@ def this_program() -> tuple[str, ...]:
     own = len(sys.orig_argv) - len(sys.argv) + 1
     *before, last = sys.orig_argv[1:own]
     if before[-1:] != ["-m"]:
-        last = os.path.abspath(last)  # noqa: PTH100 - a script may be a link
+        last = os.path.abspath(last)
     return (sys.executable, *before, last)
 
 

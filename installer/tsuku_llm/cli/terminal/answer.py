@@ -76,7 +76,7 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
     ``simulated`` names a recorded machine; the field exists only if one replaces this machine.
     """
     # Most commands print text.
-    import json  # noqa: PLC0415 - few answers are documents
+    import json
 
     envelope = {
         "format": FORMAT,

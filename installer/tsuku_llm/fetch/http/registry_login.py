@@ -35,7 +35,8 @@ _HELPER_SECONDS = 60
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CHALLENGE = re.compile(r"(?P<scheme>Bearer|Basic)(?:\s+(?P<rest>.*))?", re.IGNORECASE | re.DOTALL)
 _PARAMETER = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^",\s]+))')
-_BY_TOKEN = "<token>"  # noqa: S105 - docker's word for "the secret is an identity token"
+_IDENTITY = "<token>"
+"""Docker's user name for a secret that is an identity token."""
 
 
 class Credentials(NamedTuple):
@@ -264,7 +265,7 @@ def _from_helper(helper: str, key: str, environ: Mapping[str, str]) -> Credentia
     user, secret = document.get("Username"), document.get("Secret")
     if not (isinstance(user, str) and isinstance(secret, str)):
         raise _helper_failed(command, key, "its answer has no user and secret")
-    return Credentials("" if user == _BY_TOKEN else user, Secret(secret))
+    return Credentials("" if user == _IDENTITY else user, Secret(secret))
 
 
 def _helper_failed(command: str, key: str, reason: str) -> DownloadError:

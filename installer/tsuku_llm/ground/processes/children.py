@@ -99,8 +99,8 @@ def answer(
             os.killpg(child.pid, signal.SIGKILL)
 
     with child:
-        assert child.stdin  # noqa: S101 - they are pipes
-        assert child.stdout  # noqa: S101 - as above
+        assert child.stdin
+        assert child.stdout
         late = Timer(seconds, end)
         late.start()
         try:
@@ -119,7 +119,7 @@ def answer(
 
 def which(program: str, environ: Mapping[str, str] | None = None) -> str | None:
     """Return the path of a program that a child would find by its name."""
-    import shutil  # noqa: PLC0415 - it imports all compression modules
+    import shutil
 
     # An empty PATH would let ``which`` look at ours.
     return shutil.which(program, path=environment(environ).get("PATH", os.defpath))

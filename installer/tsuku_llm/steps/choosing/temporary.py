@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tsuku_llm.machine.backends import TABLE, VENDORS
+
 if TYPE_CHECKING:
     from tsuku_llm.machine.hardware import Hardware
     from tsuku_llm.store.records.receipt import Receipt
@@ -49,8 +51,6 @@ def _is_open(request: str) -> bool:
     """Tell whether a request leaves the choice of a backend to the machine."""
     if request in ("auto", "gpu"):
         return True
-    from tsuku_llm.machine.backends import VENDORS  # noqa: PLC0415 - most requests are "auto"
-
     return request in VENDORS
 
 
@@ -85,8 +85,6 @@ def _hidden(setting: str) -> Withheld:
 
 def hiding(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that can hide a GPU from a backend and are set, as ``NAME=value``."""
-    from tsuku_llm.machine.backends import TABLE  # noqa: PLC0415 - an install needs it, a start does not
-
     names = {name for row in TABLE for name in row.hiding_variables}
     return tuple(f"{name}={environ[name]}" for name in sorted(names) if name in environ)
 

@@ -27,6 +27,14 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_own_folder
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, require_no_plugins
 from tsuku_llm.launch.run.replace_process import replace_process
+from tsuku_llm.machine.backends import (
+    VENDORS,
+    backends_of,
+    facts_of,
+    meaning,
+    names_parts,
+    parts_of,
+)
 from tsuku_llm.steps.session import Session, note_place, way_to_undo
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
@@ -121,15 +129,6 @@ def meets(receipt: Receipt, backend: str) -> bool:
     """
     if backend in ("auto", receipt.backend, receipt.variant):
         return True
-    from tsuku_llm.machine.backends import (  # noqa: PLC0415 - rare
-        VENDORS,
-        backends_of,
-        facts_of,
-        meaning,
-        names_parts,
-        parts_of,
-    )
-
     backend = meaning(backend)
     if backend == "gpu":
         return receipt.backend != "cpu"

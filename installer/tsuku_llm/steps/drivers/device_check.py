@@ -63,7 +63,7 @@ def check_devices(
     if known is not None:
         return Check(build, known, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
-    from tsuku_llm.launch.run.gate import GATE_LIMIT, hiding_variables, list_devices, no_device  # noqa: PLC0415
+    from tsuku_llm.launch.run.gate import GATE_LIMIT, hiding_variables, list_devices, no_device
 
     try:
         limit = GATE_LIMIT if limit is None else limit
@@ -119,7 +119,7 @@ def _told_apart(
     for plain in {plain_name(gpu["name"]) for gpu in probed}:
         kinds = [gpu["kind"] for gpu in probed if plain_name(gpu["name"]) == plain]
         ours = [at for at, each in enumerate(found) if plain_name(each.description) == plain]
-        if len(set(kinds)) < 2 or len(kinds) != len(ours):  # noqa: PLR2004 - all of one kind
+        if len(set(kinds)) <= 1 or len(kinds) != len(ours):
             continue
         for at, kind in zip(ours, kinds, strict=True):
             # What the build itself says comes first.
@@ -143,7 +143,7 @@ def wanted_maker(receipt: Receipt, requested: str) -> int | None:
 
 def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple[Card, ...]:
     """Add which processes hold memory of these devices, as far as NVIDIA's library knows it."""
-    from tsuku_llm.launch.gpu.nvml import gpu_memory, with_holders  # noqa: PLC0415 - as above
+    from tsuku_llm.launch.gpu.nvml import gpu_memory, with_holders
 
     seen = gpu_memory(env) if cards else None
     return with_holders(cards, seen) if seen else tuple(cards)
@@ -167,8 +167,8 @@ def explain(backend: str, host: Host, limit: int) -> tuple[tuple[str, ...], str]
     A driver may take ``limit`` seconds to answer. This loads the drivers and the modules for the
     probe, so only a failing start calls it.
     """
-    from tsuku_llm.choose.fitting import api_obstacle  # noqa: PLC0415
-    from tsuku_llm.probe import probe  # noqa: PLC0415
+    from tsuku_llm.choose.fitting import api_obstacle
+    from tsuku_llm.probe import probe
 
     hardware = probe(host, limit)
     api = hardware.api(facts_of(backend).api)

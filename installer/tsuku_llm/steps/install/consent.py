@@ -14,6 +14,9 @@ from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.install.reuse import Space, to_download
 from tsuku_llm.steps.session import Session
 
+_WHOLE = 10_000_000
+"""Bytes from which a size is told in whole megabytes."""
+
 
 def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> int | None:
     """Return the bytes that an install would download; None if the manifest does not say.
@@ -51,7 +54,7 @@ def cost(size: int | None) -> str:
 
 
 def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB" if size >= 10e6 else f"{size / 1e6:,.1f} MB"  # noqa: PLR2004 - two digits
+    return f"{size / 1e6:,.0f} MB" if size >= _WHOLE else f"{size / 1e6:,.1f} MB"
 
 
 def require_consent(

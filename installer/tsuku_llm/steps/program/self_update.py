@@ -283,7 +283,7 @@ def _run(command: Sequence[str], environ: dict[str, str] | None = None) -> None:
         raise UpdaterFailed(f"{command[0]} cannot be started", facts=(str(error),)) from error
     said = b""
     with child:
-        assert child.stderr  # noqa: S101 - it is a pipe
+        assert child.stderr
         try:
             # Its words are the user's; stdout has only our answer.
             while part := os.read(child.stderr.fileno(), _SAID):

@@ -48,9 +48,9 @@ def wanted_version(session: Session) -> Installed:
             raise
         missing = error
     # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
-    from tsuku_llm.steps.choosing.choice import choose_like, what_helps  # noqa: PLC0415
-    from tsuku_llm.steps.install.consent import cost, left_to_download  # noqa: PLC0415
-    from tsuku_llm.steps.install.install import install, install_beside  # noqa: PLC0415
+    from tsuku_llm.steps.choosing.choice import choose_like, what_helps
+    from tsuku_llm.steps.install.consent import cost, left_to_download
+    from tsuku_llm.steps.install.install import install, install_beside
 
     active = session.reader.active()
     choice = choose_like(session, active)
@@ -220,9 +220,9 @@ def _next(
     installs: bool,
 ) -> Installed | None:
     # Only a start that fails needs these: they load the manifest.
-    from tsuku_llm.choose.selection import next_after  # noqa: PLC0415
-    from tsuku_llm.steps.choosing.choice import choose_like  # noqa: PLC0415
-    from tsuku_llm.steps.install.consent import cost, left_to_download  # noqa: PLC0415
+    from tsuku_llm.choose.selection import next_after
+    from tsuku_llm.steps.choosing.choice import choose_like
+    from tsuku_llm.steps.install.consent import cost, left_to_download
 
     choice = choose_like(session, preferred)
     last = failures.failed[-1]
@@ -251,7 +251,7 @@ def _next(
         if not installs:
             session.user.note(f"{name} would be installed first: what follows is not known")
             return None
-        from tsuku_llm.steps.install.install import install_beside  # noqa: PLC0415 - network
+        from tsuku_llm.steps.install.install import install_beside
 
         with suppress(GateFailed):  # this one does not run here either: try the one after it
             return install_beside(session, choice, candidate)

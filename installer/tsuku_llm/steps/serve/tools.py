@@ -96,10 +96,10 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
 
     A failed backend leads to the next variant, as in ``serve``, if that is installed.
     """
-    from tsuku_llm.launch.plan.fingerprint import driver_fingerprint  # noqa: PLC0415 - a run does without
-    from tsuku_llm.steps.drivers.state_notes import StateNotes  # noqa: PLC0415
-    from tsuku_llm.steps.serve.fallback import next_version, remembered  # noqa: PLC0415
-    from tsuku_llm.steps.serve.version_start import VersionStart  # noqa: PLC0415
+    from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+    from tsuku_llm.steps.drivers.state_notes import StateNotes
+    from tsuku_llm.steps.serve.fallback import next_version, remembered
+    from tsuku_llm.steps.serve.version_start import VersionStart
 
     # A dry run asks nothing, and takes no consent for granted.
     session = session._replace(user=session.user._replace(ask=lambda _: False, can_ask=False))

@@ -230,7 +230,7 @@ class VersionStart(NamedTuple):
     def _run(self, placed: Placed, caches: BuildCaches, keep: tuple[int, ...]) -> int:
         check, plan = placed.check, placed.plan
         if ".sock" in plan.env.get("LLAMA_ARG_HOST", "") or any(".sock" in w for w in plan.argv):
-            from tsuku_llm.launch.ask.health import remove_dead_sockets  # noqa: PLC0415
+            from tsuku_llm.launch.ask.health import remove_dead_sockets
 
             remove_dead_sockets(address_of(plan.argv, plan.env))
         # After exec this program is gone: everything that it has to do comes before.
@@ -243,7 +243,7 @@ class VersionStart(NamedTuple):
                 return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.run.monitor import StartContext, StartMonitor
-        from tsuku_llm.launch.run.supervise import supervise  # noqa: PLC0415
+        from tsuku_llm.launch.run.supervise import supervise
 
         start = StartContext(
             build=check.build,
@@ -341,7 +341,7 @@ class VersionStart(NamedTuple):
 
         The end of this start must not end the next variant's, which shares the outer stop handle.
         """
-        from tsuku_llm.launch.run.supervise import StopHandle  # noqa: PLC0415 - as in ``_run``
+        from tsuku_llm.launch.run.supervise import StopHandle
 
         outer = self.how.stop_handle
         own = StopHandle(outer.grace) if outer else StopHandle()
@@ -353,7 +353,7 @@ class VersionStart(NamedTuple):
         return own
 
     def _offer_update(self) -> None:
-        from tsuku_llm.steps.metadata.update_notice import offer_update  # noqa: PLC0415 - starts a process
+        from tsuku_llm.steps.metadata.update_notice import offer_update
 
         offer_update(self.session, self.installed.id)
 
@@ -398,7 +398,7 @@ class VersionStart(NamedTuple):
             )
         if check.problem is None or refusal:
             return
-        from dataclasses import replace  # noqa: PLC0415 - only then
+        from dataclasses import replace
 
         facts, fix = explain(
             check.build.backend, self.session.machine.host, self.session.settings.probe_timeout

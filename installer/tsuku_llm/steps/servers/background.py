@@ -92,7 +92,7 @@ def _followed(
     child: subprocess.Popen[bytes], on_loading: Callable[[str], None], giving_up: float
 ) -> tuple[Mapping[str, Any], int | None]:
     """Read the supervisor's lines until it has said how the start ended, or has ended."""
-    assert child.stdout  # noqa: S101 - it is a pipe
+    assert child.stdout
     with child.stdout as stdout:
         # This never waits for good: the pipe closes if the supervisor dies, and one whose server
         # hangs gives up after ``--start-timeout``.

@@ -108,7 +108,7 @@ def try_on(
         if other and other.report:
             serving, after = other, None
     report = serving.report
-    assert report  # noqa: S101 - as above
+    assert report
     returned = [each.reason for each in report.fallen_back_from if each.variant == new.id]
     if report.id != new.id and not returned:
         detail = f"it runs {report.id}, which was made active meanwhile"
@@ -217,7 +217,7 @@ def _performance(
     Also return the speed of that benchmark, of its model on the backend of ``version``, and whether
     the server broke off the request.
     """
-    assert record.report  # noqa: S101 - it serves
+    assert record.report
     argv, env = _command_of(record)
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
