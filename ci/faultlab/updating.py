@@ -190,6 +190,6 @@ def _processes_below(folder: Path) -> list[str]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if os.readlink(process / "exe").startswith(f"{folder}/"):  # noqa: PTH115
+            if os.readlink(process / "exe").startswith(f"{folder}/"):
                 found.append(process.name)
     return found

@@ -34,7 +34,7 @@ class Answering(http.server.HTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: Answering
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
     def do_POST(self) -> None:

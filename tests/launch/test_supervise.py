@@ -246,7 +246,7 @@ def test_ctrl_z_stops_both_and_fg_continues_both(tmp_path: Path) -> None:
 
 def test_replacing_the_process_keeps_pid_and_signals(tmp_path: Path) -> None:
     with serving(stand_in(tmp_path), action="replace") as (started, _):
-        image = os.readlink(f"/proc/{started.pid}/exe")  # noqa: PTH115
+        image = os.readlink(f"/proc/{started.pid}/exe")
         assert image == str(tmp_path / "llama-server")
         assert not ignores(started.pid, signal.SIGPIPE)
 

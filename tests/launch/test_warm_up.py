@@ -59,7 +59,7 @@ class Llama(http.server.HTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: Llama
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+    def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
 
     def do_POST(self) -> None:
