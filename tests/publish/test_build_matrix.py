@@ -217,7 +217,7 @@ def test_headers_are_found_with_their_version(tmp_path: Path) -> None:
     )
     (headers / "vulkan_core.h").write_text(text.format(272))
     found = detect(MATRIX, ("vulkan",), {"PATH": ""}, place=ToolPlace(root))
-    assert {tool.name: tool.version for tool in found.found} == {"vulkan-headers": "1.3.272"}
+    assert {tool.name: tool.version for tool in found.tools} == {"vulkan-headers": "1.3.272"}
     assert {tool.name for tool in found.lacking} >= {"glslc", "vulkan-loader", "spirv-headers"}
     # As Debian 12 has them: its package would bring the same again.
     (headers / "vulkan_core.h").write_text(text.format(239))
@@ -225,7 +225,7 @@ def test_headers_are_found_with_their_version(tmp_path: Path) -> None:
     (old,) = (tool for tool in found.lacking if tool.name == "vulkan-headers")
     assert "vulkan.hpp is 1.3.239, and 1.3.272 is needed" in old.reason
     assert "VULKAN_SDK" in old.advice
-    assert "vulkan-headers" not in (found.command or "")
+    assert "vulkan-headers" not in (found.install or "")
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_what_is_missing_is_named_with_the_systems_packages(
     tmp_path: Path, name: str, command: str | None, glslc: str
 ) -> None:
     found = detect(MATRIX, ("vulkan",), {"PATH": ""}, place=ToolPlace(system(tmp_path, name)))
-    assert (found.command or "").startswith(command or "")
-    assert (found.command is None) == (command is None)
+    assert (found.install or "").startswith(command or "")
+    assert (found.install is None) == (command is None)
     with pytest.raises(MissingTools) as error:
         found.require_complete()
     assert any(glslc in fact for fact in error.value.facts if "glslc" in fact)

@@ -12,11 +12,13 @@ from pathlib import Path
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.files import drop_tree, write_output
 from tsuku_llm.ground.foreign import read_text
+from tsuku_llm.ground.records import documented
 from tsuku_publish.building.matrix import numbers
 from tsuku_publish.building.recipe import Recipe
 from tsuku_publish.building.running import run_logged
 from tsuku_publish.building.source import Source, copy_source
 from tsuku_publish.building.toolchain import Toolchain
+from tsuku_publish.packing.measuring import MeasuredBuild
 
 _LANGUAGES = ("C", "CXX")
 _HIP_COMMAND = (
@@ -29,16 +31,66 @@ _SEEDED = (12, 9)
 """From this version on, nvcc takes a seed for names that else have its process id."""
 
 
+TREE, RECEIPT, SBOM = "tree", "receipt.json", "sbom.cdx.json"
+
+
+@documented("tree", "receipt", "sbom", "continued", "companions", "measured")
+@dataclass(frozen=True, slots=True)
+class FinishedBuild:
+    """A variant that is built: its folder has ``tree``, the receipt and the SBOM.
+
+    ``companions`` are the libraries of the toolkit that the tree brings along. ``continued`` is
+    whether an earlier run had begun it.
+    """
+
+    folder: Path
+    measured: MeasuredBuild
+    companions: tuple[str, ...]
+    continued: bool
+
+    @property
+    def tree(self) -> Path:
+        """The folder of programs."""
+        return self.folder / TREE
+
+    @property
+    def receipt(self) -> Path:
+        """What it was made of and with."""
+        return self.folder / RECEIPT
+
+    @property
+    def sbom(self) -> Path:
+        """Its bill of materials."""
+        return self.folder / SBOM
+
+
+@documented("*recipe", "*toolchain", "cmake", "result")
 @dataclass(frozen=True, slots=True)
 class Order:
     """A variant to build: what CMake is told, the tools of this machine, and the source.
 
-    Without a source it can only be shown.
+    Without a source it can only be shown. ``result`` is None until it is built. ``install`` is the
+    command for what is missing, None if it is not known. ``base`` is None for a build with this
+    machine's own tools. ``cmake`` are arguments.
     """
 
     recipe: Recipe
     toolchain: Toolchain
     source: Source | None
+    result: FinishedBuild | None = None
+
+    @property
+    def cmake(self) -> tuple[str, ...]:
+        """CMake's arguments, in an order that never changes."""
+        definitions = dict(self.recipe.definitions)
+        if source := self.source:
+            # CMake would ask git, which answers for any repository around the folder.
+            definitions.setdefault("LLAMA_BUILD_NUMBER", str(source.number))
+            definitions.setdefault("LLAMA_BUILD_COMMIT", source.commit)
+        return (
+            f"-G{self.recipe.generator}",
+            *(f"-D{name}={value}" for name, value in sorted(definitions.items())),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +120,7 @@ def compile_variant(
     otherwise. Raises ``BuildFailed``, ``NoSpace``, and the errors of the disk.
     """
     recipe = order.recipe
-    arguments = cmake_arguments(order)
+    arguments = order.cmake
     maps = ("-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
     flags = (*recipe.flags, *maps)
     deciding = order.toolchain.place.deciding(environ)
@@ -148,28 +200,15 @@ def _cuda_told(order: Order, host: list[str], environ: Mapping[str, str]) -> lis
     return [*told, f"-DCMAKE_CUDA_COMPILER_LAUNCHER={';'.join(launcher)}"] if launcher else told
 
 
-def cmake_arguments(order: Order) -> tuple[str, ...]:
-    """Return CMake's arguments, in an order that never changes."""
-    definitions = dict(order.recipe.definitions)
-    if source := order.source:
-        # CMake would ask git, which answers for any repository around the folder.
-        definitions.setdefault("LLAMA_BUILD_NUMBER", str(source.release))
-        definitions.setdefault("LLAMA_BUILD_COMMIT", source.commit)
-    return (
-        f"-G{order.recipe.generator}",
-        *(f"-D{name}={value}" for name, value in sorted(definitions.items())),
-    )
-
-
 def _key(order: Order, source: Source, deciding: Mapping[str, str]) -> str:
     """Return what decides a build's bytes, as text: equal keys may share a folder."""
     tools = [
-        [each.name, str(each.path), each.text or each.version] for each in order.toolchain.found
+        [each.name, str(each.path), each.text or each.version] for each in order.toolchain.tools
     ]
     content = {
-        "source": source.digest,
+        "source": source.sha256,
         "time": source.time,
-        "arguments": cmake_arguments(order),
+        "arguments": order.cmake,
         "recipe": {**asdict(order.recipe), "notes": []},
         "tools": tools,
         "environment": deciding,

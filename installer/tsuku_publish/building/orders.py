@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import drop_tree
+from tsuku_llm.ground.records import documented
 from tsuku_publish.building.bases import WantedBase, make_base, opened_base, wanted_base
 from tsuku_publish.building.compiling import Order, compile_variant
 from tsuku_publish.building.matrix import BuildMatrix, Words, load_matrix
@@ -31,7 +32,7 @@ from tsuku_publish.building.recipe import (
     switches_of,
     wanted,
 )
-from tsuku_publish.building.result import FinishedBuild, finish, require_replaceable
+from tsuku_publish.building.result import finish, require_replaceable
 from tsuku_publish.building.source import SOURCES, Source, opened_source
 from tsuku_publish.building.toolchain import Toolchain, detect
 from tsuku_publish.building.zig import WantedZig
@@ -47,16 +48,27 @@ _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "
 
 
 @dataclass(frozen=True, slots=True)
+class UnmadeBase:
+    """A base that ``build`` would make first, with these packages."""
+
+    name: str
+    root: Path
+    packages: Words
+
+
+@documented("source", "builds", "unmade")
+@dataclass(frozen=True, slots=True)
 class Orders:
     """Everything of one run; ``source`` is None if none was named, which is enough to show it.
 
-    ``unmade`` are bases that are not made yet: what is in them is not known.
+    ``unmade`` are bases that are not made yet: what is in them is not known, and what would be
+    built in them is not in ``builds``.
     """
 
-    orders: tuple[Order, ...]
+    builds: tuple[Order, ...]
     source: Source | None
     matrix: BuildMatrix
-    unmade: tuple[WantedBase | WantedZig, ...] = ()
+    unmade: tuple[UnmadeBase, ...] = ()
 
 
 @contextlib.contextmanager
@@ -124,7 +136,12 @@ def orders(
         names = [order.recipe.variant for order in planned]
         if twice := {name for name in names if names.count(name) > 1}:
             raise UsageError(f"{min(twice)} is named twice", hint="name each variant once")
-        yield Orders(tuple(planned), source, matrix, tuple(unmade.values()))
+        yield Orders(
+            tuple(planned),
+            source,
+            matrix,
+            tuple(UnmadeBase(each.name, each.root, each.contents) for each in unmade.values()),
+        )
 
 
 def build(
@@ -136,26 +153,29 @@ def build(
     jobs: int,
     environ: Mapping[str, str],
     tell: Callable[[str], None],
-) -> tuple[FinishedBuild, ...]:
+) -> Orders:
     """Build the variants one after the other; each is complete in ``into`` before the next begins.
+
+    Return the orders with their results.
 
     Raises ``UsageError`` for a folder in ``into`` that is none of ours, ``BuildFailed``,
     ``NoSpace``, and the errors of the disk.
     """
     # Before hours of compiling.
     _require_writable(into)
-    for order in planned.orders:
+    for order in planned.builds:
         require_replaceable(into / order.recipe.variant)
     finished = []
-    for order in planned.orders:
+    for order in planned.builds:
         name = order.recipe.variant
         folder = work / name
         with disk_errors("making a folder", folder):
             folder.mkdir(exist_ok=True)
         tell(f"{name}: compiling in {folder}; its log is {folder / 'build.log'}")
         compiled = compile_variant(order, source, folder, jobs, environ)
-        finished.append(finish(order, source, planned.matrix, compiled, into))
-    return tuple(finished)
+        result = finish(order, source, planned.matrix, compiled, into)
+        finished.append(replace(order, result=result))
+    return replace(planned, builds=tuple(finished))
 
 
 def _toolchain(

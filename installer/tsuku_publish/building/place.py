@@ -64,6 +64,15 @@ def _absolute(name: str, value: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedBase:
+    """The system that a build is compiled in; ``glibc`` is None for zig and for another libc."""
+
+    root: Path
+    system: str
+    glibc: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolPlace:
     """A place with tools: this machine, where they run as they are.
 
@@ -174,6 +183,10 @@ class ToolPlace:
         """Return what a receipt says of the system, besides the tools."""
         return {"system": self.release().get("PRETTY_NAME") or f"{host.system()} {host.release()}"}
 
+    def base_used(self) -> UsedBase | None:
+        """Return the base that a build is compiled in; None for this machine itself."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Base(ToolPlace):
@@ -267,6 +280,10 @@ class Base(ToolPlace):
             "packages": dict(self.packages()),
         }
 
+    def base_used(self) -> UsedBase | None:
+        """Return this base."""
+        return UsedBase(self.root, self.release().get("PRETTY_NAME", "Linux"), self.glibc())
+
     def glibc(self) -> str | None:
         """Return the version of the base's glibc; None if it has another libc."""
         said = self.answer(["getconf", "GNU_LIBC_VERSION"], self.environment({}))
@@ -337,5 +354,16 @@ class ZigPlace(ToolPlace):
 
     def described(self) -> dict[str, Any]:
         """Return zig's version and target: nothing else of this machine decides what is linked."""
-        system = f"zig {self.zig.version} for {self.target.target}"
-        return {"system": system, "zig": self.zig.version, "target": self.target.target}
+        return {
+            "system": self._system,
+            "zig": self.zig.version,
+            "target": self.target.target,
+        }
+
+    def base_used(self) -> UsedBase | None:
+        """Return the folder with zig."""
+        return UsedBase(self.folder, self._system, None)
+
+    @property
+    def _system(self) -> str:
+        return f"zig {self.zig.version} for {self.target.target}"

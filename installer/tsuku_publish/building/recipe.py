@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.records import documented
 from tsuku_publish.building.matrix import BuildMatrix, Words
 from tsuku_publish.building.place import ZigPlace
 from tsuku_publish.building.toolchain import Toolchain
@@ -70,12 +71,17 @@ class BuildWishes:
     base: str | None = None
 
 
+@documented(
+    *("variant", "backends", "platform", "flags", "link_flags", "notes", "sass", "ptx", "gfx")
+)
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A variant and everything that decides its bytes, but for the source and the tools.
 
     ``platform`` is that of this machine. ``notes`` say what was taken from the environment, and
-    what was left out.
+    what was left out. ``flags`` and ``link_flags`` are arguments of the compilers. ``sass``,
+    ``ptx`` and ``gfx`` are the cards that it is compiled for; empty where the toolkit's own
+    default counts.
     """
 
     variant: str
@@ -88,6 +94,16 @@ class Recipe:
     cuda_architectures: Words = ()
     gfx: Words = ()
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def sass(self) -> Words:
+        """The NVIDIA cards that it has machine code for."""
+        return device_code(self.cuda_architectures)[0]
+
+    @property
+    def ptx(self) -> Words:
+        """The NVIDIA cards from which on the driver compiles its code."""
+        return device_code(self.cuda_architectures)[1]
 
 
 def backends_of(word: str, matrix: BuildMatrix) -> Words:

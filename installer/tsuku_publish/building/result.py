@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import drop_tree, rename
 from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
-from tsuku_publish.building.compiling import Compiled, Order
+from tsuku_publish.building.compiling import RECEIPT, SBOM, TREE, Compiled, FinishedBuild, Order
 from tsuku_publish.building.matrix import BuildMatrix
 from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.building.recipe import Recipe
@@ -26,23 +26,8 @@ from tsuku_publish.errors import BuildFailed
 from tsuku_publish.packing.measuring import MeasuredBuild, measure_tree, server_of
 from tsuku_publish.packing.tree import contents
 
-TREE, RECEIPT, SBOM = "tree", "receipt.json", "sbom.cdx.json"
 FORMAT = 1
 _LICENSES = ("LICENSE", "licenses")
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedBuild:
-    """A variant that is built: its folder has ``tree``, the receipt and the SBOM.
-
-    ``companions`` are the libraries of the toolkit that the tree brings along.
-    """
-
-    variant: str
-    folder: Path
-    measured: MeasuredBuild
-    companions: tuple[str, ...]
-    reused: bool
 
 
 def finish(
@@ -85,7 +70,7 @@ def finish(
             _replace(beside, target)
     finally:
         drop_tree(beside)
-    return FinishedBuild(recipe.variant, target, measured, companions, compiled.reused)
+    return FinishedBuild(target, measured, companions, compiled.reused)
 
 
 def require_replaceable(target: Path) -> None:
@@ -179,9 +164,9 @@ def _receipt(
         "source": {
             # Not where it is: that differs between machines.
             "name": own_name(Path(source.name)),
-            "archive_sha256": source.archive,
-            "sha256": source.digest,
-            "release": source.release,
+            "archive_sha256": source.archive_sha256,
+            "sha256": source.sha256,
+            "release": source.number,
             "commit": source.commit,
         },
         "time": _when(source.time),
@@ -196,7 +181,7 @@ def _receipt(
                 "path": order.toolchain.place.named(tool.path),
                 "says": tool.text.partition("\n")[0],
             }
-            for tool in order.toolchain.found
+            for tool in order.toolchain.tools
         ],
         "measured": asdict(measured),
         "companions": companions,
@@ -208,9 +193,9 @@ def _bill(
 ) -> dict[str, Any]:
     """Return a CycloneDX bill of materials: the source, the tools, and every file."""
     recipe = order.recipe
-    version = f"b{source.release}" if source.release else "unknown"
+    version = source.release or "unknown"
     files = [item for item in items if isinstance(item, FileEntry)]
-    identity = f"{source.digest}/{recipe.variant}/" + "".join(item.sha256 for item in files)
+    identity = f"{source.sha256}/{recipe.variant}/" + "".join(item.sha256 for item in files)
     llama = {
         "type": "application",
         "bom-ref": "llama.cpp",
@@ -218,12 +203,12 @@ def _bill(
         "version": version,
         "licenses": [{"license": {"id": "MIT"}}],
         "purl": "pkg:github/ggml-org/llama.cpp" + (f"@{version}" if source.release else ""),
-        "hashes": _hashes(source.archive) if source.archive else [],
-        "properties": [{"name": "tsuku:source-sha256", "value": source.digest}],
+        "hashes": _hashes(source.archive_sha256) if source.archive_sha256 else [],
+        "properties": [{"name": "tsuku:source-sha256", "value": source.sha256}],
     }
     tools: list[dict[str, Any]] = [
         {"type": "application", "name": tool.name, "version": tool.version or "unknown"}
-        for tool in order.toolchain.found
+        for tool in order.toolchain.tools
     ]
     image = order.toolchain.place.described()
     if name := image.get("base"):

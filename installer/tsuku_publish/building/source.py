@@ -21,6 +21,7 @@ from tsuku_llm.ground.errors import UnsafeArchive, UsageError
 from tsuku_llm.ground.files import drop_tree, rename, unique
 from tsuku_llm.ground.foreign import open_foreign, read_foreign
 from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.records import documented
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.pack import format_of, opened
@@ -50,25 +51,31 @@ _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
 """git, without what a tree's own settings may start or print."""
 
 
+@documented("name", "sha256", "archive_sha256", "release", "commit", "time")
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source that is ready to be built: ``digest`` is over all its files.
+    """A source that is ready to be built: ``sha256`` is over all its files, whatever the archive.
 
-    ``name`` is what the user named, ``archive`` the SHA-256 of an archive, or None. ``time`` is
-    when it was made, in seconds since 1970. ``release`` is llama.cpp's build number, 0 if it is not
+    ``name`` is what the user named, ``archive_sha256`` that of an archive, or None. ``time`` is
+    when it was made, in seconds since 1970. ``number`` is llama.cpp's build number, 0 if it is not
     known. ``commit`` ends with ``-dirty`` if files of a clone were changed. ``options`` are CMake's
     switches that it has. ``apart`` are folders that are not a part of it, though they may be in it.
     """
 
     folder: Path
     name: str
-    archive: str | None
-    digest: str
+    archive_sha256: str | None
+    sha256: str
     time: int
-    release: int
+    number: int
     commit: str
     options: frozenset[str]
     apart: frozenset[Path]
+
+    @property
+    def release(self) -> str | None:
+        """The release by its tag; None if it is not known."""
+        return f"b{self.number}" if self.number else None
 
 
 @contextmanager
@@ -121,10 +128,10 @@ def opened_source(
         yield Source(
             folder=top,
             name=path.name if archive else str(path),
-            archive=archive,
-            digest=digest,
+            archive_sha256=archive,
+            sha256=digest,
             time=min(max(time, _OLDEST_TIME), _NEWEST_TIME),
-            release=_release(release, path, top),
+            number=_release(release, path, top),
             commit=_commit(top, written),
             options=_options(top),
             apart=written,

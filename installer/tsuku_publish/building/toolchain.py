@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.packages import family_of, install_command
 from tsuku_publish.building.matrix import BuildMatrix, BuildTool, Words, numbers
-from tsuku_publish.building.place import Base, ToolPlace
+from tsuku_publish.building.place import Base, ToolPlace, UsedBase
 from tsuku_publish.errors import MissingTools
 
 
+@documented("name", "version", "path")
 @dataclass(frozen=True, slots=True)
 class FoundTool:
     """A tool of this machine; ``version`` is "" if it does not tell one, ``text`` is what it says.
@@ -28,9 +30,12 @@ class FoundTool:
     text: str
 
 
+@documented("name", "reason", "advice", "optional")
 @dataclass(frozen=True, slots=True)
 class MissingTool:
-    """A tool that this machine lacks.
+    """A tool that this machine lacks; ``reason`` is about one that is too old, else "".
+
+    ``optional`` says what happens without it, "" for one that a build needs.
 
     It is ``unusable`` where another package does not help: it is too old, gives no answer, or a
     variable names another place.
@@ -44,24 +49,30 @@ class MissingTool:
     unusable: bool = False
 
 
+@documented("base", "tools", "missing", "install")
 @dataclass(frozen=True, slots=True)
 class Toolchain:
     """What was found for a build, and what was not, in a ``place`` of this ``platform``.
 
-    ``family`` is the system's package manager. ``command`` installs all that is not there; None if
-    not every package is known.
+    ``family`` is the system's package manager. ``install`` is the command for all that is not
+    there; None if not every package is known.
     """
 
-    found: tuple[FoundTool, ...]
+    tools: tuple[FoundTool, ...]
     missing: tuple[MissingTool, ...]
     family: str
-    command: str | None
+    install: str | None
     platform: str = "linux-amd64"
     place: ToolPlace = field(default_factory=ToolPlace)
 
+    @property
+    def base(self) -> UsedBase | None:
+        """The system that it compiles in; None for this machine's own tools."""
+        return self.place.base_used()
+
     def get(self, name: str) -> FoundTool | None:
         """Return a tool that was found."""
-        return next((tool for tool in self.found if tool.name == name), None)
+        return next((tool for tool in self.tools if tool.name == name), None)
 
     @property
     def lacking(self) -> tuple[MissingTool, ...]:
@@ -83,8 +94,8 @@ class Toolchain:
 
     def _hint(self) -> str:
         where = f" in the base {self.place.root}" if isinstance(self.place, Base) else ""
-        if self.command:
-            return f"run{where}: {self.command}"
+        if self.install:
+            return f"run{where}: {self.install}"
         return f"install what is named{where}, then try again"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,12 +12,10 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.text import size, table
-from tsuku_publish.building.compiling import Order, cmake_arguments, processors
+from tsuku_publish.building.compiling import RECEIPT, SBOM, TREE, processors
 from tsuku_publish.building.orders import Orders, orders
 from tsuku_publish.building.orders import build as build_orders
-from tsuku_publish.building.place import Base, ToolPlace, ZigPlace
-from tsuku_publish.building.recipe import BASELINES, BuildWishes, device_code
-from tsuku_publish.building.result import RECEIPT, SBOM, TREE, FinishedBuild
+from tsuku_publish.building.recipe import BASELINES, BuildWishes
 from tsuku_publish.building.source import DISTRIBUTION, Source
 from tsuku_publish.cli.options import FOLDER, tell
 from tsuku_publish.cli.own import c_library
@@ -94,8 +91,7 @@ def build(  # noqa: PLR0913 - each is an option
 
     with orders(wishes, work, into, environ, told, only_show=only_show) as planned:
         if only_show or planned.source is None:
-            answer = _answer(planned, None)
-            return CommandResult(answer, _shown(planned))
+            return CommandResult(planned, _shown(planned))
         finished = build_orders(
             planned,
             planned.source,
@@ -105,7 +101,7 @@ def build(  # noqa: PLR0913 - each is an option
             environ=environ,
             tell=told,
         )
-        return CommandResult(_answer(planned, finished), _done(finished, planned.source))
+        return CommandResult(finished, _done(finished, planned.source))
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -119,13 +115,13 @@ def _shown(planned: Orders) -> tuple[str, ...]:
         lines.append(f"source    {_source(planned.source)}")
     else:
         lines.append("source    not named: other GGML_ and LLAMA_ variables are not shown")
-    for order in planned.orders:
+    for order in planned.builds:
         made, tools = order.recipe, order.toolchain
         lines += ["", f"{made.variant} for {made.platform}, with {made.generator}"]
-        if base := _base(tools.place):
-            libc = f", glibc {base['glibc']}" if base["glibc"] else ""
-            lines.append(f"  in {base['system']}{libc}, {base['root']}")
-        rows = [(tool.title, tool.version or "-", str(tool.path)) for tool in tools.found]
+        if base := tools.base:
+            libc = f", glibc {base.glibc}" if base.glibc else ""
+            lines.append(f"  in {base.system}{libc}, {base.root}")
+        rows = [(tool.title, tool.version or "-", str(tool.path)) for tool in tools.tools]
         rows += [
             (tool.title, "unusable", f"{tool.reason}; {tool.advice}")
             if tool.unusable
@@ -134,115 +130,45 @@ def _shown(planned: Orders) -> tuple[str, ...]:
         ]
         lines += table(rows, indent=2)
         if made.cuda_architectures:
-            sass, ptx = device_code(made.cuda_architectures)
-            lines.append(f"  CUDA SASS {', '.join(sass) or 'none'}; PTX {', '.join(ptx) or 'none'}")
+            sass, ptx = ", ".join(made.sass) or "none", ", ".join(made.ptx) or "none"
+            lines.append(f"  CUDA SASS {sass}; PTX {ptx}")
         lines += [f"  {note}" for note in made.notes]
-        lines.append(f"  cmake {shlex.join(cmake_arguments(order))}")
+        lines.append(f"  cmake {shlex.join(order.cmake)}")
         lines.append(f"  compiler flags: {' '.join((*made.flags, *made.link_flags)) or 'none'}")
         if tools.lacking:
             lines.append(f"  missing: {', '.join(tool.title for tool in tools.lacking)}")
-        if tools.command:
-            lines.append(f"  install it with: {tools.command}")
+        if tools.install:
+            lines.append(f"  install it with: {tools.install}")
     for each in planned.unmade:
         lines += ["", f"the base {each.name} is not made yet; `build` makes it in {each.root}"]
-        lines.append(f"  with {' '.join(each.contents)}")
+        lines.append(f"  with {' '.join(each.packages)}")
     return tuple(lines)
 
 
 def _source(source: Source) -> str:
-    release = f"b{source.release}" if source.release else "of an unknown release"
-    return f"{source.name}, {release}, sha256 {source.digest[:12]}"
+    return (
+        f"{source.name}, {source.release or 'of an unknown release'}, sha256 {source.sha256[:12]}"
+    )
 
 
-def _done(finished: tuple[FinishedBuild, ...], source: Source) -> tuple[str, ...]:
+def _done(finished: Orders, source: Source) -> tuple[str, ...]:
+    built = [(each.recipe.variant, each.result) for each in finished.builds if each.result]
     rows = [
         (
-            each.variant,
-            str(each.folder / TREE),
+            variant,
+            str(each.tree),
             size(each.measured.size),
             c_library(each.measured),
             f"libstdc++ {each.measured.libstdcxx}" if each.measured.libstdcxx else "",
         )
-        for each in finished
+        for variant, each in built
     ]
     named = " ".join(
-        f"--variant {shlex.quote(f'{each.variant}={each.folder / TREE}')}" for each in finished
+        f"--variant {shlex.quote(f'{variant}={each.tree}')}" for variant, each in built
     )
-    tag = f"b{source.release}" if source.release else "bNUMBER"
+    tag = source.release or "bNUMBER"
     return (
         *table(rows, indent=0),
         f"{RECEIPT} and {SBOM} are beside each {TREE}; to offer them:",
         f"  tsuku-publish add {tag} {named} --into FOLDER --url URL",
     )
-
-
-def _answer(planned: Orders, finished: tuple[FinishedBuild, ...] | None) -> dict[str, Any]:
-    source = planned.source
-    done = {each.variant: each for each in finished or ()}
-    return {
-        "source": {
-            "name": source.name,
-            "sha256": source.digest,
-            "archive_sha256": source.archive,
-            "release": f"b{source.release}" if source.release else None,
-            "commit": source.commit,
-            "time": source.time,
-        }
-        if source
-        else None,
-        "builds": [_build(order, done.get(order.recipe.variant)) for order in planned.orders],
-        "unmade": [
-            {"name": base.name, "root": base.root, "packages": list(base.contents)}
-            for base in planned.unmade
-        ],
-    }
-
-
-def _build(order: Order, finished: FinishedBuild | None) -> dict[str, Any]:
-    made, tools = order.recipe, order.toolchain
-    sass, ptx = device_code(made.cuda_architectures)
-    return {
-        "variant": made.variant,
-        "backends": list(made.backends),
-        "platform": made.platform,
-        "base": _base(tools.place),
-        "cmake": list(cmake_arguments(order)),
-        "flags": [*made.flags, *made.link_flags],
-        "notes": list(made.notes),
-        "sass": list(sass),
-        "ptx": list(ptx),
-        "gfx": list(made.gfx),
-        "tools": [
-            {"name": tool.name, "version": tool.version or None, "path": tool.path}
-            for tool in tools.found
-        ],
-        "missing": [
-            {
-                "name": tool.name,
-                "reason": tool.reason or None,
-                "advice": tool.advice,
-                "optional": bool(tool.optional),
-            }
-            for tool in tools.missing
-        ],
-        "install": tools.command,
-        "result": {
-            "tree": finished.folder / TREE,
-            "receipt": finished.folder / RECEIPT,
-            "sbom": finished.folder / SBOM,
-            "continued": finished.reused,
-            "companions": list(finished.companions),
-            "measured": finished.measured,
-        }
-        if finished
-        else None,
-    }
-
-
-def _base(place: ToolPlace) -> dict[str, Any] | None:
-    told = place.described()
-    if isinstance(place, ZigPlace):
-        return {"root": place.folder, "system": told["system"], "glibc": None}
-    if isinstance(place, Base):
-        return {"root": place.root, "system": told["system"], "glibc": told["glibc"]}
-    return None
