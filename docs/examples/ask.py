@@ -11,7 +11,7 @@ from openai import OpenAI
 from tsuku_llm import api
 
 
-class Progress(api.NoEvents):
+class Progress(api.Events):
     """The downloads and warnings, on stderr."""
 
     def note(self, text: str) -> None:

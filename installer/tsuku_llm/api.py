@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from tsuku_llm.catalog.manifest import Release
 from tsuku_llm.choose.selection import Selection, VariantFit
@@ -70,7 +69,6 @@ __all__ = [
     "Hardware",
     "Installed",
     "Libc",
-    "NoEvents",
     "Options",
     "Problem",
     "Receipt",
@@ -100,10 +98,11 @@ __all__ = [
 ]
 
 
-class Events(Protocol):
-    """The events that an application may hear of while a function works.
+class Events:
+    """The events that an application may hear of while a function works; derive from it.
 
-    A method may be called in any thread, but never two at once. What it raises ends the call.
+    A method may be called in any thread, but never two at once. What it raises ends the call. This
+    class hears nothing and answers no.
     """
 
     def note(self, text: str) -> None:
@@ -117,23 +116,7 @@ class Events(Protocol):
 
     def ask(self, question: str) -> bool:
         """Answer a question of yes or no, such as about a large download."""
-        ...
-
-
-class NoEvents(Events):
-    """A listener that hears nothing and answers no; derive from it to hear some events."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def download(self, name: str, done: int, total: int | None) -> None:
-        """Do nothing."""
-
-    def loading(self, text: str) -> None:
-        """Do nothing."""
-
-    def ask(self, question: str) -> bool:
-        """Answer no."""
+        del question
         return False
 
 
@@ -300,7 +283,7 @@ def ensure_server(
             given,
             settings,
             require_gpu=require_gpu,
-            on_loading=(events or NoEvents()).loading,
+            on_loading=(events or Events()).loading,
         )
         return Server(record, started, options)
 
@@ -343,7 +326,7 @@ def _session(
     tolerant: bool = False,
 ) -> Iterator[Session]:
     """Open the session of one call. Raises only errors of ours, and what ``events`` raises."""
-    events = events or NoEvents()
+    events = events or Events()
     heard = _OneAtATime(events)
     # A copy: the application may change its own while this call works.
     environ = dict(os.environ)
@@ -351,7 +334,7 @@ def _session(
         environ["TSUKU_HOME"] = os.fspath(options.home)
     for name in options.settings:
         key_named(f"llm.{name}")
-    can_ask = type(events).ask is not NoEvents.ask
+    can_ask = type(events).ask is not Events.ask
     user = User(heard.note, heard, heard.ask, can_ask=can_ask)
     try:
         with opened_session(

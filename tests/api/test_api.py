@@ -47,7 +47,7 @@ def user(shop: ReleaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 process.send(signal.SIGKILL)
 
 
-class Heard(api.NoEvents):
+class Heard(api.Events):
     """What an application was told."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class Stop(Exception):
 
 
 def test_what_the_application_raises_ends_the_call_and_leaves_nothing(user: User) -> None:
-    class Stopping(api.NoEvents):
+    class Stopping(api.Events):
         def download(self, *_: object) -> None:
             raise Stop
 

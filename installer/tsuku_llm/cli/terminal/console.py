@@ -7,7 +7,7 @@ import sys
 from typing import TextIO
 
 from tsuku_llm.cli.terminal import streams
-from tsuku_llm.cli.terminal.progress_bar import Bars, Lines, Quiet, SparseStatus, Status
+from tsuku_llm.cli.terminal.progress_bar import Bars, Lines, SparseStatus, Status
 from tsuku_llm.cli.terminal.style import Style
 from tsuku_llm.ground.safe_text import printable
 
@@ -36,7 +36,7 @@ class Console:
     def be_quiet(self) -> None:
         """Print results, errors and questions only from now on."""
         self.quiet = True
-        self.progress = Quiet()
+        self.progress = Lines(lambda _: None)
         self.status = SparseStatus(self.note)
 
     def note(self, text: str) -> None:

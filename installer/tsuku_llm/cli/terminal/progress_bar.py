@@ -382,13 +382,6 @@ class Lines(Tracker):
         pass
 
 
-class Quiet(Lines):
-    """No progress at all."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _: None)
-
-
 class Status:
     """A text about a long wait that replaces the one before it: on a terminal."""
 
