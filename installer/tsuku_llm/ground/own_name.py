@@ -26,7 +26,7 @@ def name_of(script: str, found: str | None) -> str:
     """
     folder, name = os.path.split(script)
     if name == "__main__.py" and os.path.basename(folder) == _PACKAGE:
-        import sysconfig  # noqa: PLC0415 - few start it as a module
+        import sysconfig
 
         # python -m: the script of the same environment is the same program.
         own = Path(sysconfig.get_path("scripts"), PROGRAM)
