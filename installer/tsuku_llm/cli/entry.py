@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TextIO
 
 from tsuku_llm._version import REPORTS
@@ -46,9 +46,16 @@ def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
     """
     console = Console(json=wants_json(argv), color=wanted_color(argv))
     try:
-        with termination_unwinds():
-            run_as = _run_as_json if console.json else _run_as_text
-            return run_as(argv, console, invoke)
+        # A document: even what a child process prints goes elsewhere.
+        reserved = streams.reserved_stdout() if console.json else nullcontext(sys.stdout)
+        with termination_unwinds(), reserved as stdout:
+            console.stdout = stdout
+            answer = _answer(argv, console, invoke)
+            # To stderr; stdout gets the document, or the lines of the answer.
+            if answer.failure:
+                _tell(answer.failure, console)
+            _say(stdout, _written(answer, console), answer)
+            return answer.exit_code
     except StoreError as error:  # the answer could not be written
         _tell(ReportedError.of(error), console)
         return error.exit_code
@@ -61,11 +68,10 @@ def run(argv: Sequence[str], invoke: Invoke = invoke) -> int:
         return answer.exit_code
 
 
-def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
-    answer = _answer(argv, console, invoke)
-    # To stderr; stdout gets the lines of the answer.
-    if answer.failure:
-        _tell(answer.failure, console)
+def _written(answer: CommandResult, console: Console) -> str:
+    """Return what goes to stdout: the document, or the lines."""
+    if console.json:
+        return document(console.command, answer, console.simulated)
     # Texts may come from elsewhere (names of devices, releases): escape control characters.
     lines = answer.lines
     if not answer.exact:
@@ -78,20 +84,7 @@ def _run_as_text(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
     elif streams.is_terminal(sys.stdout):
         # A script gets the bytes of a path; a terminal would obey them.
         lines = tuple(map(printable, lines))
-    text = "".join(f"{line}\n" for line in lines)
-    _say(sys.stdout, text, answer)
-    return answer.exit_code
-
-
-def _run_as_json(argv: Sequence[str], console: Console, invoke: Invoke) -> int:
-    # From here on only this document reaches stdout, even if a child process prints.
-    with streams.reserved_stdout() as stdout:
-        console.stdout = stdout
-        answer = _answer(argv, console, invoke)
-        if answer.failure:
-            _tell(answer.failure, console)
-        _say(stdout, document(console.command, answer, console.simulated), answer)
-    return answer.exit_code
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _say(stream: TextIO | None, text: str, answer: CommandResult) -> None:
