@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
@@ -134,14 +134,12 @@ def _require_plain(status: os.stat_result, path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
-    if status.st_dev in _pseudo_devices():
-        raise OSError(errno.EINVAL, "it is a file of the kernel", os.fspath(path))
-
-
-def _pseudo_devices() -> Iterator[int]:
+    devices: list[int] = []
     for folder in _PSEUDO:
         with suppress(OSError):
-            yield os.stat(folder).st_dev
+            devices.append(os.stat(folder).st_dev)
+    if status.st_dev in devices:
+        raise OSError(errno.EINVAL, "it is a file of the kernel", os.fspath(path))
 
 
 def _read(fd: int, limit: int, path: Path) -> bytes:
