@@ -118,15 +118,15 @@ def kept_artifacts(variant: Variant) -> tuple[Artifact, ...]:
     return tuple(kept.get(each.sha256, each) for each in variant.artifacts)
 
 
-def needed_artifacts(variant: Variant) -> tuple[Artifact, ...]:
-    """Return the archives without which a variant's tree cannot be made.
+def needed_artifacts(variant: Variant) -> tuple[tuple[Artifact, Artifact], ...]:
+    """Return the archives without which a variant's tree cannot be made, each with what it keeps.
 
-    Left out are those of a combined variant of which the tree has nothing, by the signed lists.
-    Raises ``CannotCombine``.
+    The second one has the files that the tree has of the first, as ``kept_artifacts`` says. Left
+    out are those of a combined variant of which the tree has nothing. Raises ``CannotCombine``.
     """
     pairs = zip(variant.artifacts, kept_artifacts(variant), strict=True)
     return tuple(
-        whole
+        (whole, part)
         for whole, part in pairs
         if part is whole or part.files is None or part.files or part.links
     )

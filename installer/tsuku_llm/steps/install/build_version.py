@@ -107,13 +107,14 @@ class VersionBuilder:
     def _fill(self, staging: Staging) -> None:
         """Link what other versions have into the staged tree; download and unpack the rest."""
         store, variant = self.store, self.candidate.variant
-        needed = waiting = archive.needed_artifacts(variant)
-        # What the tree will have of each archive: of a second build it is only a part.
-        kept = {each.sha256: each for each in archive.kept_artifacts(variant)}
+        # With what the tree will have of each archive: of a second build it is only a part.
+        pairs = archive.needed_artifacts(variant)
+        needed = waiting = tuple(whole for whole, _ in pairs)
+        kept = {whole.sha256: part for whole, part in pairs}
         # The archives of a second build are unpacked beside the tree, and join it at the end.
         of_first = {each.sha256 for each in variant.parts[0].artifacts} if variant.parts else kept
         # Reuse. ``linked`` are archives whose files other versions have; they need no download.
-        linked = reuse_files(store, staging, needed, kept, receipts=not self.repair)
+        linked = reuse_files(store, staging, pairs, receipts=not self.repair)
         aside: list[archive.Aside] = []
         while waiting:
             # First round: download what is not linked. Second round: download what was linked but

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tsuku_llm.archive import kept_artifacts, make_links, needed_artifacts
+from tsuku_llm.archive import make_links, needed_artifacts
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.tree_entry import TreeEntry
@@ -44,8 +44,7 @@ def _known(store: Store, artifact: Artifact, kept: Artifact) -> Artifact:
 def reuse_files(
     store: Store,
     staging: Staging,
-    artifacts: Iterable[Artifact],
-    kept: Mapping[str, Artifact],
+    needed: Iterable[tuple[Artifact, Artifact]],
     *,
     receipts: bool,
 ) -> tuple[Reused, ...]:
@@ -53,12 +52,11 @@ def reuse_files(
 
     An archive is replaced if its files are known with sizes and digests, and every one of them is
     installed. Files of one that the release file does not list go where it would be unpacked. The
-    linked files must still be verified. ``kept`` has what the tree will have of each archive.
-    Without ``receipts`` only signed lists of files count.
+    linked files must still be verified. ``needed`` is from ``needed_artifacts``. Without
+    ``receipts`` only signed lists of files count.
     """
     found: list[Reused] = []
-    for artifact in artifacts:
-        of_tree = kept[artifact.sha256]
+    for artifact, of_tree in needed:
         known = _known(store, artifact, of_tree) if receipts else of_tree
         aside = artifact.files is None
         folder = staging.unpacked / artifact.sha256 if aside else staging.tree
@@ -88,15 +86,13 @@ def verify_reused(
 
 def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
     """Return the archives that an install would download, as far as the receipts tell."""
-    needed = variant.artifacts
-    kept: dict[str, Artifact] = {}
+    needed = tuple((each, each) for each in variant.artifacts)
     with suppress(GateFailed):  # the install says so
         needed = needed_artifacts(variant)
-        kept = {each.sha256: each for each in kept_artifacts(variant)}
     return tuple(
-        each
-        for each in needed
-        if not store.can_supply(_known(store, each, kept.get(each.sha256, each)).files or ())
+        whole
+        for whole, part in needed
+        if not store.can_supply(_known(store, whole, part).files or ())
     )
 
 
