@@ -67,17 +67,15 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     be right. After an error the metadata trusted before still counts.
     """
     repository = repository_of(session.paths.data, session.settings)
-    store, seconds = session.store, fetch.Limits().metadata
+    seconds, timeout = fetch.Limits().metadata, session.settings.lock_timeout
     if patience is not None:
-        seconds = min(seconds, patience)
-        timeout = min(patience, session.settings.lock_timeout)
-        store = session.with_settings(lock_timeout=timeout).store
+        seconds, timeout = min(seconds, patience), min(timeout, patience)
     note_others(session, but=repository.name)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
         # Two processes must not write the copies of one repository at the same time. A short
         # patience covers the wait for the lock; without one, the network has all its time.
         began = network.clock()
-        with store.lock(f"metadata-{repository.name}") as locked:
+        with session.store.lock(f"metadata-{repository.name}", timeout=timeout) as locked:
             deadline = (network.clock() if patience is None else began) + seconds
             found = _newest_valid(session, repository, network, deadline, alone=locked)
         note_metadata_status(session, found.metadata_status())
@@ -266,41 +264,41 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
     for an answer that cannot be trusted, and ``StoreError``. If this machine has no valid metadata
     yet, raises the errors of ``refresh``.
     """
-    catalog = _asked(session, patience) if ask else load_catalog(session)
-    freshness = catalog.freshness_in(session.settings.channel)
-    if session.settings.require_fresh:
-        freshness.require(session.machine.now)
-    if warning := freshness.warning(session.machine.now):
-        session.user.note(warning)
-    return catalog
-
-
-def _asked(session: Session, patience: float) -> Catalog:
-    if session.offline and session.settings.require_fresh:
+    settings, now = session.settings, session.machine.now
+    if ask and session.offline and settings.require_fresh:
         raise UsageError(
             "--offline uses no network, but fresh metadata is required",
             hint=f"leave out one of them; see: {TSUKU} config get llm.refresh",
         )
+    may_ask = ask and not session.offline and settings.refresh != "never"
     try:
-        known = load_catalog(session)
+        catalog = known = load_catalog(session)
     except MetadataError:
-        if session.offline or session.settings.refresh == "never":
+        if not may_ask:
             raise
-        return refresh(session)  # with its full time limit: nothing else can be used
-    if session.settings.require_fresh:
-        return _required(session, known.freshness)
-    refreshed = metadata_status.refreshed(session.paths.data, known.repository.name)
-    if session.offline or not is_due(
-        session.settings.refresh, known.freshness, refreshed, session.machine.now
-    ):
-        return known
-    try:
-        # There is metadata to go on with: a host that is slow or down must not stop an install.
-        return refresh(session, patience=patience)
-    except (DownloadError, TrustError, StoreError) as error:
-        moved = _elsewhere(session, known.repository)
-        session.user.note(_told(error, known.freshness, session.machine.now, moved))
-        return known
+        catalog = refresh(session)  # with its full time limit: nothing else can be used
+    else:
+        if ask and settings.require_fresh:
+            catalog = _required(session, known.freshness)
+        elif may_ask and is_due(
+            settings.refresh,
+            known.freshness,
+            metadata_status.refreshed(session.paths.data, known.repository.name),
+            now,
+        ):
+            try:
+                # There is metadata to go on with: a host that is slow or down must not stop an
+                # install.
+                catalog = refresh(session, patience=patience)
+            except (DownloadError, TrustError, StoreError) as error:
+                moved = _elsewhere(session, known.repository)
+                session.user.note(_told(error, known.freshness, now, moved))
+    freshness = catalog.freshness_in(settings.channel)
+    if settings.require_fresh:
+        freshness.require(now)
+    if warning := freshness.warning(now):
+        session.user.note(warning)
+    return catalog
 
 
 def is_due(policy: str, known: Freshness, refreshed: datetime | None, now: datetime) -> bool:
