@@ -19,6 +19,7 @@ from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.records.integrity import (
     FINGERPRINT,
     Stamp,
+    TreeListing,
     differences,
     expected_kinds,
     list_tree,
@@ -48,8 +49,7 @@ def finalize(
     with disk_errors("finishing the new version", staging.path):
         # The staging folder is locked, so no other process changes it. The order of steps is the
         # safety: all of it is flushed before the caller renames the folder to its final name.
-        _drop_empty_folders(tree, receipt)
-        found = differences(list_tree(tree), receipt)
+        found = differences(_without_empty_folders(tree, receipt), receipt)
         if found:
             raise tampered(f"the unpacked {receipt.id}", found, receipt.reinstall)
         # Link before flushing: the copies that links replace are removed unflushed.
@@ -75,13 +75,16 @@ def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
             pass
 
 
-def _drop_empty_folders(tree: Path, receipt: Receipt) -> None:
-    """Remove the empty folders of the archives; the receipt lists none."""
-    kept = expected_kinds(receipt)
-    kinds = list_tree(tree).kinds
+def _without_empty_folders(tree: Path, receipt: Receipt) -> TreeListing:
+    """Remove the empty folders of the archives, which no receipt lists; return what is left."""
+    listing, kept = list_tree(tree), expected_kinds(receipt)
+    kinds = dict(listing.kinds)
+    # The inner ones first: they may be all that an outer one has.
     for name in sorted((name for name, kind in kinds.items() if kind == "folder"), reverse=True):
         if name not in kept and not any((tree / name).iterdir()):
             (tree / name).rmdir()
+            del kinds[name]
+    return listing._replace(kinds=kinds)
 
 
 def _seal_folders(staging: Staging, receipt: Receipt) -> None:

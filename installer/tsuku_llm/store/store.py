@@ -106,6 +106,7 @@ class Store(StoreReader):
         self._lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
         self._on_wait = on_wait
         self._staging = data / "staging"
+        self._adopted = False
 
     # Putting together
 
@@ -176,11 +177,13 @@ class Store(StoreReader):
         else:
             # Everything is on the disk before the rename: after a crash, a version that has its
             # name is complete.
-            digests = finalize(staging, receipt, find_sources(receipt.files, self.installed()))
+            others = self.installed()
+            digests = finalize(staging, receipt, find_sources(receipt.files, others))
             installed = self._publish(staging, receipt)
             # The new links changed the change time of the sources' files: store new stamps for the
             # sources' versions, which would otherwise hash them at their next start.
-            refresh_sharers(self.installed(), {stamp[-1] for stamp in digests}, digests)
+            if digests:
+                refresh_sharers(others, {stamp[-1] for stamp in digests}, digests)
         # Only now is the rename durable. The caller activates the version afterwards, so the
         # pointer never names a version that a crash can still undo.
         with disk_errors("flushing the folder of versions", self._versions):
@@ -473,7 +476,9 @@ class Store(StoreReader):
 
         Raises CorruptStore and UnsafeLocation if it holds another program's files.
         """
-        adopt(self.data)
+        if not self._adopted:
+            adopt(self.data)
+            self._adopted = True
 
     def _made(self, folder: Path) -> Path:
         self.adopt()
