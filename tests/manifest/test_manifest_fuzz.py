@@ -36,7 +36,7 @@ from tsuku_llm.fetch import fetch, present
 from tsuku_llm.fetch.http import urls
 from tsuku_llm.fetch.places.pip_index import parse_package_url
 from tsuku_llm.ground.errors import DownloadError, ManifestError, SelectionError, StoreError
-from tsuku_llm.steps.install.reuse import Space
+from tsuku_llm.steps.install.reuse import space_of
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
 SHA = "ab" * 32
@@ -79,7 +79,7 @@ def use(release: Release) -> None:
         for each in platform.variants:
             assert platform.variant(each.name)
             assert each.download_size is None or each.download_size >= 0
-            assert Space(each.artifacts, [0] * len(each.artifacts)).facts
+            assert space_of(each.artifacts, [0] * len(each.artifacts)).facts
             for artifact in each.artifacts:
                 use_artifact(artifact)
 

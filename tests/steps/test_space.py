@@ -8,7 +8,7 @@ import pytest
 from tsuku_llm import fetch
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.tree_entry import FileEntry
-from tsuku_llm.steps.install.reuse import Space
+from tsuku_llm.steps.install.reuse import space_of
 
 
 def artifact(size: int | None, *files: int) -> Artifact:
@@ -23,7 +23,7 @@ def artifact(size: int | None, *files: int) -> Artifact:
 
 def test_figures_are_exact_if_the_manifest_has_them() -> None:
     build, companion = artifact(30_000_000, 70_000_000, 5_000_000), artifact(10_000_000, 20_000_000)
-    space = Space((build, companion), (12_000_000, 0))
+    space = space_of((build, companion), (12_000_000, 0))
     assert space.needed == 28_000_000 + 95_000_000
     assert space.facts == (
         "download: 28.0 MB (the archives: 40.0 MB)",
@@ -33,21 +33,21 @@ def test_figures_are_exact_if_the_manifest_has_them() -> None:
 
 
 def test_complete_downloads_are_not_counted_again() -> None:
-    assert Space((artifact(30, 70),), (30,)).needed == 70
-    assert Space((artifact(30, 70),), (99,)).needed == 70
+    assert space_of((artifact(30, 70),), (30,)).needed == 70
+    assert space_of((artifact(30, 70),), (99,)).needed == 70
 
 
 def test_without_a_list_the_files_are_no_smaller_than_their_archive() -> None:
-    space = Space((artifact(30_000_000), artifact(10_000_000, 20_000_000)), (0, 0))
+    space = space_of((artifact(30_000_000), artifact(10_000_000, 20_000_000)), (0, 0))
     assert space.needed == 40_000_000 + 50_000_000
     assert space.facts[1] == "unpacking: at least 50.0 MB, the exact size is unknown"
 
 
 def test_unknown_sizes_are_shown_as_unknown() -> None:
-    space = Space((artifact(None),), (0,))
+    space = space_of((artifact(None),), (0,))
     assert space.needed == 0
     assert space.facts[:2] == ("download: unknown (the archives: unknown)", "unpacking: unknown")
-    space = Space((artifact(None), artifact(1_000_000, 2_000_000)), (0, 0))
+    space = space_of((artifact(None), artifact(1_000_000, 2_000_000)), (0, 0))
     assert space.needed == 3_000_000
     assert space.facts[0].startswith("download: at least 1.0 MB, the exact size is unknown")
 

@@ -33,7 +33,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.install.reuse import Space
+from tsuku_llm.steps.install.reuse import space_of
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session, network_for, repository_of
 from tsuku_llm.trust import Copy
@@ -199,7 +199,7 @@ def _require_other_source(session: Session, folder: MirrorFolder) -> None:
 def _fetch_into(session: Session, folder: MirrorFolder, lacking: Sequence[Artifact]) -> None:
     """Fetch archives into the folder; go on after one that cannot be had, and raise at the end."""
     partials = folder.partials
-    space = Space(lacking, [fetch.present(artifact, partials) for artifact in lacking])
+    space = space_of(lacking, [fetch.present(artifact, partials) for artifact in lacking])
     require_space(folder.path, space.missing, (f"to download: {space.missing / 1e6:,.1f} MB",))
     failed: list[tuple[Artifact, DownloadError | TrustError]] = []
     with network_for(session) as network:

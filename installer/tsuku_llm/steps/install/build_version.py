@@ -30,7 +30,7 @@ from tsuku_llm.steps.choosing.passing_over import PassedOver, texts
 from tsuku_llm.steps.choosing.temporary import hiding
 from tsuku_llm.steps.drivers.caches import build_caches
 from tsuku_llm.steps.install.consent import require_consent
-from tsuku_llm.steps.install.reuse import Space, reuse_files, verify_reused
+from tsuku_llm.steps.install.reuse import reuse_files, space_of, verify_reused
 from tsuku_llm.steps.session import Session, network_for
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import ArtifactRecord, PartRecord, Receipt, reinstall_command
@@ -176,7 +176,7 @@ class VersionBuilder:
             yield []
             return
         session, partials = self.session, self.store.partials
-        space = Space(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
+        space = space_of(artifacts, [fetch.present(artifact, partials) for artifact in artifacts])
         # Here it is known what is really downloaded: without what other versions have, or an
         # earlier run left.
         require_consent(session, self.choice, self.candidate, space.left)

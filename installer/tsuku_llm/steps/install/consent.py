@@ -11,7 +11,7 @@ from tsuku_llm.ground.errors import Declined, StoreError, TooLarge
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
-from tsuku_llm.steps.install.reuse import Space, to_download
+from tsuku_llm.steps.install.reuse import Space, space_of, to_download
 from tsuku_llm.steps.session import Session
 
 _WHOLE = 10_000_000
@@ -34,7 +34,7 @@ def _space(session: Session, candidate: Candidate) -> Space:
     missing = to_download(session.store, candidate.variant)
     # Not ``store.partials``, which makes the folder: a question writes nothing.
     partials = session.paths.data / "partials"
-    return Space(missing, [fetch.present(each, partials) for each in missing])
+    return space_of(missing, [fetch.present(each, partials) for each in missing])
 
 
 def require_possible(session: Session, choice: Choice, candidate: Candidate) -> None:

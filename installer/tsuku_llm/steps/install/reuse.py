@@ -1,6 +1,6 @@
 """What an install takes from other versions instead of a download, and the disk space it needs.
 
-``Space`` is pure.
+``space_of`` is pure.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.archive import make_links, needed_artifacts
 from tsuku_llm.catalog.manifest import Artifact, Variant
@@ -96,62 +97,37 @@ def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(NamedTuple):
     """Bytes that the artifacts of an install take, as far as the manifest says.
 
-    ``present`` has for each artifact the bytes that an earlier run left on the disk.
+    ``missing`` is what must still be downloaded; ``left`` is the same, None if the manifest does
+    not have every size. ``needed`` bytes must be free at least. ``facts`` say it for people.
     """
 
-    artifacts: Sequence[Artifact]
-    present: Sequence[int]
+    missing: int
+    left: int | None
+    needed: int
+    facts: tuple[str, ...]
 
-    @property
-    def packed(self) -> int:
-        """The size of the archives, as far as it is published."""
-        return sum(artifact.size or 0 for artifact in self.artifacts)
 
-    @property
-    def missing(self) -> int:
-        """The part of the archives that must still be downloaded."""
-        pairs = zip(self.artifacts, self.present, strict=True)
-        return sum(max(0, (artifact.size or 0) - present) for artifact, present in pairs)
-
-    @property
-    def left(self) -> int | None:
-        """The same, None if the manifest does not have every size."""
-        sized = all(artifact.size is not None for artifact in self.artifacts)
-        return self.missing if sized else None
-
-    @property
-    def unpacked(self) -> int:
-        """The size of the files in the archives; without a list, the size of the archive."""
-        return sum(
-            (artifact.size or 0)
-            if artifact.files is None
-            else sum(file.size for file in artifact.files)
-            for artifact in self.artifacts
-        )
-
-    @property
-    def needed(self) -> int:
-        """The bytes that must be free at least.
-
-        A rename installs the unpacked files: it takes no space.
-        """
-        return self.missing + self.unpacked
-
-    @property
-    def facts(self) -> tuple[str, ...]:
-        """The figures in words for people; what is unknown is called unknown."""
-        sized = all(artifact.size is not None for artifact in self.artifacts)
-        listed = all(artifact.files is not None for artifact in self.artifacts)
-        missing, packed = _figure(self.missing, exact=sized), _figure(self.packed, exact=sized)
-        return (
-            f"download: {missing} (the archives: {packed})",
-            f"unpacking: {_figure(self.unpacked, exact=listed)}",
-            "installing: nothing more, as what was unpacked is renamed",
-        )
+def space_of(artifacts: Sequence[Artifact], present: Sequence[int]) -> Space:
+    """Count the bytes; ``present`` are for each artifact those that an earlier run left."""
+    sized = all(each.size is not None for each in artifacts)
+    listed = all(each.files is not None for each in artifacts)
+    sizes = [each.size or 0 for each in artifacts]
+    missing = sum(max(0, size - there) for size, there in zip(sizes, present, strict=True))
+    # Without a list of the files, they are at least as large as the archive.
+    unpacked = sum(
+        size if each.files is None else sum(file.size for file in each.files)
+        for size, each in zip(sizes, artifacts, strict=True)
+    )
+    download, packed = _figure(missing, exact=sized), _figure(sum(sizes), exact=sized)
+    facts = (
+        f"download: {download} (the archives: {packed})",
+        f"unpacking: {_figure(unpacked, exact=listed)}",
+        "installing: nothing more, as what was unpacked is renamed",
+    )
+    return Space(missing, missing if sized else None, missing + unpacked, facts)
 
 
 def _figure(count: int, *, exact: bool) -> str:
