@@ -51,6 +51,7 @@ from tsuku_llm.store.locks import (
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import (
     Installed,
+    Pointer,
     pointer_or_none,
     read_pointer,
     write_pointer,
@@ -402,15 +403,14 @@ class Store(StoreReader):
                 folder.drop_temporaries(files, older_than)
 
     def _mend_pointer(self) -> None:
-        pointer = pointer_or_none(self.data)
-        for name in (pointer.active, pointer.previous):
+        found: Pointer | None = None
+        with suppress(CorruptStore):
+            found = read_pointer(self.data)
+        pointer = found or Pointer()
+        for name in pointer:
             if name and self._is_gone(name):
                 pointer = pointer.without(name)
-        try:
-            mended = read_pointer(self.data) == pointer
-        except CorruptStore:
-            mended = False
-        if not mended:
+        if pointer != found:
             write_pointer(self.data, pointer)
 
     def _is_gone(self, name: str) -> bool:
