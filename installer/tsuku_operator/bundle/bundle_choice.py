@@ -101,7 +101,7 @@ def _for_machine(
         wanted = session.with_settings(backend=backend)
         try:
             choice = choose(wanted, release=wish.release, hardware=hardware, catalog=catalog)
-            refuse_revoked(wanted, choice)
+            refuse_revoked(choice, allow_revoked=wanted.allow_revoked)
             _ = required(wanted, choice)
         except SelectionError as error:
             error.message = f"{name}: {error.message}"

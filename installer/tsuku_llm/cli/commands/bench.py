@@ -72,7 +72,8 @@ def bench_command(
         offline=offline,
         agreed=yes,
     ) as session:
-        path = Path(chosen_model(session, model)[0])
+        settings, environ = session.settings, session.machine.environ
+        path = Path(chosen_model(model, session.reader, environ, settings.model_path)[0])
         report = bench(session, path, arguments, rounds=rounds)
         if svg:
             write_output(svg, render.svg(report))

@@ -79,7 +79,9 @@ def explain_command(
         if "://" not in model:
             from tsuku_llm.steps.report.models import model_arguments
 
-            _, model, *rest = model_arguments(session, model, arguments)
+            environ, folders = session.machine.environ, session.settings.model_path
+            found = model_arguments(model, arguments, session.reader, environ, folders)
+            _, model, *rest = found
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(

@@ -297,7 +297,8 @@ def with_model(
     from tsuku_llm.cli.services import background
     from tsuku_llm.steps.report.models import model_arguments
 
-    words = model_arguments(session, model, arguments)
+    folders = session.settings.model_path
+    words = model_arguments(model, arguments, session.reader, session.machine.environ, folders)
     # Not the name: a process in the background, or a unit, starts with the same files each time.
     argv = background.with_model(argv, words[: len(words) - len(arguments)])
     return argv, words
@@ -307,10 +308,11 @@ def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
     """Tell how to name a model, if a start names none and there is a build for it."""
     from tsuku_llm.launch.plan.wishes import names_a_model
 
-    if not names_a_model(arguments, session.machine.environ) and session.reader.active():
+    reader, environ = session.reader, session.machine.environ
+    if not names_a_model(arguments, environ) and reader.active():
         from tsuku_llm.steps.report.models import without_a_model
 
-        session.user.note(without_a_model(session))
+        session.user.note(without_a_model(reader, environ, session.settings.model_path))
 
 
 FALLBACK = {True: "auto", False: "off", None: None}

@@ -291,9 +291,9 @@ def _elsewhere(session: Session, choice: Choice) -> str:
     return ""
 
 
-def refuse_revoked(session: Session, choice: Choice) -> None:
+def refuse_revoked(choice: Choice, *, allow_revoked: bool) -> None:
     """Refuse a revoked release, and name the newest one that is not revoked. Raises ``Revoked``."""
-    if choice.revocation is None or session.allow_revoked:
+    if choice.revocation is None or allow_revoked:
         return
     entry = choice.catalog.entry(choice.release.release)
     hint = f"{way_out(choice.catalog, entry.channels)}; or add --allow-revoked"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.catalog import metadata_status, revocations
@@ -192,12 +193,12 @@ def _verify_metadata(session: Session, name: str) -> MetadataStatus:
     for note in catalog.notes:
         session.user.note(note)
     found = catalog.metadata_status()
-    note_metadata_status(session, found)
+    note_metadata_status(session.paths.data, found)
     return found
 
 
-def note_metadata_status(session: Session, found: MetadataStatus) -> None:
+def note_metadata_status(data: Path, found: MetadataStatus) -> None:
     """Note it for the next start, where this user may write and other users may not."""
     with suppress(StoreError):
-        check_path(session.paths.data)
-        metadata_status.write(session.paths.data, found)
+        check_path(data)
+        metadata_status.write(data, found)

@@ -186,7 +186,7 @@ def _adopted(
                 "revocation may be missing, accept it: --allow-expired"
             )
             raise
-        note_metadata_status(session, catalog.metadata_status())
+        note_metadata_status(session.paths.data, catalog.metadata_status())
     catalog.freshness.require_clock(now)
     if catalog.freshness.expired(now):
         session.user.note(

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy
@@ -118,7 +118,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         if path.is_dir():
             check_below(path)
     hardware = probe(session.machine.host, session.settings.probe_timeout)
-    backend = requested_backend(session.settings) or _best(session, hardware)
+    backend = requested_backend(session.settings) or _best(session.settings.backend, hardware)
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
     cards = cards_here(build, hardware)
@@ -166,9 +166,9 @@ def _exact(source: str, release: str | None) -> str:
     return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
 
 
-def _best(session: Session, hardware: Hardware) -> str:
-    """Return the backend of the settings, else of the first GPU that a driver shows, else cpu."""
-    if is_backend(word := meaning(session.settings.backend)):
+def _best(setting: str, hardware: Hardware) -> str:
+    """Return the backend of the setting, else of the first GPU that a driver shows, else cpu."""
+    if is_backend(word := meaning(setting)):
         return word
     return next((name for name in detected(hardware) if name != "cpu"), "cpu")
 
@@ -287,7 +287,7 @@ def _asked(
     ):
         try:
             if log:
-                _tell_progress(session, child, log)
+                _tell_progress(session.user.note, child, log)
             child.wait()
         finally:
             # After Ctrl-C or SIGTERM it ends its compilers, and keeps what they have made.
@@ -312,9 +312,9 @@ def _asked(
     return data
 
 
-def _tell_progress(session: Session, child: subprocess.Popen[bytes], log: Path) -> None:
+def _tell_progress(note: Callable[[str], None], child: subprocess.Popen[bytes], log: Path) -> None:
     """Tell when the compiler begins, and each further tenth of its steps, until the child ends."""
-    session.user.note("preparing the source")
+    note("preparing the source")
     # An earlier run may have left a log: what is behind its end is new.
     older = log.stat().st_size if log.exists() else 0
     shown = -1
@@ -322,7 +322,7 @@ def _tell_progress(session: Session, child: subprocess.Popen[bytes], log: Path) 
         tenth, steps = _progress(log, older)
         if tenth > shown:
             done = f"{tenth * 10} %{steps}" if tenth else f"0 %{steps}; the log is {log}"
-            session.user.note(f"compiling: {done}")
+            note(f"compiling: {done}")
             shown = tenth
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -112,7 +112,7 @@ def install(
         session = staying(session)
     catalog = asked_catalog(session, ask=not dry_run)
     choice = choose(session, release=release, catalog=catalog)
-    refuse_revoked(session, choice)
+    refuse_revoked(choice, allow_revoked=session.allow_revoked)
     tell_temporary(session.user.note, choice)
     tell_idle(session.user.note, choice)
     # Without a readable version there is nothing to leave.
@@ -121,7 +121,7 @@ def install(
         active = session.reader.active()
     if active:
         require_lasting(session.machine.environ, choice, active)
-        _tell_over(session, choice, active)
+        _tell_over(session.user.note, session.machine.environ, choice, active)
     if dry_run:
         return _plan(session, choice, force=force)
     try:
@@ -159,13 +159,15 @@ def _plan(session: Session, choice: Choice, *, force: bool) -> InstallReport:
     return InstallReport("planned", choice, candidate, reasons, None)
 
 
-def _tell_over(session: Session, choice: Choice, active: Installed) -> None:
+def _tell_over(
+    note: Callable[[str], None], environ: Mapping[str, str], choice: Choice, active: Installed
+) -> None:
     """Print which temporary states of the active version are over, if another build fits now."""
     name = active.receipt.variant
     if choice.selection.compatible[:1] != (choice.selection.candidate(name),):
         states = withheld(active.receipt, choice.selection.requested)
-        if gone := over(states, choice.hardware, session.machine.environ):
-            session.user.note(told_over(name, gone))
+        if gone := over(states, choice.hardware, environ):
+            note(told_over(name, gone))
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -193,7 +195,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     if not force and (report := _unchanged(store, choice, failed)):
         with suppress(StoreError):  # this user may only read the store
             store.sweep()
-            note_metadata_status(session, choice.catalog.metadata_status())
+            note_metadata_status(session.paths.data, choice.catalog.metadata_status())
             if report.installed:
                 store.drop_downloads(report.installed.receipt.digests)
                 # Otherwise a temporary state that is over would be asked about at each start.
@@ -205,7 +207,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
                         store.restate(report.installed, now)
         return report
     store.sweep()
-    note_metadata_status(session, choice.catalog.metadata_status())
+    note_metadata_status(session.paths.data, choice.catalog.metadata_status())
     first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
@@ -313,14 +315,14 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
     # Another process may be installing the same version: one of us builds it, the other finds it
     # intact. What is active is read under the lock as well.
     with store.lock(builder.id):
-        active = _active_id(store)
         # The receipt that the same build has now, even if its tree is damaged.
         before: Receipt | None = None
         with suppress(TsukuError):
             found = store.find(builder.id)
             before = found.receipt if found else None
         installed = None if force else _intact(store, builder.id, choice)
-        outcome = "unchanged" if installed and active == builder.id else "installed"
+        is_active = installed and _active_id(store) == builder.id
+        outcome = "unchanged" if is_active else "installed"
         if installed is None:
             installed = builder.build()
         if before:
@@ -413,7 +415,7 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     Raises ``Revoked``, ``GateFailed`` if the variant does not run here, and the errors of
     ``fetch``, ``archive`` and ``store``.
     """
-    refuse_revoked(session, choice)
+    refuse_revoked(choice, allow_revoked=session.allow_revoked)
     store = session.store
     store.sweep()
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def use(session: Session, name: str) -> Installed:
     else:
         store.sweep()
         store.use(installed)
-    _tell_if_not_served(session, installed)
+    _tell_if_not_served(session.user.note, session.settings.backend, installed)
     return installed
 
 
@@ -74,14 +74,14 @@ def rollback(session: Session) -> Installed:
     if previous := store.previous():
         require_usable(session, previous.receipt)
     installed = store.rollback()
-    _tell_if_not_served(session, installed)
+    _tell_if_not_served(session.user.note, session.settings.backend, installed)
     return installed
 
 
-def _tell_if_not_served(session: Session, installed: Installed) -> None:
-    if not meets(installed.receipt, session.settings.backend):
-        session.user.note(
-            f"llm.backend is {session.settings.backend}, so serve does not start it; "
+def _tell_if_not_served(note: Callable[[str], None], backend: str, installed: Installed) -> None:
+    if not meets(installed.receipt, backend):
+        note(
+            f"llm.backend is {backend}, so serve does not start it; "
             f"to change that: {TSUKU} config unset llm.backend"
         )
 

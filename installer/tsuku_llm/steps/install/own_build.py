@@ -113,7 +113,7 @@ def install_own(
         _require_yes(session, path, requested, force=force)
     store.sweep()
     with store.staging() as staging:
-        server, entries, origin = _filled(session, staging, path)
+        server, entries, origin = _filled(session.paths.data, staging, path)
         build = Build(staging.tree, server, requested, (), _command(path, requested, force=True))
         if build.backend == "":
             build = build._replace(backend=_backend(session, build, entries, run=not dry_run))
@@ -213,7 +213,7 @@ def _require_yes(session: Session, path: Path, backend: str, *, force: bool) -> 
 
 
 def _filled(
-    session: Session, staging: Staging, path: Path
+    data: Path, staging: Staging, path: Path
 ) -> tuple[str, tuple[TreeEntry, ...], ArtifactRecord]:
     """Fill the staged tree; return the server's path, the tree's entries, and the source."""
     aside = staging.unpacked / OWN
@@ -221,7 +221,7 @@ def _filled(
     try:
         if kind is None:
             artifact = Artifact(url=path.as_uri(), sha256="", format="folder")
-            require_space(session.paths.data, size_of(path))
+            require_space(data, size_of(path))
             items = archive.copy_folder(path, artifact, aside)
             source = ArtifactRecord(path.as_uri(), _digest(items), _total(items))
         else:
@@ -230,7 +230,7 @@ def _filled(
                 artifact = Artifact(
                     url=path.as_uri(), sha256=measured.sha256, size=measured.size, format=kind
                 )
-                require_space(session.paths.data, measured.size)
+                require_space(data, measured.size)
                 file.seek(0)
                 items = archive.unpack(
                     file, artifact, aside, archive.Budget.of(artifact, measured.size)

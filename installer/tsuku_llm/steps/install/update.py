@@ -246,7 +246,7 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
     choice, active = report.choice, report.installed
     if report.newer or (report.over and not report.revocation):
         # The setting may name a revoked release.
-        refuse_revoked(session, choice)
+        refuse_revoked(choice, allow_revoked=session.allow_revoked)
         if report.newer:
             require_lasting(session.machine.environ, choice, active)
         tell_temporary(session.user.note, choice)

@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from tsuku_llm import fetch, trust
 from tsuku_llm.catalog import loading, metadata_status
@@ -45,6 +46,7 @@ from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
 from tsuku_llm.steps.metadata.places import download_from
 from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, repository_of, way_to_undo
+from tsuku_llm.store.store import Store
 
 PATIENCE = 5.0
 """Seconds that an install waits for newer metadata: for the lock and all files together."""
@@ -78,7 +80,7 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
         with session.store.lock(f"metadata-{repository.name}", timeout=timeout) as locked:
             deadline = (network.clock() if patience is None else began) + seconds
             found = _newest_valid(session, repository, network, deadline, alone=locked)
-        note_metadata_status(session, found.metadata_status())
+        note_metadata_status(session.paths.data, found.metadata_status())
     found.freshness.require_clock(session.machine.now)
     channel = session.settings.channel or DEFAULT_CHANNEL
     for line in refreshing.require_channel(found, channel, session.machine.now):
@@ -120,7 +122,7 @@ def _newest_valid(
             warning = "warning: " if isinstance(reason, TrustError) else ""
             session.user.note(f"{warning}{shown(passed_over)} was passed over: {told}")
         later = repository.places[number + 1 :]
-        for newer in _newer_places(session, repository, later, network, deadline, found):
+        for newer in _newer_places(session.store, repository, later, network, deadline, found):
             there = repository.at(newer)
             try:
                 download = download_from(session.store, there, network, deadline)
@@ -136,12 +138,12 @@ def _newest_valid(
                 place = newer  # noqa: PLW2901 - the next one is compared with this one
         return found
     if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
-        _require_clock(session, repository)
+        _require_clock(repository, session.paths.data, session.machine.now)
     raise _explained(session, repository, failed)
 
 
 def _newer_places(
-    session: Session,
+    store: Store,
     repository: Repository,
     places: tuple[str, ...],
     network: fetch.Network,
@@ -162,7 +164,7 @@ def _newer_places(
         there = repository.at(place)
         try:
             with one_package if scheme_of(place) == PACKAGE_SCHEME else nullcontext():
-                download = download_from(session.store, there, network, until)
+                download = download_from(store, there, network, until)
             # A new root may begin the other versions again, after stolen keys.
             with suppress(HttpStatusError):
                 download(f"{there.url}metadata/{root + 1}.root.json", LARGEST_FILE)
@@ -244,13 +246,13 @@ def _elsewhere(session: Session, repository: Repository) -> str:
     )
 
 
-def _require_clock(session: Session, repository: Repository) -> None:
+def _require_clock(repository: Repository, data: Path, now: datetime) -> None:
     """Raise ``ClockBehind`` if a wrong clock explains why certificates or metadata are refused."""
     try:
-        known = loading.load(repository, session.paths.data)
+        known = loading.load(repository, data)
     except (TrustError, StoreError):
         return
-    known.freshness.require_clock(session.machine.now)
+    known.freshness.require_clock(now)
 
 
 def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIENCE) -> Catalog:

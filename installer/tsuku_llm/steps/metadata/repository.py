@@ -189,7 +189,9 @@ def add(
     named = {
         name: RootRole(roles[name].threshold, tuple(roles[name].keyids)) for name in trust.ROLES
     }
-    return AddedRepository(_state_of(session, repository), root_of_trust.version, named)
+    return AddedRepository(
+        _state_of(repository, session.paths.data, session.machine.now), root_of_trust.version, named
+    )
 
 
 def _require_fingerprint(root: bytes, wanted: str) -> None:
@@ -215,10 +217,13 @@ def fetch_metadata(session: Session, name: str) -> Catalog:
 
 def repositories(session: Session) -> tuple[RepositoryState, ...]:
     """Return the official and the added repositories, each with the state of its metadata here."""
-    return tuple(_state_of(session, each) for each in configured_repositories(session.paths.data))
+    return tuple(
+        _state_of(each, session.paths.data, session.machine.now)
+        for each in configured_repositories(session.paths.data)
+    )
 
 
-def _state_of(session: Session, repository: Repository) -> RepositoryState:
+def _state_of(repository: Repository, data: Path, now: datetime) -> RepositoryState:
     # A URL may hold a user and a password: never show them.
     state = RepositoryState(
         repository.name,
@@ -228,10 +233,10 @@ def _state_of(session: Session, repository: Repository) -> RepositoryState:
         "",
     )
     try:
-        catalog = loading.load(repository, session.paths.data)
+        catalog = loading.load(repository, data)
     except TrustError as error:
         return replace(state, state=error.message)
-    freshness, now = catalog.freshness, session.machine.now
+    freshness = catalog.freshness
     expired = ", expired" if freshness.expired(now) else ""
     return replace(
         state,

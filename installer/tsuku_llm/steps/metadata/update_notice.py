@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -94,7 +95,7 @@ def offer_update(session: Session, installed: str) -> None:
             session.user.note(f"{found}; to install it: {TSUKU} update")
         # A daemon thread: the end of the server does not wait for it. It only reads the session, so
         # it needs no lock.
-        Thread(target=_look, args=(session,), daemon=True).start()
+        Thread(target=_look, args=(session.machine.environ,), daemon=True).start()
 
 
 def may_be_told(settings: Settings, installed: str, offer: Offer) -> bool:
@@ -117,14 +118,14 @@ def _is_due(mark: Path, now: datetime) -> bool:
     return not 0 <= now.timestamp() - looked < EVERY.total_seconds()
 
 
-def _look(session: Session) -> None:
+def _look(environ: Mapping[str, str]) -> None:
     """Run the look, and wait for it in this thread, so that it does not stay as a zombie."""
     with suppress(OSError):
         children.run(
             # A child of this process: if we exit before it, it goes on alone.
             children.this_program("update", "--check", "--json"),
             # Lock timeout 0: if another command is at work, skip this look.
-            env={**session.machine.environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
+            env={**environ, "TSUKU_LLM_LOCK_TIMEOUT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -137,7 +137,7 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
     catalog = asked_catalog(session)
     active = readable(session.reader.active)
     choice = choose_like(session, active, catalog)
-    refuse_revoked(session, choice)
+    refuse_revoked(choice, allow_revoked=session.allow_revoked)
     own = []
     if active and (active.receipt.unsigned is not None or _only_by_name(active, choice)):
         own = [active]

@@ -10,6 +10,7 @@ from tsuku_llm._version import __version__
 from tsuku_llm.choose.chain.judging import diagnose
 from tsuku_llm.choose.chain.links import Chain, Listed, Subject, subject_of
 from tsuku_llm.choose.selection import Request, select
+from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.errors import (
     NotInstalled,
     TrustError,
@@ -81,7 +82,11 @@ def examine(session: Session) -> Examination:
         if in_use and built and subject.backend == built[0] != in_use.receipt.backend:
             wanted = in_use.receipt.backend
         installed = _installed(reader, session, wanted)
-        listed = None if isinstance(installed, TsukuError) else _listed(session, installed, subject)
+        listed = (
+            None
+            if isinstance(installed, TsukuError)
+            else (_listed(installed, subject, session.paths, session.machine.environ))
+        )
         found = installed if isinstance(installed, TsukuError) else installed.id
         return diagnose(subject, choice.hardware, everything, found, listed)
 
@@ -151,10 +156,12 @@ def _installed(reader: StoreReader, session: Session, backend: str) -> Installed
     return installed
 
 
-def _listed(session: Session, installed: Installed, subject: Subject) -> Listed | TsukuError:
+def _listed(
+    installed: Installed, subject: Subject, paths: Paths, environ: Mapping[str, str]
+) -> Listed | TsukuError:
     """Ask the installed server for its devices; return them, or the error."""
     expected = subject.gpu.name if subject.gpu else None
-    environ = would_give(subject.backend, session.paths, session.machine.environ)
+    environ = would_give(subject.backend, paths, environ)
     try:
         report = gate(build_of(installed), environ, expected=expected)
     except TsukuError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +83,13 @@ def _row(model: LocalModel, judge: Callable[[str, str | None], Fit]) -> ModelRow
         return ModelRow(model, problem=f"it is no complete GGUF file: {error}")
 
 
-def model_arguments(session: Session, text: str, arguments: Sequence[str]) -> tuple[str, ...]:
+def model_arguments(
+    text: str,
+    arguments: Sequence[str],
+    reader: StoreReader,
+    environ: Mapping[str, str],
+    folders: Sequence[str],
+) -> tuple[str, ...]:
     """Return the server's arguments for the model that the user named, before ``arguments``.
 
     A name stands for the model with its projector, a path for this file alone. Raises
@@ -95,19 +101,22 @@ def model_arguments(session: Session, text: str, arguments: Sequence[str]) -> tu
             facts=(f"before --: {text}",),
             hint="leave out one of them",
         )
-    path, projector = chosen_model(session, text)
+    path, projector = chosen_model(text, reader, environ, folders)
     words: tuple[str, ...] = ("-m", path)
-    asked = last_value(arguments, session.machine.environ, _PROJECTOR)
+    asked = last_value(arguments, environ, _PROJECTOR)
     if projector and not asked and _NO_PROJECTOR.isdisjoint(arguments):
         words += ("--mmproj", projector)
     return (*words, *arguments)
 
 
-def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
+def chosen_model(
+    text: str, reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]
+) -> tuple[str, str | None]:
     """Return the first file of the model that the user means, and its projector.
 
     A file that exists counts before a name. Raises ``UnknownModel`` for a name that no model or
-    several have, and ``BadModel`` for a path without a file.
+    several have, and ``BadModel`` for a path without a file. ``folders`` are those of
+    ``llm.model_path``.
     """
     # The shell does not expand "--model=~/x".
     path = str(working_folder() / os.path.expanduser(text))
@@ -122,10 +131,10 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
             hint=f"let the server download it: {TSUKU} serve -- --model-url {shell_word(text)}"
-            if not text.lower().startswith("https:") or _can_download(session.reader)
+            if not text.lower().startswith("https:") or _can_download(reader)
             else f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf",
         )
-    found = local_models(session.machine.environ, session.settings.model_path)
+    found = local_models(environ, folders)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
     meant = () if written_as_path else matching(text, found.models)
     if len(meant) == 1:
@@ -154,7 +163,7 @@ def chosen_model(session: Session, text: str) -> tuple[str, str | None]:
         hint=did_you_mean(
             text,
             names,
-            f"see: {TSUKU} models" if names else "; or: ".join(ways_to_a_model(session.reader)),
+            f"see: {TSUKU} models" if names else "; or: ".join(ways_to_a_model(reader)),
         ),
     )
 
@@ -182,17 +191,14 @@ def _files(found: FoundModels) -> list[str]:
     return [Path(model.path).name for model in found.models]
 
 
-def without_a_model(session: Session) -> str:
+def without_a_model(reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]) -> str:
     """Say how to choose a model, for a start that names none.
 
     llama-server is a router then: it offers the models of its own cache.
     """
-    names = [
-        model.name
-        for model in local_models(session.machine.environ, session.settings.model_path).models
-    ]
+    names = [model.name for model in local_models(environ, folders).models]
     if not names:
-        ways = "; or: ".join(ways_to_a_model(session.reader))
+        ways = "; or: ".join(ways_to_a_model(reader))
         return f"no model is named, and none was found on this machine; {ways}"
     if len(names) == 1:
         name = shell_word(names[0])

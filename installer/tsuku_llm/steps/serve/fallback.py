@@ -22,6 +22,8 @@ from tsuku_llm.steps.session import Session, way_to_undo
 from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:  # types that a start that succeeds does without
+    from datetime import datetime
+
     from tsuku_llm.steps.choosing.choice import Choice
 
 LARGE = 100_000_000
@@ -72,7 +74,7 @@ def wanted_version(session: Session) -> Installed:
         elif session.user.ask(f"{missing.message}. Install {name} ({cost(size)})?"):
             session = session._replace(agreed=True)
         else:
-            raise first or _without_yes(session, missing)
+            raise first or _without_yes(missing, can_ask=session.user.can_ask)
         if active is None:
             # The first install asks for newer metadata, and what it installs becomes active.
             return cast("Installed", install(session).installed)
@@ -85,9 +87,9 @@ def wanted_version(session: Session) -> Installed:
     raise first or missing
 
 
-def _without_yes(session: Session, missing: NotInstalled) -> TsukuError:
+def _without_yes(missing: NotInstalled, *, can_ask: bool) -> TsukuError:
     """Return how a start ends whose build was not allowed: a no of the user is no error."""
-    if session.user.can_ask:
+    if can_ask:
         return Declined(f"nothing was changed or started: {missing.message}")
     return missing
 
@@ -160,8 +162,8 @@ def remembered(
 
 
 def note_served(
-    session: Session,
     notes: StateNotes,
+    now: datetime,
     preferred: Installed,
     served: Installed,
     failures: FailedStarts,
@@ -175,7 +177,7 @@ def note_served(
         notes.forget_failure(preferred.id)
     elif failures.lasts:
         reasons = {each.variant: each.reason for each in failures.failed}
-        noted_at = session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        noted_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = reasons[preferred.receipt.variant]
         notes.keep_failure(FailureNote(preferred.id, reason, served.id, noted_at))
 

@@ -76,7 +76,7 @@ def _better(
             # driver.
             install_choice(session, choice)
         return None
-    refuse_revoked(session, choice)
+    refuse_revoked(choice, allow_revoked=session.allow_revoked)
     name, variant = active.receipt.variant, better.variant
     size = left_to_download(session, choice, better)
     price = f" ({cost(size)})" if size != 0 else ""

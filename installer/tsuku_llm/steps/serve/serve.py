@@ -58,7 +58,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     # with ``restart`` the same one is started again, after a pause.
     while True:
         # Called in the thread that follows this start; later starts have other failures.
-        on_served = partial(note_served, session, notes, preferred, installed, failures)
+        on_served = partial(note_served, notes, session.machine.now, preferred, installed, failures)
         start = VersionStart(
             *(session, arguments, how, installed, notes, cwd),
             (*exchange.returned, *failures.failed),
