@@ -83,7 +83,7 @@ def list_(console: Console) -> CommandResult:
 def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""
     with open_session(console) as session:
-        operations.remove(session, name)
+        operations.remove(session.paths.data, name)
     return CommandResult(
         {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)
     )

@@ -29,7 +29,7 @@ from tsuku_llm.ground.errors import MetadataError, StaleMetadata, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.choosing.revocation import note_metadata_status, note_others
 from tsuku_llm.steps.install.install import InstallReport, install
-from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session
+from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, User
 
 _ROOT = re.compile(r"metadata/[0-9]+\.root\.json")
 
@@ -131,7 +131,7 @@ def _known_repository(
             facts=(f"its root of trust: sha256 {about.fingerprint}",),
             hint="if its owner confirms that fingerprint, add: --fingerprint SHA256",
         )
-    place, *others = _agreed_places(session, bundle, about)
+    place, *others = _agreed_places(session.user, bundle, about)
     added = add_repository(data, about.repository, place, root, others)
     try:
         yield added
@@ -140,9 +140,7 @@ def _known_repository(
         raise
 
 
-def _agreed_places(
-    session: Session, bundle: BundleFile, about: BundleDescription
-) -> tuple[str, ...]:
+def _agreed_places(user: User, bundle: BundleFile, about: BundleDescription) -> tuple[str, ...]:
     """Return where an added repository is asked from now on: only where the user agrees.
 
     Nobody signed the places in a bundle, and its fingerprint says nothing of them. A host there
@@ -155,12 +153,12 @@ def _agreed_places(
         reason = "it names a place that no repository can have"
         raise bundle.refused(reason, *error.facts) from error
     name, shown = about.repository, " and ".join(places)
-    if places and session.user.ask(
+    if places and user.ask(
         f"The bundle says that the repository {name} is published at {shown}. No signature covers "
         "this. Ask there for newer metadata from now on?"
     ):
         return places
-    session.user.note(
+    user.note(
         f"the repository {name}, as the bundle calls it, is added without the places that the "
         f"bundle names, which are not signed ({shown or 'none'}): to ask there for newer metadata, "
         f"remove it and add it with {TSUKU} repository add"

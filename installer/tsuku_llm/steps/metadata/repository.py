@@ -251,6 +251,6 @@ def _time(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def remove(session: Session, name: str) -> None:
+def remove(data: Path, name: str) -> None:
     """Forget a repository and its metadata; versions installed from it stay."""
-    remove_repository(session.paths.data, name)
+    remove_repository(data, name)

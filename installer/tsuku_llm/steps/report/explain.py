@@ -180,7 +180,7 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
         suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
         _checked_build(session, choice) as asked,
     ):
-        cards = _cards_of(session, asked)
+        cards = _cards_of(asked, session.settings.backend)
 
     def judge(path: str, projector: str | None) -> Fit:
         argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
@@ -224,12 +224,12 @@ def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
         )
 
 
-def _cards_of(session: Session, asked: _AskedBuild) -> tuple[Card, ...]:
+def _cards_of(asked: _AskedBuild, requested: str) -> tuple[Card, ...]:
     """Ask the build for its devices, and what is free on them. Raises ``GateFailed``."""
     if asked.build.backend == "cpu":
         return ()
     listed = Check(asked.build, list_devices(asked.build, asked.environ).devices)
-    maker = wanted_maker(asked.receipt, session.settings.backend)
+    maker = wanted_maker(asked.receipt, requested)
     return with_other_processes(listed_cards(listed, asked.receipt.hardware, maker), asked.environ)
 
 
@@ -253,7 +253,7 @@ def _of_installed(
     Raises the errors of ``_checked_build``, and ``GateFailed``.
     """
     with _checked_build(session, choice) as asked:
-        build, cards = asked.build, _cards_of(session, asked)
+        build, cards = asked.build, _cards_of(asked, session.settings.backend)
         tools, need, correction = tools_of(asked.receipt), models.need(options), None
         # The tool reads one local model, and knows nothing of companions.
         if TOOL in tools and options.model is not None and "://" not in options.model:

@@ -121,7 +121,7 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
             if gpu_only or not isinstance(error, SilentCpu):
                 raise
             placed = start._replace(insist=True).planned()
-        return _shown(session, installed, placed.plan, placed.placement)
+        return _shown(session.machine.environ, installed, placed.plan, placed.placement)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
@@ -130,25 +130,24 @@ def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Plann
     environ = would_give(installed.receipt.backend, session.paths, session.machine.environ)
     with session.reader.hold(installed):
         plan = _checked_plan(session, installed, tool, arguments, environ)
-    return _shown(session, installed, plan)
+    return _shown(session.machine.environ, installed, plan)
 
 
 def _shown(
-    session: Session,
+    environ: Mapping[str, str],
     installed: Installed,
     plan: LaunchPlan,
     placement: Placement | None = None,
 ) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     # What the start adds for the drivers' caches is shown, too.
-    own = session.machine.environ
     told = {
         name: value
         for name, value in sorted(plan.env.items())
-        if name.startswith(_TOLD) or name not in own
+        if name.startswith(_TOLD) or name not in environ
     }
     shown = {name: shown_variable(name, value) for name, value in told.items()}
-    removed = tuple(sorted(own.keys() - plan.env.keys()))
+    removed = tuple(sorted(environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     line = installed.receipt.line
     return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement)
