@@ -201,32 +201,28 @@ def test_T02_one_changed_byte_in_a_known_root_of_the_updated_copy_is_noticed(
     assert "its root 2 is not" in found.notes[0]
 
 
-def test_T02_other_roots_in_the_updaters_state_are_replaced(
+def test_T02_other_roots_in_the_folder_of_known_roots_are_replaced(
     first: RepositorySimulator, honest: RepositorySimulator, tmp_path: Path
 ) -> None:
     evil = forked(first, 20)
-    history = place(tmp_path) / "client" / "root_history"
-    history.mkdir(parents=True)
+    roots = place(tmp_path) / "roots"
+    roots.mkdir(parents=True)
     for version in range(1, 21):
         name = f"{version}.root.json"
-        (history / name).write_bytes(evil.files[f"metadata/{name}"])
-    for role in ("timestamp", "snapshot", "targets"):
-        name = "timestamp" if role == "timestamp" else f"{getattr(evil, role).version}.{role}"
-        data = evil.files[f"metadata/{name}.json"]
-        (history.parent / f"{role}.json").write_bytes(data)
+        (roots / name).write_bytes(evil.files[f"metadata/{name}"])
     repository = honest.repository(embedded=honest.freeze())
     honest.publish(release_document("b2"))
     assert newest(refreshing.refresh(repository, tmp_path, honest.download)) == "b2"
     for version in range(1, 2 + ROTATIONS):
         name = f"{version}.root.json"
-        assert (history / name).read_bytes() == honest.files[f"metadata/{name}"]
+        assert (roots / name).read_bytes() == honest.files[f"metadata/{name}"]
 
 
 # --- a repository that the user added ---------------------------------------------------------
 
 
-def lose_client(data: Path) -> None:
-    shutil.rmtree(place(data) / "client")
+def lose_seen(data: Path) -> None:
+    (place(data) / "seen.json").unlink()
 
 
 def lose_copies(data: Path) -> None:
@@ -235,24 +231,23 @@ def lose_copies(data: Path) -> None:
 
 
 def lose_both(data: Path) -> None:
-    lose_client(data)
+    lose_seen(data)
     lose_copies(data)
 
 
 def damage_roots(data: Path) -> None:
     """The updated copy has them as well."""
-    lose_client(data)
+    lose_seen(data)
     for path in (place(data) / "roots").iterdir():
         path.write_bytes(path.read_bytes()[:-9])
 
 
-def damage_client(data: Path) -> None:
+def damage_seen(data: Path) -> None:
     lose_copies(data)
-    for path in (place(data) / "client").rglob("*.json"):
-        path.write_bytes(b"{}")
+    (place(data) / "seen.json").write_bytes(b"{}")
 
 
-LOSSES = (lose_client, lose_copies, lose_both, damage_roots, damage_client)
+LOSSES = (lose_seen, lose_copies, lose_both, damage_roots, damage_seen)
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
@@ -282,7 +277,7 @@ def test_T03_a_root_stays_known_even_if_the_rest_was_refused(
     later.sign_timestamp()
     with pytest.raises(MetadataError):
         refreshing.refresh(repository, tmp_path, later.download)
-    lose_client(tmp_path)
+    lose_seen(tmp_path)
     with pytest.raises(MetadataError, match="the served root 2 is not"):
         refreshing.refresh(repository, tmp_path, forked(first, 2).download)
     found = loading.load(repository, tmp_path)

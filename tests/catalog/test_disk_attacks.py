@@ -54,7 +54,7 @@ def everything(folder: Path) -> dict[str, bytes]:
     }
 
 
-# --- the folder in which python-tuf's updater keeps its state -------------------------------
+# --- what must not be forgotten -------------------------------------------------------------
 
 
 def pipe(path: Path) -> None:
@@ -68,7 +68,7 @@ def endless(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    elsewhere = path.parents[4] / "elsewhere"
+    elsewhere = next(each for each in path.parents if each.name == "data").parent / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     moved = elsewhere / path.name
     shutil.move(path, moved)
@@ -104,29 +104,28 @@ def unreadable(path: Path) -> None:
 
 
 DAMAGES = (pipe, endless, link, folder, huge, empty, garbage, foreign, unreadable)
-STATE = ("timestamp.json", "snapshot.json", "targets.json", "root_history/2.root.json")
+STATE = ("seen.json", "roots/2.root.json")
 
 
 @pytest.mark.parametrize("name", STATE)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_M30_damaged_state_of_the_updater_is_repaired(
+def test_M30_a_damaged_memory_is_repaired(
     simulator: RepositorySimulator, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     simulator.rotate("targets")
     refresh(simulator, tmp_path / "data")
-    damage(tmp_path / "data" / "metadata" / "simulator" / "client" / name)
+    damage(tmp_path / "data" / "metadata" / "simulator" / name)
     outside = everything(tmp_path / "elsewhere")
     simulator.publish(release_document("b3"))
     assert newest(refresh(simulator, tmp_path / "data")) == "b3"
     assert everything(tmp_path / "elsewhere") == outside
 
 
-@pytest.mark.parametrize("name", ["", "root_history"])
-def test_M30_a_linked_folder_of_the_updater_is_not_followed(
-    simulator: RepositorySimulator, tmp_path: Path, name: str
+def test_M30_a_linked_folder_of_roots_is_not_followed(
+    simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path / "data")
-    place = tmp_path / "data" / "metadata" / "simulator" / "client" / name
+    place = tmp_path / "data" / "metadata" / "simulator" / "roots"
     shutil.rmtree(place)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -136,51 +135,44 @@ def test_M30_a_linked_folder_of_the_updater_is_not_followed(
     assert everything(elsewhere) == {}
 
 
-def test_M12_an_updater_without_its_state_accepts_no_older_version(
+def test_M12_without_its_memory_a_refresh_accepts_no_older_version(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     old = simulator.fork()
     simulator.publish(release_document("b3"))
     refresh(simulator, tmp_path)
-    for name in ("timestamp.json", "snapshot.json", "targets.json"):
-        pipe(tmp_path / "metadata" / "simulator" / "client" / name)
+    pipe(tmp_path / "metadata" / "simulator" / "seen.json")
     with pytest.raises(MetadataError, match="older"):
         refresh(old, tmp_path)
     assert newest(loading.load(simulator.repository(), tmp_path)) == "b3"
 
 
-def test_files_left_by_a_crash_of_the_updater_are_removed(
-    simulator: RepositorySimulator, tmp_path: Path
-) -> None:
+def test_files_left_by_a_crash_are_removed(simulator: RepositorySimulator, tmp_path: Path) -> None:
     refresh(simulator, tmp_path)
-    client = tmp_path / "metadata" / "simulator" / "client"
-    before = sorted(everything(client))
-    (client / "tmpab12cd34").write_bytes(b"half")
+    place = tmp_path / "metadata" / "simulator"
+    before = sorted(everything(place))
+    for name in (".seen.json", "roots/.2.root.json"):
+        (place / f"{name}.0123456789abcdef.tmp").write_bytes(b"half")
     refresh(simulator, tmp_path)
-    assert sorted(everything(client)) == before
+    assert sorted(everything(place)) == before
 
 
-def test_S16_foreign_files_in_the_updaters_folder_keep_their_content(
+def test_S16_foreign_files_among_the_roots_keep_their_content(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
     repository = tmp_path / "metadata" / "simulator"
-    client, history = repository / "client", repository / "client" / "root_history"
-    mine = [history / "notes.json", repository / "roots" / "notes.json"]
-    mine += [each / "p" for each in (client / "3.root.json", history / "7.root.json")]
-    mine += [history / "photos.json" / "p", repository / "roots" / "5.root.json" / "p"]
+    roots = repository / "roots"
+    mine = [roots / "notes.json", roots / "5.root.json" / "p", roots / "photos.json" / "p"]
     for path in mine:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"mine")
     refresh(simulator, tmp_path)
     assert list(everything(repository).values()).count(b"mine") == len(mine)
-    shutil.rmtree(client)
-    client.write_bytes(b"mine too")
+    shutil.rmtree(roots)
+    roots.write_bytes(b"mine too")
     refresh(simulator, tmp_path)
     assert b"mine too" in everything(repository).values()
-    names = sorted(path.name for path in client.iterdir())
-    refresh(simulator, tmp_path)  # the updater's own link is nothing foreign
-    assert sorted(path.name for path in client.iterdir()) == names
 
 
 # --- what the right keys may sign -----------------------------------------------------------
@@ -257,7 +249,7 @@ def test_a_target_with_a_hostile_name_is_refused(
         refresh(simulator, data)
     assert caught.value.exit_code == 5
     assert all(each.isprintable() for each in (caught.value.message, *caught.value.facts))
-    kept = {name: content for name, content in before.items() if "/client/" not in name}
+    kept = {name: content for name, content in before.items() if not name.endswith("seen.json")}
     assert kept.items() <= everything(tmp_path).items()
     assert b"hostile" not in everything(tmp_path).values()
     assert newest(loading.load(simulator.repository(), data)) == "b2"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.packaged import packaged_program
-from support.repository import RepositorySimulator, cpu_platform, release_document
+from support.repository import RepositorySimulator, cpu_platform, release_document, signer
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
@@ -120,28 +120,24 @@ def test_T05_a_first_refresh_must_not_be_older_than_the_package(
 
 
 def forget(data: Path) -> None:
-    shutil.rmtree(place(data) / "client")
+    (place(data) / "seen.json").unlink(missing_ok=True)
 
 
 def tear(data: Path) -> None:
-    for path in (place(data) / "client").glob("*.json"):
-        path.write_bytes(path.read_bytes()[:100])
+    path = place(data) / "seen.json"
+    path.write_bytes(path.read_bytes()[:100])
 
 
-def forget_roles(data: Path) -> None:
-    for path in (place(data) / "client").glob("*.json"):
-        path.unlink()
-
-
-def forget_snapshot(data: Path) -> None:
-    (place(data) / "client" / "snapshot.json").unlink()
+def forget_copies(data: Path) -> None:
+    shutil.rmtree(place(data) / "copies")
+    (place(data) / "current").unlink()
 
 
 def keep_all(_: Path) -> None:
     pass
 
 
-LOSSES = (keep_all, forget, tear, forget_roles, forget_snapshot)
+LOSSES = (keep_all, forget, tear)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.__name__)
@@ -164,7 +160,7 @@ def test_T06_the_online_key_alone_does_not_undo_a_revocation_of_an_update(
 
 
 @pytest.mark.parametrize("rotated", [False, True])
-def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
+def test_T06_a_refresh_starts_from_the_later_copy_if_its_memory_is_lost(
     simulator: RepositorySimulator, tmp_path: Path, rotated: bool
 ) -> None:
     repository = simulator.repository(embedded=simulator.freeze())
@@ -172,20 +168,19 @@ def test_T06_a_damaged_state_is_seeded_with_the_later_copy(
     if rotated:
         later.rotate("root", "targets", "snapshot", "timestamp")
     refreshing.refresh(repository, tmp_path, later.download)
-    before = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
+    before = (place(tmp_path) / "seen.json").read_bytes()
     forget(tmp_path)
     later.requests.clear()
     refreshing.refresh(repository, tmp_path, later.download)
     next_root = f"metadata/{later.root.version + 1}.root.json"
     assert later.requests == [next_root, "metadata/timestamp.json"]
-    after = {path.name: path.read_bytes() for path in (place(tmp_path) / "client").glob("*.json")}
-    assert after == before
+    assert (place(tmp_path) / "seen.json").read_bytes() == before
 
 
-def test_T06_a_state_that_is_newer_than_the_copies_stays(
+def test_T06_what_a_failed_refresh_saw_counts(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """What a failed refresh has seen counts as well, and no known copy takes it away."""
+    """No known copy takes it away, and no other failed refresh."""
     repository = simulator.repository(embedded=simulator.freeze())
     later = revoked(simulator)
     ahead = later.fork()
@@ -195,38 +190,81 @@ def test_T06_a_state_that_is_newer_than_the_copies_stays(
     del broken.files[name]
     with pytest.raises(Exception, match="404"):
         refreshing.refresh(repository, tmp_path, broken.download)
-    assert "version 5 must be >= 6" in refused(repository, tmp_path, later)
+    for _ in range(2):
+        said = refused(repository, tmp_path, later)
+        assert "older than what this machine has" in said
+        assert "versions here (seen before): snapshot 6, targets 6, timestamp 6" in said
     assert refreshing.refresh(repository, tmp_path, ahead.download).entries[0].release == "b3"
 
 
-def test_T06_a_state_signed_by_unknown_keys_is_replaced(
+def test_T06_a_timestamp_counts_before_its_snapshot_is_here(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    """High versions in it say nothing: what the known copy has is not fetched again."""
-    repository = simulator.repository()
-    refreshing.refresh(repository, tmp_path, simulator.download)
-    stranger = RepositorySimulator(name="stranger")
-    stranger.snapshot.version = stranger.timestamp.version = 100
-    stranger.bump()
-    client = place(tmp_path) / "client"
-    files = {"timestamp": "timestamp", "snapshot": "101.snapshot"}
-    for role, name in files.items():
-        (client / f"{role}.json").write_bytes(stranger.files[f"metadata/{name}.json"])
-    simulator.requests.clear()
-    refreshing.refresh(repository, tmp_path, simulator.download)
-    assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
+    """TUF 5.4.5: a host that answers half of a refresh has shown what it has."""
+    repository = simulator.repository(embedded=simulator.freeze())
+    later = revoked(simulator)
+    ahead = later.fork()
+    ahead.bump()
+    del ahead.files[f"metadata/{ahead.snapshot.version}.snapshot.json"]
+    with pytest.raises(HttpStatusError):
+        refreshing.refresh(repository, tmp_path, ahead.download)
+    said = refused(repository, tmp_path, later)
+    assert "versions here (seen before): snapshot 6, timestamp 6" in said
 
 
-def test_T06_after_a_lost_state_nothing_older_is_accepted(
+def test_T06_what_was_seen_counts_without_any_copy(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     repository = simulator.repository()
     later = revoked(simulator)
     refreshing.refresh(repository, tmp_path, later.download)
-    forget(tmp_path)
-    refused(repository, tmp_path, simulator)
-    kept = place(tmp_path) / "client" / "timestamp.json"
-    assert kept.read_bytes() == later.files["metadata/timestamp.json"]
+    forget_copies(tmp_path)
+    with pytest.raises(MetadataError, match="older than what this machine has"):
+        refreshing.refresh(repository, tmp_path, simulator.download)
+    assert is_revoked(refreshing.refresh(repository, tmp_path, later.download))
+
+
+@pytest.mark.parametrize("role", ["timestamp", "snapshot"])
+def test_T06_what_was_seen_under_keys_that_were_replaced_does_not_count(
+    simulator: RepositorySimulator, tmp_path: Path, role: str
+) -> None:
+    """TUF 5.3.11, for a refresh that failed after a thief's high versions."""
+    repository = simulator.repository(embedded=simulator.freeze())
+    fast = simulator.fork()
+    fast.timestamp.version = fast.snapshot.version = 2**53 - 2
+    fast.bump()
+    del fast.files[f"metadata/{fast.snapshot.version}.snapshot.json"]
+    with pytest.raises(HttpStatusError):
+        refreshing.refresh(repository, tmp_path, fast.download)
+    assert "seen before" in refused(repository, tmp_path, simulator)
+    cured = simulator.fork()
+    cured.rotate(role)
+    assert refreshing.refresh(repository, tmp_path, cured.download).notes == ()
+
+
+def test_T06_a_new_key_beside_the_others_lets_nothing_be_forgotten(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository(embedded=simulator.freeze())
+    ahead = simulator.fork()
+    ahead.bump()
+    del ahead.files[f"metadata/{ahead.snapshot.version}.snapshot.json"]
+    with pytest.raises(HttpStatusError):
+        refreshing.refresh(repository, tmp_path, ahead.download)
+    simulator.signers["timestamp"] = [*simulator.signers["timestamp"], signer("one more")]
+    simulator.rotate()
+    assert "seen before" in refused(repository, tmp_path, simulator)
+
+
+def test_T06_after_a_lost_memory_nothing_older_is_accepted(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository()
+    later = revoked(simulator)
+    refreshing.refresh(repository, tmp_path, later.download)
+    for _ in range(2):
+        forget(tmp_path)
+        refused(repository, tmp_path, simulator)
 
 
 def test_T06_a_refresh_without_news_leaves_the_kept_copy_unchanged(
@@ -309,7 +347,7 @@ def test_T07_a_refresh_is_compared_with_the_package_role_by_role(
 
 
 def test_T08_a_refresh_must_not_be_older_than_package_or_update(tmp_path: Path) -> None:
-    """Each has a role that is higher, so the updater's memory is of one of them only."""
+    """Each has a role that is higher, so no copy is the newer one."""
     package, updated = of_versions(5, 5, 6), of_versions(6, 6, 5)
     refreshing.refresh(updated.repository(), tmp_path, updated.download)
     repository = package.repository(embedded=package.freeze())
@@ -364,10 +402,9 @@ def test_T08_delegated_roles_in_the_snapshot_count_too(
         assert "nightly" in refused(repository, tmp_path, lower)
         added = lower.repository()
         refreshing.refresh(added, tmp_path / "other", lower.download)
-        shutil.rmtree(tmp_path / "other" / "metadata" / "simulator" / "client")
         assert loading.load(repository, tmp_path / "other").source == "embedded"
         shutil.rmtree(tmp_path / "other")
-        shutil.rmtree(place(tmp_path) / "client")
+        forget(tmp_path)
     simulator.snapshot.meta["nightly.json"] = MetaFile(8)
     simulator.bump()
     found = refreshing.refresh(repository, tmp_path, simulator.download)
@@ -386,14 +423,14 @@ def test_T08_no_role_ever_goes_back_in_any_history(
     package: Versions,
     steps: list[tuple[Versions, bool]],
 ) -> None:
-    """Hosts of any versions one after the other, now and then with the updater's state lost."""
+    """Hosts of any versions one after the other, now and then with the memory lost."""
     data = tmp_path_factory.mktemp("data")
     embedded = of_versions(*package)
     repository = embedded.repository(embedded=embedded.freeze())
     reached = package
     for served, lost in steps:
         if lost:
-            shutil.rmtree(place(data) / "client", ignore_errors=True)
+            forget(data)
         with_error = False
         try:
             found = refreshing.refresh(repository, data, of_versions(*served).download)
@@ -432,7 +469,7 @@ def test_T08_the_order_of_the_known_copies_does_not_matter(
         data = tmp_path_factory.mktemp("data")
         package, updated, host = of_versions(*here), of_versions(*there), of_versions(*served)
         refreshing.refresh(updated.repository(), data, updated.download)
-        shutil.rmtree(place(data) / "client")
+        forget(data)
         repository = package.repository(embedded=package.freeze())
         try:
             refreshing.refresh(repository, data, host.download)
@@ -461,7 +498,7 @@ def test_T08_new_online_keys_may_continue_from_the_old_versions(
     fast.publish(release_document("b3"))
     refreshing.refresh(repository, tmp_path, fast.download)
     if lost:
-        shutil.rmtree(place(tmp_path) / "client")
+        forget(tmp_path)
     assert "older" in refused(repository, tmp_path, simulator)
     cured = simulator.fork()
     cured.rotate("timestamp", "snapshot")

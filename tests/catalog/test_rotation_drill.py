@@ -28,18 +28,16 @@ def test_M10_C01_a_kill_at_any_step_of_the_rotations_leaves_the_old_or_the_new_s
     assert not found["wrong"]
 
 
-@pytest.mark.parametrize("file", ["timestamp", "snapshot", "targets", "root_history/2.root"])
+@pytest.mark.parametrize("file", ["seen", "roots/2.root"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 600, b"{}", b"[" * 100_000], ids=range(4))
-def test_C10_damaged_state_of_the_updater_is_fetched_again(
-    tmp_path: Path, file: str, content: bytes
-) -> None:
+def test_C10_a_damaged_memory_is_made_again(tmp_path: Path, file: str, content: bytes) -> None:
     """A power failure may leave any of its files empty or full of zeros."""
     shop = FolderShop(tmp_path / "shop")
     shop.simulator.publish(release_document("b1"))
     shop.simulator.rotate("root", "targets")
     shop.write()
     session = shop.session(tmp_path / "home")
-    damaged = metadata_status.folder_of(session.paths.data, "test") / "client" / f"{file}.json"
+    damaged = metadata_status.folder_of(session.paths.data, "test") / f"{file}.json"
     assert damaged.read_bytes() != content
     damaged.write_bytes(content)
     assert load_catalog(session).notes == (), "what counts is the kept copy"

@@ -35,8 +35,8 @@ HASH, UNIQUE = "a1" * 32, "b2" * 8
 
 FOLDERS = (
     *("", "versions", "staging", "partials", "locks", "metadata", "state", "state/servers"),
-    *(f"metadata/{NAME}", f"metadata/{NAME}/copies", f"metadata/{NAME}/client"),
-    *(f"metadata/{NAME}/client/root_history", "versions/*", "versions/*/tree", "set-aside"),
+    *(f"metadata/{NAME}", f"metadata/{NAME}/copies", f"metadata/{NAME}/roots"),
+    *("versions/*", "versions/*/tree", "set-aside"),
     f"metadata/{NAME}/copies/*",
 )
 

@@ -121,7 +121,7 @@ def removed(publisher: OwnPublisher, user: User) -> None:
 
 
 def lose_metadata(publisher: OwnPublisher, user: User) -> None:
-    publisher.forget_client(user, "standing.json", "current", "copies", "client")
+    publisher.forget_client(user, "standing.json", "current", "copies", "seen.json")
 
 
 def add_again(publisher: OwnPublisher, user: User) -> None:
@@ -153,7 +153,7 @@ def test_T23_a_revocation_stays_after_an_older_copy_is_restored(company: Company
     publisher.revoke("b2")
     publisher.publish()
     refresh(user)
-    publisher.forget_client(user, "standing.json", "current", "copies", "client")
+    publisher.forget_client(user, "standing.json", "current", "copies", "seen.json")
     shutil.copytree(before, folder, dirs_exist_ok=True)
     assert refused(started(user)) == FACTS
     assert refused(user.run("install", "--release", "b2", "--json")) == FACTS
@@ -192,7 +192,7 @@ def test_T29_a_signed_withdrawal_ends_a_revocation_and_older_metadata_does_not(
     publisher.publish()
     refresh(user)
     assert refused(started(user))[1] == "reason: it leaks again"
-    publisher.forget_client(user, "standing.json", "current", "copies", "client")
+    publisher.forget_client(user, "standing.json", "current", "copies", "seen.json")
     (withdrawn / "revoked.json").unlink()
     shutil.copytree(withdrawn, folder, dirs_exist_ok=True)
     assert refused(started(user))[1] == "reason: it leaks again"

@@ -103,8 +103,7 @@ def expected(name: str, *, folder: bool) -> set[int]:
     if in_a_build:
         return {0o444, 0o555}
     closed = any(name.startswith(f"{folder}/") for folder in PRIVATE)
-    # python-tuf keeps its own files for their owner; settings follow the umask.
-    closed = closed or "/client/" in name or name == "config.toml"
+    closed = closed or name == "config.toml"  # settings follow the umask
     if name.startswith("llm/locks/"):
         return {0o600}  # another user who can open a lock can hold it
     return {0o600, 0o640, 0o644} if closed else {0o644}

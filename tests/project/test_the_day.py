@@ -13,11 +13,8 @@ from pathlib import Path
 import pytest
 from support import the_day
 from support.program import environment, run_program
-from support.repository import RepositorySimulator
 from support.servers import NOW
 from support.the_day import TODAY, day, shifting
-from tuf.ngclient._internal.trusted_metadata_set import TrustedMetadataSet
-from tuf.ngclient.config import EnvelopeType
 
 from tsuku_llm.ground import clock
 
@@ -173,20 +170,13 @@ def in_a_worker() -> datetime:
     return datetime.fromisoformat(done.stdout.strip())
 
 
-def of_tuf() -> datetime:
-    """What python-tuf compares expiry with."""
-    return TrustedMetadataSet(
-        RepositorySimulator().pinned_root, EnvelopeType.METADATA
-    ).reference_time
-
-
-@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker, of_tuf])
+@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker])
 def test_every_process_has_the_day_of_the_metadata(asked: Callable[[], datetime]) -> None:
     earliest, latest = about(TODAY)
     assert earliest < asked() < latest
 
 
-@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker, of_tuf])
+@pytest.mark.parametrize("asked", [here, in_a_child, in_a_worker])
 @pytest.mark.parametrize("other", ["2020-02-29", "2039-01-01T12:00:00Z"])
 def test_a_test_can_have_another_day(
     asked: Callable[[], datetime], other: str, at: Callable[[datetime], None]

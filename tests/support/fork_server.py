@@ -35,7 +35,7 @@ _LARGEST_ORDER = 1 << 18
 _MAIN = os.path.join(tsuku_llm.__path__[0], "__main__.py")  # noqa: PTH118 - sys.argv has strings
 _NEVER = ("tsuku_llm.__main__", "tsuku_llm.probe.worker")
 _FOREIGN = (
-    *("httpx", "tuf.ngclient", "tuf.api.serialization.json", "filelock"),
+    *("httpx", "tuf.api.metadata", "tuf.api.serialization.json", "filelock"),
     *("truststore", "tomli", "tomlkit", "encodings.idna", "encodings.utf_8_sig", "_strptime"),
 )
 

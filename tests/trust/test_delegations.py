@@ -766,7 +766,7 @@ def test_T47_no_role_name_leads_out_of_the_folder(name: str, tmp_path: Path) -> 
     assert kept.resolve().is_relative_to(data.resolve())
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert {path.name for path in data.glob("metadata/simulator/*")} == {
-        *("client", "copies", "current", "roots"),
+        *("seen", "copies", "current", "roots"),
     }
 
 

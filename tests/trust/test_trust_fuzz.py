@@ -57,6 +57,7 @@ from tsuku_llm import trust
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import HttpStatusError, TrustError, TsukuError
 from tsuku_llm.trust.delegations import matches
 
@@ -432,18 +433,26 @@ def trusted_before() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=FOLDERS))
     atexit.register(shutil.rmtree, folder)
     refreshing.refresh(before().repository(), folder, before().download)
+    (folder / "theirs").mkdir()
+    updater_of(folder, Server(before().files)).refresh()
     return folder
 
 
+def updater_of(folder: Path, server: Server) -> Updater:
+    """Make python-tuf's client, with the tests' day and with its state in this folder."""
+    updater = Updater(
+        str(folder / "theirs"),
+        f"{good().url}metadata/",
+        fetcher=PlainFetcher(server),
+        bootstrap=before().pinned_root,
+    )
+    updater._trusted_set.reference_time = clock.now()
+    return updater
+
+
 def accepted_by_python_tuf(folder: Path, server: Server) -> dict[str, int] | None:
-    client = folder / "metadata" / before().name / "client"
     try:
-        updater = Updater(
-            str(client),
-            f"{good().url}metadata/",
-            fetcher=PlainFetcher(server),
-            bootstrap=before().pinned_root,
-        )
+        updater = updater_of(folder, server)
         updater.refresh()
     except Exception:  # noqa: BLE001 - a crash of theirs is a refusal
         return None

@@ -6,8 +6,8 @@ On disk, below ``<data>/metadata/<repository>/``:
     a whole copy in the published layout, never changed after it got its name
 ``current``
     the name of the current copy, replaced as the last step of a refresh
-``client/``
-    the state of python-tuf's updater, which keeps what it saw even if a refresh fails
+``seen.json``
+    the highest versions that a refresh saw, even if it then failed
 ``roots/``
     every root that was ever verified, even if the rest of its copy was refused
 ``root.json``, ``repository.json``

@@ -1,18 +1,28 @@
-"""Copies of a repository: in the package, in a folder, or in the state of python-tuf's updater."""
+"""Copies of a repository: in the package, in a folder, or on a host."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import embedded
+from tsuku_llm.ground.errors import BodyError, StoreError
 from tsuku_llm.ground.files import read_small
 from tsuku_llm.trust import Copy, TrustedRepository
 
+if TYPE_CHECKING:
+    from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]  # its own re-export
+
 LARGEST_FILE = 5_000_000
 """The largest metadata or release file, in bytes; python-tuf's limit for targets metadata."""
+
+_LARGEST_ROOT = 512_000
+_LARGEST_TIMESTAMP = 16_384
+"""What is fetched at most of files that nothing names; python-tuf has the same limits."""
 
 TIMESTAMP = "metadata/timestamp.json"
 """The one file of a published repository whose content changes."""
@@ -41,50 +51,67 @@ class FolderCopy:
         return read_file(self.folder / name)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdaterCopy:
-    """The state of python-tuf's updater, read by published paths (metadata only)."""
+@dataclass(slots=True)
+class ServedCopy:
+    """A copy whose files are fetched when they are read, unless this machine has the same.
 
-    folder: Path
-
-    def read(self, name: str) -> bytes | None:
-        """Read the metadata file of a published path; None if it does not exist."""
-        return read_file(self.path(name))
-
-    def path(self, name: str) -> Path:
-        """Return where the updater keeps the metadata file of a published path."""
-        file = name.removeprefix("metadata/")
-        version, _, rest = file.partition(".")
-        if rest == "root.json":
-            return self.folder / "root_history" / file
-        # The updater keeps only one version of each role other than root, without the number.
-        return self.folder / (rest if version.isdecimal() else file)
-
-
-@dataclass(frozen=True, slots=True)
-class DelegatedOnDemand:
-    """An updater's copy that downloads delegated metadata when it is read.
-
-    python-tuf's updater downloads the metadata of a delegated role only to look up one target.
-    ``download`` takes a file's name and its largest size in bytes.
+    ``get`` takes a file's name and its largest size in bytes, and returns None if there is no such
+    file. ``files`` has what was read. ``named`` has what verified metadata says of other files.
+    ``known`` are copies on this machine, and ``same`` is one of them that has the same timestamp
+    under the same root.
     """
 
-    copy: UpdaterCopy
-    download: Callable[[str, int], bytes]
-    fetched: dict[str, bytes] = field(default_factory=dict)
+    get: Callable[[str, int], bytes | None]
+    files: dict[str, bytes | None]
+    known: Sequence[Copy]
+    same: Copy | None = None
+    named: dict[str, MetaFile] = field(default_factory=dict)
+    delegated: int = 0
 
     def read(self, name: str) -> bytes | None:
-        """Read the metadata file of a published path; None if it does not exist."""
-        folder, _, file = name.partition("/")
-        version, _, rest = file.partition(".")
-        is_versioned = folder == "metadata" and version.isdecimal()
-        if not is_versioned or rest.removesuffix(".json") in trust.ROLES:
-            return self.copy.read(name)
-        if name not in self.fetched:
-            # One limit for all delegated files together, so that many small ones cannot add up.
-            left = LARGEST_FILE - sum(map(len, self.fetched.values()))
-            self.fetched[name] = self.download(name, left)
-        return self.fetched[name]
+        """Read the file at a path relative to the repository; None if it does not exist.
+
+        Raises ``DownloadError``.
+        """
+        if name not in self.files:
+            self.files[name] = self._known(name) or self._fetched(name)
+        return self.files[name]
+
+    def _known(self, name: str) -> bytes | None:
+        """Read a file from a known copy, if it is the one that verified metadata names."""
+        from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
+
+        about = self.named.get(name)
+        for copy in self.known if about else ():
+            with suppress(StoreError, LengthOrHashMismatchError):
+                data = copy.read(name)
+                # A version alone does not say what is in the file: its keys may be new.
+                if about and data and (about.hashes or copy is self.same):
+                    about.verify_length_and_hashes(data)
+                    return data
+        return None
+
+    def _fetched(self, name: str) -> bytes | None:
+        about, role = self.named.get(name), name.removesuffix(".json").rpartition(".")[2]
+        if about is None:
+            return limited(
+                self.get, name, _LARGEST_TIMESTAMP if name == TIMESTAMP else _LARGEST_ROOT
+            )
+        limit = min(about.length or LARGEST_FILE, LARGEST_FILE)
+        if role in trust.ROLES:
+            return limited(self.get, name, limit)
+        # One limit for all delegated files together, so that many small ones cannot add up.
+        data = limited(self.get, name, min(limit, LARGEST_FILE - self.delegated))
+        self.delegated += len(data or b"")
+        return data
+
+
+def limited(get: Callable[[str, int], bytes | None], name: str, limit: int) -> bytes | None:
+    """Get a file; None if there is none. Raises ``BodyError`` if it has more bytes."""
+    data = get(name, limit)
+    if data is not None and len(data) > limit:
+        raise BodyError(f"{name} has more than {limit:,} bytes")
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +128,6 @@ class WithRootsOf:
         if data is None and name.endswith(".root.json"):
             return self.other.read(name)
         return data
-
-
-@dataclass(frozen=True, slots=True)
-class RootFiles:
-    """A copy with nothing but roots, by their versions."""
-
-    files: Mapping[int, bytes]
-
-    def read(self, name: str) -> bytes | None:
-        """Read the file at a path relative to the repository; None if it does not exist."""
-        version, _, rest = name.removeprefix("metadata/").partition(".")
-        known = rest == "root.json" and version.isdecimal()
-        return self.files.get(int(version)) if known else None
 
 
 def read_file(path: Path) -> bytes | None:

@@ -246,7 +246,7 @@ def load(repository: Repository, data: Path) -> Catalog:
     """
     catalog = _newest(repository, data)
     seen, _ = revocations.read_all(data)
-    signed = _signed_revocations(repository.name, catalog.trusted)
+    signed = signed_revocations(repository.name, catalog.trusted)
     # What was seen before comes first, so that the signed list wins on the same day.
     own = revocations.merged(seen.pop(repository.name, ()), signed)
     return replace(catalog, revoked=(*own, *chain.from_iterable(seen.values())))
@@ -314,16 +314,6 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
 
     Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
     """
-    return with_entries(source, copy, verified_metadata(source, copy, repository, roots))
-
-
-def verified_metadata(
-    source: str, copy: Copy, repository: Repository, roots: KnownRoots
-) -> TrustedRepository:
-    """Verify the metadata of a copy, without its release files.
-
-    Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
-    """
     roots.require(copy)
     try:
         trusted = trust.load(copy, roots.start, repository.sought)
@@ -334,11 +324,11 @@ def verified_metadata(
             raise
         fact = f"its roots end before root {roots.anchor}, which replaced keys"
         raise MetadataError(error.message, facts=(*error.facts, fact), hint=error.hint) from error
-    _signed_revocations(source, trusted)
-    return trusted
+    signed_revocations(source, trusted)
+    return with_entries(source, copy, trusted)
 
 
-def _signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
+def signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
     """Read the signed list of revocations. Raises ``ManifestError``."""
     try:
         return revocations.parse(name, trusted.revoked)

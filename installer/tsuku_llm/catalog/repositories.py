@@ -36,7 +36,7 @@ OFFICIAL_PACKAGE = "pkg:pypi/tsuku-llm-manifests"
 
 FILES = (
     *(r"repository\.json", r"root\.json", "current", r"standing\.json"),
-    *(r"refreshed\.json", r"revoked\.json"),
+    *(r"refreshed\.json", r"revoked\.json", r"seen\.json"),
 )
 """Patterns for the files of a repository's folder, without its copies."""
 
@@ -50,7 +50,6 @@ OF_A_COPY = re.compile(
 _OURS = re.compile(
     rf"(?!{re.escape(revocations.FILE)})(?:{'|'.join(FILES)})|{temporaries('|'.join(FILES)).pattern}"
     rf"|copies/(?:[0-9a-f]{{16}}/(?:{OF_A_COPY.pattern})?)?"
-    rf"|client/(?:{_METADATA}|tmp[a-z0-9_]{{8}}|root_history/(?:[0-9]+\.root\.json)?)?"
     rf"|roots/(?:[0-9]+\.root\.json)?"
 )
 """The paths that are removed with a repository; the revocations seen are kept for ever."""

@@ -1,30 +1,48 @@
-"""The roots that this machine has verified before: root N keeps its content for ever.
+"""What this machine verified before and must not forget, even if the rest was refused.
 
-They come from the package, from ``roots/`` in the repository's folder, and from the updated
-copy. Each root verifies the next one. ``roots/`` stays when python-tuf's state and the updated
-copy are lost. Without it, an attacker with enough of the replaced keys could then sign another
-root N for this machine.
+Root N keeps its content for ever. The roots come from the package, from ``roots/`` in the
+repository's folder, and from the updated copy. Each root verifies the next one. ``roots/`` stays
+when the updated copy is lost. Without it, an attacker with enough of the replaced keys could then
+sign another root N for this machine.
+
+``seen.json`` has the highest version of each role that a valid timestamp or snapshot named. It
+proves nothing and only refuses: a lower version is not taken any more.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import FolderCopy, read_file
 from tsuku_llm.catalog.copy_store import current_copy
 from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.repositories import Repository
+from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import MetadataError, StoreError, TrustError
-from tsuku_llm.ground.files import make_folder, replace_file
+from tsuku_llm.ground.files import make_folder, rename, replace_file, unique
+from tsuku_llm.ground.folders import temporaries
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.trust import Copy
 
-FOLDER = "roots"
+if TYPE_CHECKING:
+    from tuf.api.metadata import Root  # type: ignore[attr-defined]  # its own re-export
+
+_FOLDER = "roots"
+_SEEN = "seen.json"
+_FORMAT = 1
+_ROOT = re.compile(r"[0-9]+\.root\.json")
+_READ = records.fields(
+    {"keys": records.named(records.many(records.text)), "versions": records.named(records.count)},
+    format=_FORMAT,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +60,6 @@ class KnownRoots:
     def start(self) -> bytes:
         """The root with which the verification of a copy starts."""
         return self.files[self.anchor]
-
-    @property
-    def newest(self) -> bytes:
-        """The root with which an update starts."""
-        return self.files[max(self.files)]
 
     def require(self, copy: Copy) -> None:
         """Refuse a copy with other bytes for a known root. Raises ``MetadataError``."""
@@ -113,21 +126,64 @@ def _require_as_added(repository: Repository, folder: Path, version: int) -> Non
         raise error
 
 
-def keep_roots(folder: Path, known: KnownRoots, copy: Copy) -> None:
-    """Store the known roots, and the later ones of a copy that verify.
-
-    They are kept even if the rest of the copy is refused (TUF 5.3.8). If one of the copy's
-    roots is refused, none of them is kept. Raises ``OSError``, ``StoreError``.
-    """
-    files = dict(known.files)
-    with suppress(TrustError, StoreError):
-        newest = trust.check_root(known.newest)
-        files |= {root.version: file for root, file in trust.later_roots(copy, newest)}
+def keep_roots(folder: Path, files: Mapping[int, bytes]) -> None:
+    """Store verified roots (TUF 5.3.8). Raises ``OSError``, ``StoreError``."""
     kept = _KeptRoots(folder)
-    make_folder(folder / FOLDER)
+    make_folder(folder / _FOLDER)
     for version, file in files.items():
         if kept.read(f"metadata/{version}.root.json") != file:
-            replace_file(folder / FOLDER / f"{version}.root.json", file)
+            replace_file(folder / _FOLDER / f"{version}.root.json", file)
+
+
+def make_safe(folder: Path, *, alone: bool) -> None:
+    """Clear the way of the files of this module, and remove what a crash left.
+
+    What this program cannot have made, such as a link or a fifo, gets another name. ``alone`` says
+    that no other process is writing here. Raises ``OSError``.
+    """
+    roots = folder / _FOLDER
+    if os.path.lexists(roots) and (roots.is_symlink() or not roots.is_dir()):
+        _set_aside(roots)
+    for path in (folder / _SEEN, *(roots.iterdir() if roots.exists() else ())):
+        if path.name == _SEEN or _ROOT.fullmatch(path.name):
+            try:
+                read_file(path)
+            except StoreError:
+                _set_aside(path)
+        elif alone and temporaries(_ROOT.pattern).fullmatch(path.name) and path.is_file():
+            path.unlink()
+
+
+def _set_aside(path: Path) -> None:
+    rename(path, path.with_name(f"{path.name}.{unique()}.set-aside"))
+
+
+def seen_versions(folder: Path, root: Root) -> Mapping[str, int]:
+    """Return the versions that any refresh has seen, and that count under a root.
+
+    None does if a key of the timestamp or snapshot was replaced since (TUF 5.3.11).
+    """
+    with suppress(StoreError, ValueError):
+        found = records.parse(read_file(folder / _SEEN) or b"null", _READ)
+        if all(set(keys) <= set(_keys(root)[role]) for role, keys in found["keys"].items()):
+            versions: Mapping[str, int] = found["versions"]
+            return versions
+    return {}
+
+
+def keep_seen(folder: Path, root: Root, versions: Mapping[str, int]) -> None:
+    """Store versions that a valid file under this root names. Raises ``OSError``."""
+    before = seen_versions(folder, root)
+    merged = {
+        role: max(before.get(role, 0), versions.get(role, 0)) for role in {**before, **versions}
+    }
+    if merged != before:
+        document = {"format": _FORMAT, "keys": _keys(root), "versions": merged}
+        replace_file(folder / _SEEN, records.encode(document))
+
+
+def _keys(root: Root) -> dict[str, list[str]]:
+    return {role: sorted(root.roles[role].keyids) for role in ("timestamp", "snapshot")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +194,4 @@ class _KeptRoots:
 
     def read(self, name: str) -> bytes | None:
         """Read the root of a published path; None if it does not exist."""
-        return read_file(self.folder / FOLDER / name.removeprefix("metadata/"))
+        return read_file(self.folder / _FOLDER / name.removeprefix("metadata/"))

@@ -12,7 +12,7 @@ Expiry is reported here, not refused: what was trusted yesterday may be installe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NewType
@@ -35,6 +35,7 @@ from tsuku_llm.trust.metadata import (
     referred,
     refusal,
     state_of,
+    stated_by,
     threshold_fact,
     versions_of,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "load",
     "newest_root",
     "setbacks",
+    "state_of",
     "versions",
 ]
 
@@ -177,21 +179,28 @@ class TrustedRepository:
         }
 
 
-def load(copy: Copy, pinned_root: bytes, sought: str = RELEASES) -> TrustedRepository:
+def load(
+    copy: Copy,
+    pinned_root: bytes,
+    sought: str = RELEASES,
+    accept: Callable[[Stated], object] = lambda _: None,
+) -> TrustedRepository:
     """Verify a whole repository, starting with the pinned root.
 
     The order and the checks are those of the TUF specification's client workflow (section 5),
     without the comparison with an earlier copy (``setbacks``). ``sought`` names the targets to
     find: one path, or a folder's files ("releases/*") and those in a delegated role's own folder.
-    Only delegated roles that may sign one of them are read. Raises ``MetadataError`` with the role
-    and the reason.
+    Only delegated roles that may sign one of them are read. ``accept`` gets the content of
+    timestamp, snapshot and targets, each before the next file is read; it may raise to refuse it.
+    Raises ``MetadataError`` with the role and the reason.
     """
     root = newest_root(copy, pinned_root)
-    timestamp, snapshot = _online(copy, root)
+    timestamp, snapshot = _online(copy, root, accept)
     about_targets = snapshot.meta.get("targets.json")
     if about_targets is None:
         raise refusal("snapshot", "it does not name the targets metadata")
     top: Targets = referred(copy, root, "targets", about_targets)
+    accept(stated_by(top))
     tree = TargetsRoles(copy, snapshot, top)
     # A role may list paths that it is not delegated: ``paths`` finds candidates, and ``find``
     # decides who signs each one.
@@ -221,7 +230,7 @@ def versions(copy: Copy, pinned_root: bytes) -> Mapping[str, int]:
     versions in an earlier timestamp and snapshot still count (TUF 5.3.11). Raises
     ``MetadataError``.
     """
-    timestamp, snapshot = _online(copy, newest_root(copy, pinned_root))
+    timestamp, snapshot = _online(copy, newest_root(copy, pinned_root), lambda _: None)
     return {**versions_of(snapshot), **versions_of(timestamp)}
 
 
@@ -276,10 +285,14 @@ def check_root(data: bytes) -> Root:
 # --- the chain -------------------------------------------------------------------------
 
 
-def _online(copy: Copy, root: Root) -> tuple[Timestamp, Snapshot]:
+def _online(
+    copy: Copy, root: Root, accept: Callable[[Stated], object]
+) -> tuple[Timestamp, Snapshot]:
     data = read(copy, "metadata/timestamp.json", "timestamp")
     timestamp: Timestamp = delegated(root, data, "timestamp", "timestamp")
+    accept(stated_by(timestamp))
     snapshot: Snapshot = referred(copy, root, "snapshot", timestamp.snapshot_meta, "snapshot")
+    accept(stated_by(snapshot))
     return timestamp, snapshot
 
 

@@ -64,24 +64,24 @@ class RoleState:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """The content of one signed file: its role, its state, and the versions that it names.
+    """The content of one signed file: its role, its state, and the files that it names.
 
-    ``versions`` has its own version, and the version of each role whose file it names.
+    ``versions`` has its own version, and the version of each role whose file it names. ``files``
+    has what it says of each such file, by the file's name in a copy.
     """
 
     role: str
     state: RoleState
     versions: Mapping[str, int]
+    files: Mapping[str, MetaFile]
 
 
 def check_metadata(data: bytes) -> Stated:
     """Refuse metadata that this program would refuse under any signature; return its content.
 
-    Used for metadata on its way to python-tuf's updater, which applies only the rules of the
-    specification. The signatures are not checked here. Raises ``MetadataError``.
+    The signatures are not checked here. Raises ``MetadataError``.
     """
-    signed = _parse(data, "downloaded").signed
-    return Stated(signed.type, state_of(signed), versions_of(signed))
+    return stated_by(_parse(data, "downloaded").signed)
 
 
 def check_role(root: Root, data: bytes, role: str) -> Stated:
@@ -89,8 +89,13 @@ def check_role(root: Root, data: bytes, role: str) -> Stated:
 
     Raises ``MetadataError``.
     """
-    signed = delegated(root, data, role, role)
-    return Stated(role, state_of(signed), versions_of(signed))
+    return stated_by(delegated(root, data, role, role))
+
+
+def stated_by(signed: Signed) -> Stated:
+    """Return the content of a signed file. Raises ``MetadataError``."""
+    files = {file_name(role, about.version): about for role, about in _named_by(signed).items()}
+    return Stated(signed.type, state_of(signed), versions_of(signed), files)
 
 
 def file_name(role: str, version: int) -> str:
@@ -113,13 +118,18 @@ def state_of(signed: Signed) -> RoleState:
 
 def versions_of(signed: Any) -> dict[str, int]:
     """Return the version of a signed file, and of the roles whose files it names."""
+    named = {role: file.version for role, file in _named_by(signed).items()}
+    return {**named, signed.type: signed.version}
+
+
+def _named_by(signed: Any) -> Mapping[str, MetaFile]:
+    """Return what a signed file says of other roles' files, by their roles."""
     named: Mapping[str, MetaFile] = {}
     if signed.type == "timestamp":
         named = {"snapshot.json": signed.snapshot_meta}
     elif signed.type == "snapshot":
         named = signed.meta
-    roles = {name.removesuffix(".json"): file.version for name, file in named.items()}
-    return {**roles, signed.type: signed.version}
+    return {name.removesuffix(".json"): file for name, file in named.items()}
 
 
 def referred(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 VARIABLE = "TESTS_CLOCK_SHIFT"
@@ -40,17 +40,8 @@ def _move_ours(module: Any) -> None:
     module.now = now
 
 
-def _move_tuf(module: Any) -> None:
-    from tsuku_llm.ground import clock  # noqa: PLC0415
-
-    real = module.datetime
-    moved = SimpleNamespace(now=lambda _zone: clock.now())
-    module.datetime = SimpleNamespace(datetime=moved, timezone=real.timezone)
-
-
 _MOVES: dict[str, Callable[[Any], None]] = {
     "tsuku_llm.ground.clock": _move_ours,
-    "tuf.ngclient._internal.trusted_metadata_set": _move_tuf,
 }
 
 

@@ -1,38 +1,39 @@
-"""The download of a repository's newest metadata and release files, by python-tuf's updater."""
+"""The download of a repository's newest metadata and release files, verified on the way."""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.copies import (
-    LARGEST_FILE,
-    DelegatedOnDemand,
-    RootFiles,
-    UpdaterCopy,
-    WithRootsOf,
-    names_of,
-)
+from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP, ServedCopy, limited, names_of
 from tsuku_llm.catalog.copy_store import commit
 from tsuku_llm.catalog.entries import Loaded
 from tsuku_llm.catalog.loading import (
     Catalog,
     load,
+    signed_revocations,
     updated_copy,
     verified,
-    verified_metadata,
     versions_under,
 )
 from tsuku_llm.catalog.metadata_status import Freshness, days, folder_of
-from tsuku_llm.catalog.refresh.updater_state import make_safe, seed
 from tsuku_llm.catalog.repositories import FILES, Repository
-from tsuku_llm.catalog.roots import FOLDER, KnownRoots, keep_roots, known_roots, other_root
+from tsuku_llm.catalog.roots import (
+    KnownRoots,
+    keep_roots,
+    keep_seen,
+    known_roots,
+    make_safe,
+    other_root,
+    seen_versions,
+)
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
@@ -50,7 +51,7 @@ from tsuku_llm.ground.folders import opened
 from tsuku_llm.trust import Copy, RoleState, Stated, TrustedRepository
 
 if TYPE_CHECKING:
-    from tuf.ngclient.fetcher import FetcherInterface
+    from tuf.api.metadata import Root  # type: ignore[attr-defined]  # its own re-export
 
 Download = Callable[[str, int], bytes]
 """``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
@@ -64,44 +65,27 @@ def refresh(
 ) -> Catalog:
     """Download a repository's newest metadata and release files, and load the result.
 
-    python-tuf's updater downloads the metadata by the TUF client workflow. Then ``trust``
-    verifies the whole again, and it is kept in one step or not at all. ``alone`` says that a
-    lock keeps out other processes that refresh: then files of crashed processes are removed.
+    It follows the TUF client workflow. The whole is kept in one step or not at all. ``alone`` says
+    that a lock keeps out other processes that refresh: then files of crashed processes are removed.
     Entries that this version cannot read are skipped with notes. Raises ``DownloadError``,
     ``MetadataError`` (a rollback, expired metadata, …), ``ManifestError`` for a list of revocations
     that this version cannot read, and ``StoreError``.
     """
-    folder = folder_of(data, repository.name)
-    with disk_errors("keeping the metadata", folder):
-        make_folder(folder)
-        if alone:
-            with opened(data, "metadata", repository.name) as ours:
-                if ours is not None:
-                    ours.drop_temporaries("|".join(FILES), older_than=math.inf)
-        copy = UpdaterCopy(folder / "client")
-        # Before anything opens these folders: they may hold fifos or links.
-        for place in (copy.folder, folder / FOLDER):
-            make_safe(place, alone=alone)
-        roots = known_roots(repository, data)
-        unusable: list[str] = []
-        known = _known(repository, data, roots, unusable)
-        seed(copy.folder, roots, [each.copy for each in known])
+    # Role names are escaped in file names. A web server gets the escaped name as it is, as from
+    # every TUF client. The path of a file: URL is unescaped when it is opened, so escape the name
+    # once more.
+    local = repository.url.startswith("file:")
+
+    def get(name: str, limit: int) -> bytes | None:
         try:
-            _update(repository, copy, roots, known, download)
-        finally:
-            # Also after a refusal: a root that verified counts from now on (TUF 5.3.8).
-            keep_roots(folder, roots, copy)
-        # The updater checks by the specification only; ``trust`` is stricter. It has checked the
-        # four roles of every repository, but no delegated role.
-        fetched = _fetched(repository, copy, download)
-        trusted = verified_metadata("updated", fetched, repository, roots)
-        if expired := trusted.expired(clock.now()):
-            fact = f"{expired[0][:60]!a} is expired"
-            raise _stale(repository, fact, trusted.roles)
-        # The updater compares with its own state, which may have been lost: this compares with
-        # every valid copy, too.
-        _keep(repository, data, fetched, trusted, roots, known, download, replace=bool(unusable))
-    return load(repository, data)
+            return download(f"{repository.url}{quote(name) if local else name}", limit)
+        except HttpStatusError as error:
+            # That there is no next root is how a host says which one is the newest.
+            if name.endswith(".root.json") and error.status in _NO_SUCH_FILE:
+                return None
+            raise
+
+    return _Refresh(repository, data, clock.now(), get).run(alone=alone)
 
 
 def adopt(
@@ -109,70 +93,191 @@ def adopt(
 ) -> Catalog:
     """Take the metadata and release files of a copy that a person brought, and load the result.
 
-    It is verified as an answer of the repository is, and kept in one step or not at all. The caller
-    holds the lock of the repository's metadata. ``expired_too`` accepts expired metadata. Raises
-    ``StaleMetadata`` for that, ``MetadataError`` (a rollback, a wrong signature, …),
-    ``ManifestError`` and ``StoreError``.
+    It is verified as an answer of the repository is. The caller holds the lock of the repository's
+    metadata. ``expired_too`` accepts expired metadata. Raises ``StaleMetadata`` for that,
+    ``MetadataError`` (a rollback, a wrong signature, …), ``ManifestError`` and ``StoreError``.
     """
-    folder = folder_of(data, repository.name)
-    with disk_errors("keeping the metadata", folder):
-        make_folder(folder)
-        make_safe(folder / FOLDER, alone=True)
-        roots = known_roots(repository, data)
-        roots.require(copy)
-        unusable: list[str] = []
-        known = _known(repository, data, roots, unusable)
-        # What was signed with keys that a root known here has replaced must not count.
-        whole = WithRootsOf(copy, RootFiles(roots.files))
-        try:
-            trusted = verified_metadata("updated", whole, repository, roots)
-        finally:
-            keep_roots(folder, roots, whole)
-        if not expired_too and (expired := trusted.expired(now)):
-            raise _stale(repository, f"{expired[0][:60]!a} is expired", trusted.roles)
-
-        def read(url: str, limit: int) -> bytes:
-            name = url.removeprefix(repository.url)
-            found = whole.read(name)
-            if found is None or len(found) > limit:
-                raise HttpStatusError(f"there is no file {name}", status=_NO_SUCH_FILE[1])
-            return found
-
-        _keep(repository, data, whole, trusted, roots, known, read, replace=bool(unusable))
-    return load(repository, data)
-
-
-def _keep(  # noqa: PLR0913 - what one refresh has found
-    repository: Repository,
-    data: Path,
-    copy: Copy,
-    trusted: TrustedRepository,
-    roots: KnownRoots,
-    known: tuple[Loaded, ...],
-    download: Download,
-    *,
-    replace: bool,
-) -> None:
-    """Keep verified metadata with its release files, unless this machine has them already.
-
-    ``replace`` says that there is an updated copy that is not valid. Raises ``MetadataError`` for a
-    rollback, and ``DownloadError``.
-    """
-    versions = trusted.versions
-    counted = [versions_under(each, copy, roots) for each in known]
-    for each, here in zip(known, counted, strict=True):
-        if trust.setbacks(here, versions):
-            raise _rollback(each, here, versions)
-    files = _files(repository, copy, trusted, known, download)
-    # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An updated
-    # copy that is not valid is replaced too, even if the package has the same: else every load
-    # would go on to report it.
-    here_already = any(
-        versions == here and _is_whole(trusted, each)
-        for each, here in zip(known, counted, strict=True)
+    known_roots(repository, data).require(copy)
+    brought = _Refresh(
+        repository, data, now, lambda name, _: copy.read(name), expired_too=expired_too
     )
-    if replace or not here_already:
-        commit(folder_of(data, repository.name), files)
+    return brought.run(alone=True)
+
+
+class _Earlier(NamedTuple):
+    """Versions that must not go back, and the copy that has them, if there is one."""
+
+    source: str
+    versions: Mapping[str, int]
+    copy: Copy | None = None
+
+
+@dataclass(slots=True)
+class _Refresh:
+    """One run of the TUF client workflow (section 5), at one fixed time.
+
+    ``get`` takes a file's name and its largest size, and returns None if there is no such file.
+    """
+
+    repository: Repository
+    data: Path
+    now: datetime
+    get: Callable[[str, int], bytes | None]
+    expired_too: bool = False
+    states: dict[str, RoleState] = field(default_factory=dict)
+    served: dict[str, int] = field(default_factory=dict)
+
+    def run(self, *, alone: bool) -> Catalog:
+        """Verify, keep and load what ``get`` returns."""
+        repository, data = self.repository, self.data
+        folder = folder_of(data, repository.name)
+        with disk_errors("keeping the metadata", folder):
+            make_folder(folder)
+            if alone:
+                with opened(data, "metadata", repository.name) as ours:
+                    if ours is not None:
+                        ours.drop_temporaries("|".join(FILES), older_than=math.inf)
+            # Before anything opens these files: fifos or links may have their names.
+            make_safe(folder, alone=alone)
+            roots = known_roots(repository, data)
+            keep_roots(folder, roots.files)
+            unusable: list[str] = []
+            known = _known(repository, data, roots, unusable)
+            files = {f"metadata/{n}.root.json": file for n, file in roots.files.items()}
+            copy = ServedCopy(self.get, {**files}, [each.copy for each in known])
+            try:
+                trusted, earlier = self._verified(copy, roots, known)
+            except StaleMetadata:
+                raise
+            except MetadataError:
+                self._require_known_root(roots)
+                raise
+            kept = self._files(copy, trusted, known)
+            # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
+            # updated copy that is not valid is replaced too, even if the package has the same: else
+            # every load would go on to report it.
+            here_already = any(
+                trusted.versions == here.versions and _is_whole(trusted, each)
+                for each, here in zip(known, earlier, strict=False)
+            )
+            if unusable or not here_already:
+                commit(folder, kept)
+        return load(repository, data)
+
+    def _verified(
+        self, copy: ServedCopy, roots: KnownRoots, known: tuple[Loaded, ...]
+    ) -> tuple[TrustedRepository, tuple[_Earlier, ...]]:
+        """Verify each file before the next one is fetched.
+
+        Also returns the versions here, first those of the known copies.
+        """
+        folder = folder_of(self.data, self.repository.name)
+        root, newest = trust.check_root(roots.start), roots.start
+        for later, file in trust.later_roots(copy, root):
+            root, newest = later, file
+            # It counts from now on, whatever comes next (TUF 5.3.8).
+            keep_roots(folder, {root.version: file})
+        self._require_fresh("root", trust.state_of(root))
+        counted = (_Earlier(k.source, versions_under(k, copy, roots), k.copy) for k in known)
+        earlier = (*counted, _Earlier("seen before", seen_versions(folder, root)))
+
+        def accept(stated: Stated) -> None:
+            self._require_later(stated, earlier)
+            if stated.role == "snapshot":
+                name = trust.file_name("snapshot", stated.state.version)
+                kept = (each.copy.read(name) for each in earlier if each.copy and each.versions)
+                if any(data not in (None, copy.files[name]) for data in kept):
+                    raise _two_contents(name)
+            self._require_fresh(stated.role, stated.state)
+            # It counts from now on, too (5.4.5, 5.5.7).
+            keep_seen(folder, root, stated.versions)
+            copy.named.update(stated.files)
+
+        self._choose_timestamp(copy, root, earlier)
+        trusted = trust.load(copy, newest, self.repository.sought, accept)
+        signed_revocations(self.repository.name, trusted)
+        for role in trusted.expired(self.now):
+            self._require_fresh(role, trusted.roles[role])
+        return trusted, earlier
+
+    def _choose_timestamp(
+        self, copy: ServedCopy, root: Root, earlier: tuple[_Earlier, ...]
+    ) -> None:
+        """Let a known timestamp stay in force if the served one has its version (5.4.3.1)."""
+        served = copy.read(TIMESTAMP)
+        for each in earlier:
+            kept = each.copy.read(TIMESTAMP) if each.copy and each.versions else None
+            if served is None or kept is None:
+                continue
+            if kept != served:
+                stated = trust.check_role(root, served, "timestamp")
+                if stated.state.version != each.versions["timestamp"]:
+                    continue
+            copy.files[TIMESTAMP] = served = kept
+            if each.copy and each.copy.read(f"metadata/{root.version}.root.json") is not None:
+                copy.same = each.copy
+
+    def _require_later(self, stated: Stated, earlier: tuple[_Earlier, ...]) -> None:
+        """Refuse a timestamp or snapshot that takes a role back (5.4.3, 5.5.5)."""
+        self.served |= stated.versions
+        for each in earlier:
+            # Only the snapshot names every role: one that is missing there was taken away.
+            here = {
+                role: version
+                for role, version in each.versions.items()
+                if stated.role == "snapshot" or role in stated.versions
+            }
+            if trust.setbacks(here, self.served):
+                raise _rollback(each, self.served)
+
+    def _require_fresh(self, role: str, state: RoleState) -> None:
+        """Refuse what has expired. Raises ``StaleMetadata``."""
+        self.states[role] = state
+        if state.expires <= self.now and not self.expired_too:
+            fact = f"{role[:60]!a} is expired"
+            raise _stale(self.repository, fact, self.states, self.now)
+
+    def _require_known_root(self, roots: KnownRoots) -> None:
+        """Refuse a host that has other bytes for the newest known root. Raises ``MetadataError``.
+
+        Nothing else from such a host is worth reporting.
+        """
+        version = max(roots.files)
+        name = f"metadata/{version}.root.json"
+        with suppress(DownloadError):  # the caller then reports the first refusal
+            served = limited(self.get, name, LARGEST_FILE)
+            if served not in (None, roots.files[version]):
+                raise other_root("the served", version, roots.files[version], served)
+
+    def _files(
+        self, copy: ServedCopy, trusted: TrustedRepository, known: tuple[Loaded, ...]
+    ) -> dict[str, bytes]:
+        """Collect the files of the new copy; fetch only the release files that are missing.
+
+        One of a delegated role that the host does not have is left out.
+        """
+        pinned = trust.check_root(self.repository.root).version
+        found = {name: copy.read(name) for name in names_of(trusted, pinned)}
+        kept = {name: data for name, data in found.items() if data is not None}
+        for path, target in trusted.targets.items():
+            data = _kept(trusted, path, known)
+            if data is None:
+                limit = min(target.length, LARGEST_FILE)
+                try:
+                    data = limited(self.get, target.name, limit)
+                    data = trusted.read(path, data or b"")
+                except (HttpStatusError, BodyError, DigestMismatch) as error:
+                    # A thief of a delegated role's key can sign a file that nobody has: that
+                    # release is then skipped. What targets itself signs has to be there. A busy
+                    # host is no proof.
+                    missing = (
+                        not isinstance(error, HttpStatusError) or error.status in _NO_SUCH_FILE
+                    )
+                    if target.branch is None or not missing:
+                        raise
+                    continue
+            kept[target.name] = data
+        return kept
 
 
 def _known(
@@ -188,87 +293,14 @@ def _known(
     return tuple(each for each in found if each)
 
 
-def _update(
-    repository: Repository,
-    state: UpdaterCopy,
-    roots: KnownRoots,
-    known: tuple[Loaded, ...],
-    download: Download,
-) -> None:
-    """Let python-tuf's updater download newer metadata, and explain its errors.
-
-    Raises ``DownloadError``, ``MetadataError``.
-    """
-    from tuf.api import exceptions
-    from tuf.ngclient.updater import Updater
-
-    seen: dict[str, Stated] = {}
-    try:
-        Updater(
-            str(state.folder),
-            f"{repository.url}metadata/",
-            fetcher=_fetcher(download, seen),
-            bootstrap=roots.newest,
-        ).refresh()
-    except exceptions.DownloadHTTPError as error:
-        # ``_fetcher`` wrapped our error for the updater, which takes 403 and 404 to mean "no newer
-        # root". Raise ours again.
-        raise error.__cause__ or error from None
-    except exceptions.ExpiredMetadataError as error:
-        # The root may be one that this machine has, with no newer one served.
-        states = {"root": trust.check_metadata(roots.newest).state}
-        states |= {role: stated.state for role, stated in seen.items()}
-        raise _stale(repository, str(error), states) from error
-    except exceptions.RepositoryError as error:
-        # Find the most telling reason: a rollback, another root, else the updater's own words.
-        if isinstance(error, exceptions.BadVersionNumberError):
-            served = {role: v for each in seen.values() for role, v in each.versions.items()}
-            for each in known:
-                here = versions_under(each, state, roots)
-                if trust.setbacks({role: here[role] for role in served if role in here}, served):
-                    raise _rollback(each, here, served) from error
-        else:
-            _require_known_root(repository, roots, download)
-        raise MetadataError(
-            f"the metadata that {repository.name} serves is not trusted",
-            facts=(str(error)[:300],),
-            hint="try again later; if the error remains, tell the repository's publisher",
-        ) from error
-
-
-def _require_known_root(repository: Repository, roots: KnownRoots, download: Download) -> None:
-    """Refuse a host that serves other bytes for the newest known root. Raises ``MetadataError``.
-
-    Nothing else from such a host is worth reporting.
-    """
-    version = max(roots.files)
-    url = f"{repository.url}metadata/{version}.root.json"
-    with contextlib.suppress(DownloadError):  # the caller then reports the first refusal
-        served = _limited(download, url, LARGEST_FILE)
-        if served != roots.newest:
-            raise other_root("the served", version, roots.newest, served)
-
-
-def _fetched(repository: Repository, copy: UpdaterCopy, download: Download) -> DelegatedOnDemand:
-    """Make the copy of the updater's files, with delegated metadata downloaded on demand."""
-
-    def download_delegated(name: str, limit: int) -> bytes:
-        # Role names are escaped in file names. A web server gets the escaped name as it is, as
-        # from every TUF client. The path of a file: URL is unescaped when it is opened, so
-        # escape the name once more.
-        local = repository.url.startswith("file:")
-        return _limited(download, f"{repository.url}{quote(name) if local else name}", limit)
-
-    return DelegatedOnDemand(copy, download_delegated)
-
-
-def _stale(repository: Repository, fact: str, roles: Mapping[str, RoleState]) -> StaleMetadata:
-    now = clock.now()
+def _stale(
+    repository: Repository, fact: str, roles: Mapping[str, RoleState], now: datetime
+) -> StaleMetadata:
     signed = [role.issued for role in roles.values() if role.issued and role.expires <= now]
     since = f" since {max(signed):%Y-%m-%d}" if signed else ""
     return StaleMetadata(
         f"the metadata that {repository.name} serves has expired",
-        facts=(fact, *_expired(roles), "installed versions still run"),
+        facts=(fact, *_expired(roles, now), "installed versions still run"),
         hint=f"most often its publisher has stopped signing{since}: ask them, or see whether a "
         "newer tsuku-llm names another place; else this machine's clock is wrong, or someone "
         "withholds newer metadata",
@@ -283,7 +315,7 @@ def require_channel(catalog: Catalog, channel: str, now: datetime) -> tuple[str,
     late = catalog.trusted.late(now)
     if channel in late:
         roles = {channel: late[channel]}
-        raise _stale(catalog.repository, f"{channel[:60]!a} is expired", roles)
+        raise _stale(catalog.repository, f"{channel[:60]!a} is expired", roles, now)
     return tuple(
         f"warning: the channel {branch[:60]!a} expired on {state.expires:%Y-%m-%d}, and was not "
         "signed again: its builds may be outdated; other channels are not affected"
@@ -291,9 +323,8 @@ def require_channel(catalog: Catalog, channel: str, now: datetime) -> tuple[str,
     )
 
 
-def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
+def _expired(seen: Mapping[str, RoleState], now: datetime) -> Iterator[str]:
     """Describe each served role that has expired, with its age."""
-    now = clock.now()  # the updater reads the same clock
     for role, state in seen.items():
         age = Freshness(role, state.issued, state.expires)
         if age.expired(now):
@@ -301,43 +332,11 @@ def _expired(seen: Mapping[str, RoleState]) -> Iterator[str]:
             yield f"{role} {state.version}: {age.age(now)}, {expired}"
 
 
-def _fetcher(download: Download, seen: dict[str, Stated]) -> FetcherInterface:
-    """Make the updater's fetcher; it notes in ``seen`` what each role's file says."""
-    from tuf.api.exceptions import DownloadHTTPError
-    from tuf.ngclient.fetcher import FetcherInterface
-
-    class Fetcher(FetcherInterface):
-        """A fetcher that passes on only metadata that ``trust`` could accept."""
-
-        def download_bytes(self, url: str, max_length: int) -> bytes:
-            try:
-                data = _limited(download, url, max_length)
-            except HttpStatusError as error:
-                # The updater knows only its own error for a status, and needs it to find the last
-                # root.
-                raise DownloadHTTPError(error.message, error.status) from error
-            stated = trust.check_metadata(data)
-            seen[stated.role] = stated
-            return data
-
-        def _fetch(self, url: str) -> Iterator[bytes]:
-            yield self.download_bytes(url, LARGEST_FILE)
-
-    return Fetcher()
-
-
-def _limited(download: Download, url: str, limit: int) -> bytes:
-    data = download(url, limit)
-    if len(data) > limit:
-        raise BodyError(f"{url} has more than {limit:,} bytes")
-    return data
-
-
-def _rollback(known: Loaded, here: Mapping[str, int], served: Mapping[str, int]) -> MetadataError:
+def _rollback(known: _Earlier, served: Mapping[str, int]) -> MetadataError:
     return MetadataError(
         "the repository serves metadata that is older than what this machine has",
         facts=(
-            f"versions here ({known.source}): {_version_text(here)}",
+            f"versions here ({known.source}): {_version_text(known.versions)}",
             f"versions served: {_version_text(served)}",
         ),
         hint="a mirror may be outdated, or someone withholds newer metadata: try another network; "
@@ -345,40 +344,16 @@ def _rollback(known: Loaded, here: Mapping[str, int], served: Mapping[str, int])
     )
 
 
+def _two_contents(name: str) -> MetadataError:
+    return MetadataError(
+        "the repository serves metadata that is not what this machine has under the same version",
+        facts=(f"file: {name}",),
+        hint="try another network; if the error remains, tell the repository's publisher",
+    )
+
+
 def _version_text(versions: Mapping[str, int]) -> str:
     return ", ".join(f"{role} {version}" for role, version in sorted(versions.items()))
-
-
-def _files(
-    repository: Repository,
-    copy: Copy,
-    trusted: TrustedRepository,
-    known: tuple[Loaded, ...],
-    download: Download,
-) -> dict[str, bytes]:
-    """Collect the files of the new copy; download only the release files that are missing.
-
-    One of a delegated role that the host does not have is left out.
-    """
-    pinned = trust.check_root(repository.root).version
-    found = {name: copy.read(name) for name in names_of(trusted, pinned)}
-    kept = {name: data for name, data in found.items() if data is not None}
-    for path, target in trusted.targets.items():
-        data = _kept(trusted, path, known)
-        if data is None:
-            limit = min(target.length, LARGEST_FILE)
-            try:
-                data = _limited(download, f"{repository.url}{target.name}", limit)
-                data = trusted.read(path, data)
-            except (HttpStatusError, BodyError, DigestMismatch) as error:
-                # A thief of a delegated role's key can sign a file that nobody has: that release is
-                # then skipped. What targets itself signs has to be there. A busy host is no proof.
-                missing = not isinstance(error, HttpStatusError) or error.status in _NO_SUCH_FILE
-                if target.branch is None or not missing:
-                    raise
-                continue
-        kept[target.name] = data
-    return kept
 
 
 def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
@@ -388,7 +363,7 @@ def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
 
 def _kept(trusted: TrustedRepository, path: str, known: tuple[Loaded, ...]) -> bytes | None:
     for each in known:
-        with contextlib.suppress(TrustError, StoreError):
+        with suppress(TrustError, StoreError):
             data = each.copy.read(trusted.targets[path].name)
             if data is not None:
                 return trusted.read(path, data)
