@@ -150,7 +150,9 @@ class _Refresh:
             except StaleMetadata:
                 raise
             except MetadataError:
-                self._require_known_root(roots)
+                # Once its timestamp was verified, the host has our root: the rest tells more.
+                if not self.served:
+                    self._require_known_root(roots)
                 raise
             kept = self._files(copy, trusted, known)
             # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
