@@ -485,6 +485,17 @@ def test_M16_other_content_of_the_same_version_is_refused(
     assert (current(tmp_path) / "metadata" / "timestamp.json").read_bytes() == kept
 
 
+def test_M16_a_timestamp_of_the_same_version_names_nothing_new(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    before = versions(refresh(simulator, tmp_path))
+    other = simulator.fork()
+    other.publish(release_document("b9"))
+    other.timestamp.version = before["timestamp"]
+    other.sign_timestamp()
+    assert versions(refresh(other, tmp_path)) == before
+
+
 @pytest.mark.parametrize("role", ["timestamp", "snapshot", "targets"])
 @pytest.mark.parametrize("with_embedded", [True, False])
 def test_M17_fast_forward_recovers_after_a_rotation(
