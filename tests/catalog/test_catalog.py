@@ -324,6 +324,8 @@ def test_a_damaged_updated_copy_is_skipped_with_a_note_and_repaired(
 
     healed = refreshing.refresh(repository, tmp_path, simulator.download)
     assert (healed.source, healed.notes) == ("updated", ())
+    loaded = loading.load(repository, tmp_path)
+    assert (loaded.source, loaded.notes) == ("updated", ())
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give away")

@@ -1,5 +1,6 @@
 """Each role is compared by itself with every copy that is known, on the disk and in a refresh."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -280,6 +281,82 @@ def test_T06_a_refresh_without_news_leaves_the_kept_copy_unchanged(
     assert copy.stat() == before
 
 
+def without_digests(simulator: RepositorySimulator) -> None:
+    """Name files by their versions alone, as TUF allows."""
+    for name, about in simulator.snapshot.meta.items():
+        simulator.snapshot.meta[name] = MetaFile(about.version)
+    simulator.sign_snapshot()
+    simulator.timestamp.snapshot_meta = MetaFile(simulator.snapshot.version)
+    simulator.sign_timestamp()
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_T06_a_stored_file_is_not_fetched_again_whatever_is_sought(
+    simulator: RepositorySimulator, tmp_path: Path, digests: bool
+) -> None:
+    """Also if the copy does not verify for it: the snapshot lacks the role that may sign it."""
+    simulator.delegate("nightly", "other/*")
+    simulator.bump()
+    del simulator.snapshot.meta["nightly.json"]
+    simulator.sign_snapshot()
+    simulator.sign_timestamp()
+    if not digests:
+        without_digests(simulator)
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    simulator.requests.clear()
+    other = dataclasses.replace(repository, sought="other/file")
+    with pytest.raises(MetadataError, match="nightly"):
+        refreshing.refresh(other, tmp_path, simulator.download)
+    assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json"]
+
+
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("role", ["snapshot", "targets"])
+def test_T06_only_the_damaged_file_of_a_copy_is_fetched_again(
+    simulator: RepositorySimulator, tmp_path: Path, role: str, digests: bool
+) -> None:
+    if not digests:
+        without_digests(simulator)
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    (copy,) = (place(tmp_path) / "copies").iterdir()
+    name = trust.file_name(role, getattr(simulator, role).version)
+    (copy / name).write_bytes((copy / name).read_bytes().replace(b'"sig":"', b'"sig":"0'))
+    simulator.requests.clear()
+    assert refreshing.refresh(repository, tmp_path, simulator.download).notes == ()
+    assert simulator.requests == ["metadata/2.root.json", "metadata/timestamp.json", name]
+    assert loading.load(repository, tmp_path).notes == ()
+
+
+def test_T06_a_file_signed_with_keys_that_were_replaced_is_fetched_again(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """Where a version alone names the file, as the new one may have the same version."""
+    without_digests(simulator)
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    simulator.targets.version -= 1
+    simulator.rotate("targets")
+    without_digests(simulator)
+    found = refreshing.refresh(repository, tmp_path, simulator.download)
+    assert (found.trusted.roles["targets"].version, found.notes) == (simulator.targets.version, ())
+    assert loading.load(repository, tmp_path).notes == ()
+
+
+def test_T06_a_root_that_was_put_beside_the_others_is_removed(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    repository = simulator.repository()
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    (copy,) = (place(tmp_path) / "copies").iterdir()
+    (copy / "metadata" / "2.root.json").write_bytes(b"{}")
+    with pytest.raises(MetadataError):
+        loading.load(repository, tmp_path)
+    refreshing.refresh(repository, tmp_path, simulator.download)
+    assert loading.load(repository, tmp_path).notes == ()
+
+
 # --- a newer package over an updated copy -------------------------------------------------------
 
 
@@ -507,6 +584,21 @@ def test_T08_new_online_keys_may_continue_from_the_old_versions(
     assert found.source == "updated"
     assert found.trusted.versions["timestamp"] == 3
     assert found.notes == ()
+
+
+def test_T08_what_the_package_has_under_keys_that_were_replaced_does_not_count(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    fast = simulator.fork()
+    fast.timestamp.version = fast.snapshot.version = 2**53 - 2
+    fast.bump()
+    repository = fast.repository(embedded=fast.freeze())
+    cured = fast.fork()
+    cured.timestamp.version = cured.snapshot.version = 2
+    cured.rotate("timestamp", "snapshot")
+    refreshing.refresh(repository, tmp_path, cured.download)
+    found = loading.load(repository, tmp_path)
+    assert (found.source, found.trusted.versions["timestamp"], found.notes) == ("updated", 3, ())
 
 
 def test_T08_new_targets_keys_do_not_let_the_online_roles_go_back(

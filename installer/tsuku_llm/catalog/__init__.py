@@ -2,7 +2,7 @@
 
 On disk, below ``<data>/metadata/<repository>/``:
 
-``copies/<digest of its timestamp>/``
+``copies/<digest of its files>/``
     a whole copy in the published layout, never changed after it got its name
 ``current``
     the name of the current copy, replaced as the last step of a refresh

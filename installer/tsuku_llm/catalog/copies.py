@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import embedded
-from tsuku_llm.ground.errors import BodyError, StoreError
+from tsuku_llm.ground.errors import BodyError, MetadataError, StoreError
 from tsuku_llm.ground.files import read_small
 from tsuku_llm.trust import Copy, TrustedRepository
 
 if TYPE_CHECKING:
-    from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]  # its own re-export
+    from tuf.api.metadata import MetaFile, Root  # type: ignore[attr-defined]  # its own re-exports
 
 LARGEST_FILE = 5_000_000
 """The largest metadata or release file, in bytes; python-tuf's limit for targets metadata."""
@@ -56,15 +56,14 @@ class ServedCopy:
     """A copy whose files are fetched when they are read, unless this machine has the same.
 
     ``get`` takes a file's name and its largest size in bytes, and returns None if there is no such
-    file. ``files`` has what was read. ``named`` has what verified metadata says of other files.
-    ``known`` are copies on this machine, and ``same`` is one of them that has the same timestamp
-    under the same root.
+    file. ``files`` has what was read. ``known`` are copies on this machine, verified or not.
+    ``root`` is the newest verified root, and ``named`` what verified metadata says of other files.
     """
 
     get: Callable[[str, int], bytes | None]
     files: dict[str, bytes | None]
     known: Sequence[Copy]
-    same: Copy | None = None
+    root: Root
     named: dict[str, MetaFile] = field(default_factory=dict)
     delegated: int = 0
 
@@ -79,20 +78,26 @@ class ServedCopy:
 
     def _known(self, name: str) -> bytes | None:
         """Read a file from a known copy, if it is the one that verified metadata names."""
-        from tuf.api.exceptions import LengthOrHashMismatchError  # noqa: PLC0415
+        from tuf.api.exceptions import LengthOrHashMismatchError
 
-        about = self.named.get(name)
+        about, role = self.named.get(name), _role_of(name)
         for copy in self.known if about else ():
-            with suppress(StoreError, LengthOrHashMismatchError):
+            with suppress(StoreError, MetadataError, LengthOrHashMismatchError):
                 data = copy.read(name)
-                # A version alone does not say what is in the file: its keys may be new.
-                if about and data and (about.hashes or copy is self.same):
-                    about.verify_length_and_hashes(data)
+                if about is None or data is None:
+                    continue
+                about.verify_length_and_hashes(data)
+                # Without a digest, the file may be damaged, or signed with keys that were replaced.
+                # Of a delegated role, only its delegator knows the keys: it is fetched.
+                if about.hashes or (
+                    role in trust.ROLES
+                    and trust.check_role(self.root, data, role).state.version == about.version
+                ):
                     return data
         return None
 
     def _fetched(self, name: str) -> bytes | None:
-        about, role = self.named.get(name), name.removesuffix(".json").rpartition(".")[2]
+        about, role = self.named.get(name), _role_of(name)
         if about is None:
             return limited(
                 self.get, name, _LARGEST_TIMESTAMP if name == TIMESTAMP else _LARGEST_ROOT
@@ -104,6 +109,10 @@ class ServedCopy:
         data = limited(self.get, name, LARGEST_FILE - self.delegated)
         self.delegated += len(data or b"")
         return data
+
+
+def _role_of(name: str) -> str:
+    return name.removesuffix(".json").rpartition(".")[2]
 
 
 def limited(get: Callable[[str, int], bytes | None], name: str, limit: int) -> bytes | None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tsuku_llm.catalog.copies import TIMESTAMP, read_file
+from tsuku_llm.catalog.copies import read_file
 from tsuku_llm.catalog.metadata_status import CURRENT
 from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.ground.disk import disk_errors
@@ -53,13 +53,14 @@ def current_copy(folder: Path) -> Path | None:
     return copy
 
 
-def commit(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a whole new copy, then let ``current`` name it.
+def commit(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write a whole new copy, then let ``current`` name it; return its folder.
 
     After a crash, the old or the new copy is the current one. The previous copy stays, because
     another process may be reading it. Raises ``OSError``, ``StoreError``.
     """
-    name = hashlib.sha256(files[TIMESTAMP]).hexdigest()[:16]
+    digests = (hashlib.sha256(data).digest() for _, data in sorted(files.items()))
+    name = hashlib.sha256(b"".join(digests)).hexdigest()[:16]
     copies = folder / "copies"
     make_folder(copies)
     # No other process uses this name. A crash may leave the folder: the name is one of a copy, so a
@@ -71,8 +72,8 @@ def commit(folder: Path, files: Mapping[str, bytes]) -> None:
     # The files are flushed already (``write_new``); flush their names before the rename below.
     for parent, _, _ in os.walk(staging):
         flush_folder(Path(parent))
-    # A copy of this name is not a valid current one: ``refresh`` would not replace that. Other
-    # processes that refresh wait for the lock of our caller.
+    # A copy of this name has other content, so it is damaged: ``refresh`` would not replace the
+    # same. Other processes that refresh wait for the lock of our caller.
     _remove_copies(folder, lambda found: found == name)
     if os.path.lexists(copies / name):  # a link, or foreign files are in it: keep it aside
         rename(copies / name, copies / f"{name}.{unique()}.set-aside")
@@ -87,6 +88,7 @@ def commit(folder: Path, files: Mapping[str, bytes]) -> None:
     with contextlib.suppress(OSError):
         # All older copies, and what crashes left. ``before`` stays for processes that read it now.
         _remove_copies(folder, lambda found: found not in (name, before))
+    return copies / name
 
 
 def _remove_copies(repository: Path, chosen: Callable[[str], bool]) -> None:

@@ -244,7 +244,12 @@ def load(repository: Repository, data: Path) -> Catalog:
     than the package. Raises ``MetadataError`` if there is no valid copy, and ``ManifestError`` for
     an embedded list of revocations that this version cannot read.
     """
-    catalog = _newest(repository, data)
+    return with_revocations(_newest(repository, data), data)
+
+
+def with_revocations(catalog: Catalog, data: Path) -> Catalog:
+    """Add what this machine knows of revoked releases. Raises ``ManifestError``."""
+    repository = catalog.repository
     seen, _ = revocations.read_all(data)
     signed = signed_revocations(repository.name, catalog.trusted)
     # What was seen before comes first, so that the signed list wins on the same day.
@@ -256,21 +261,22 @@ def _newest(repository: Repository, data: Path) -> Catalog:
     notes: list[str] = []
     roots = known_roots(repository, data)
     updated = updated_copy(repository, data, roots, notes)
-    if repository.embedded is None:
-        if updated is None:
-            raise _nothing_valid(repository, notes)
-        return catalog_of(repository, updated, notes)
-    embedded = verified("embedded", repository.embedded, repository, roots)
-    if updated is None:
-        return catalog_of(repository, embedded, notes)
-    known, found = versions_under(embedded, updated.copy, roots), updated.trusted.versions
-    if not trust.setbacks(known, found):
-        # No role of the updated copy is lower than in the package: take it, unless both are equal.
-        return catalog_of(repository, embedded if known == found else updated, notes)
-    if trust.setbacks(found, known):  # a copy that is older in every role needs no note
-        lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
-        notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
-    return catalog_of(repository, embedded, notes)
+    embedded = repository.embedded
+    if updated is not None:
+        known: Mapping[str, int] = {}
+        if embedded is not None:
+            known = versions_under(WithRootsOf(embedded, updated.copy), roots.start)
+        found = updated.trusted.versions
+        if known != found and not trust.setbacks(known, found):
+            # No role of the updated copy is lower than in the package, and one is higher.
+            return catalog_of(repository, updated, notes)
+        if trust.setbacks(known, found) and trust.setbacks(found, known):
+            # A copy that is older in every role needs no note.
+            lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
+            notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
+    if embedded is None:
+        raise _nothing_valid(repository, notes)
+    return catalog_of(repository, verified("embedded", embedded, repository, roots), notes)
 
 
 def updated_copy(
@@ -297,15 +303,15 @@ def _not_used(repository: Repository, reason: str) -> str:
     )
 
 
-def versions_under(known: Loaded, newer: Copy, roots: KnownRoots) -> Mapping[str, int]:
-    """Return the versions of a known copy that count under the newest root of a newer copy.
+def versions_under(copy: Copy, root: bytes) -> Mapping[str, int]:
+    """Return the versions of a copy that count under a root, and the later ones of the copy.
 
-    Empty if the keys of its timestamp or snapshot were replaced. Then the repository may go back
-    to lower versions, to recover from a fast-forward attack (TUF 5.3.11).
+    Empty if its timestamp or snapshot is damaged, or signed with keys that were replaced. Then the
+    repository may go back to lower versions, to recover from a fast-forward attack (TUF 5.3.11).
     """
     try:
-        return trust.versions(WithRootsOf(known.copy, newer), roots.start)
-    except MetadataError:
+        return trust.versions(copy, root)
+    except (MetadataError, StoreError):
         return {}
 
 

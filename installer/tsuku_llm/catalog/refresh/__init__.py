@@ -1,1 +1,1 @@
-"""The refresh of signed metadata, and the state of the updater that does it."""
+"""The refresh of signed metadata."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,18 +13,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP, ServedCopy, limited, names_of
-from tsuku_llm.catalog.copy_store import commit
-from tsuku_llm.catalog.entries import Loaded
+from tsuku_llm.catalog.copies import (
+    LARGEST_FILE,
+    TIMESTAMP,
+    FolderCopy,
+    ServedCopy,
+    limited,
+    names_of,
+)
+from tsuku_llm.catalog.copy_store import commit, current_copy
+from tsuku_llm.catalog.entries import with_entries
 from tsuku_llm.catalog.loading import (
     Catalog,
-    load,
+    catalog_of,
     signed_revocations,
-    updated_copy,
-    verified,
     versions_under,
+    with_revocations,
 )
-from tsuku_llm.catalog.metadata_status import Freshness, days, folder_of
+from tsuku_llm.catalog.metadata_status import CURRENT, Freshness, days, folder_of
 from tsuku_llm.catalog.repositories import FILES, Repository
 from tsuku_llm.catalog.roots import (
     KnownRoots,
@@ -141,10 +148,14 @@ class _Refresh:
             make_safe(folder, alone=alone)
             roots = known_roots(repository, data)
             keep_roots(folder, roots.files)
-            unusable: list[str] = []
-            known = _known(repository, data, roots, unusable)
+            known: dict[str, Copy] = {}
+            with suppress(StoreError):  # a name that is damaged: the copy is written again
+                if updated := current_copy(folder):
+                    known["updated"] = FolderCopy(updated)
+            if repository.embedded:
+                known["embedded"] = repository.embedded
             files = {f"metadata/{n}.root.json": file for n, file in roots.files.items()}
-            copy = ServedCopy(self.get, {**files}, [each.copy for each in known])
+            copy = ServedCopy(self.get, {**files}, [*known.values()], trust.check_root(roots.start))
             try:
                 trusted, earlier = self._verified(copy, roots, known)
             except StaleMetadata:
@@ -155,32 +166,34 @@ class _Refresh:
                     self._require_known_root(roots)
                 raise
             kept = self._files(copy, trusted, known)
-            # A copy of the same versions that lacks a file, or has a damaged one, is replaced. An
-            # updated copy that is not valid is replaced too, even if the package has the same: else
-            # every load would go on to report it.
-            here_already = any(
-                trusted.versions == here.versions and _is_whole(trusted, each)
-                for each, here in zip(known, earlier, strict=False)
-            )
-            if unusable or not here_already:
-                commit(folder, kept)
-        return load(repository, data)
+            # An updated copy that lacks a file, or has a damaged one or another next root, is
+            # replaced even if the package has the same metadata: else every load would report it.
+            next_root = f"metadata/{trusted.roles['root'].version + 1}.root.json"
+            here = known.get("updated" if os.path.lexists(folder / CURRENT) else "embedded")
+            if here is None or not _has(here, {**kept, next_root: None}):
+                here = FolderCopy(commit(folder, kept))
+        versions = next((e.versions for e in earlier if e.source == "embedded"), {})
+        if repository.embedded and versions == trusted.versions:
+            loaded = with_entries("embedded", repository.embedded, trusted)
+        else:
+            loaded = with_entries("updated", here, trusted)
+        return with_revocations(catalog_of(repository, loaded, []), data)
 
     def _verified(
-        self, copy: ServedCopy, roots: KnownRoots, known: tuple[Loaded, ...]
+        self, copy: ServedCopy, roots: KnownRoots, known: Mapping[str, Copy]
     ) -> tuple[TrustedRepository, tuple[_Earlier, ...]]:
-        """Verify each file before the next one is fetched.
-
-        Also returns the versions here, first those of the known copies.
-        """
+        """Verify each file before the next one is fetched; also return the versions here."""
         folder = folder_of(self.data, self.repository.name)
-        root, newest = trust.check_root(roots.start), roots.start
+        root, newest = copy.root, roots.start
         for later, file in trust.later_roots(copy, root):
             root, newest = later, file
             # It counts from now on, whatever comes next (TUF 5.3.8).
             keep_roots(folder, {root.version: file})
         self._require_fresh("root", trust.state_of(root))
-        counted = (_Earlier(k.source, versions_under(k, copy, roots), k.copy) for k in known)
+        copy.root = root
+        counted = (
+            _Earlier(name, versions_under(each, newest), each) for name, each in known.items()
+        )
         earlier = (*counted, _Earlier("seen before", seen_versions(folder, root)))
 
         def accept(stated: Stated) -> None:
@@ -215,9 +228,8 @@ class _Refresh:
                 stated = trust.check_role(root, served, "timestamp")
                 if stated.state.version != each.versions["timestamp"]:
                     continue
-            copy.files[TIMESTAMP] = served = kept
-            if each.copy and each.copy.read(f"metadata/{root.version}.root.json") is not None:
-                copy.same = each.copy
+            copy.files[TIMESTAMP] = kept
+            return
 
     def _require_later(self, stated: Stated, earlier: tuple[_Earlier, ...]) -> None:
         """Refuse a timestamp or snapshot that takes a role back (5.4.3, 5.5.5)."""
@@ -252,7 +264,7 @@ class _Refresh:
                 raise other_root("the served", version, roots.files[version], served)
 
     def _files(
-        self, copy: ServedCopy, trusted: TrustedRepository, known: tuple[Loaded, ...]
+        self, copy: ServedCopy, trusted: TrustedRepository, known: Mapping[str, Copy]
     ) -> dict[str, bytes]:
         """Collect the files of the new copy; fetch only the release files that are missing.
 
@@ -280,19 +292,6 @@ class _Refresh:
                     continue
             kept[target.name] = data
         return kept
-
-
-def _known(
-    repository: Repository, data: Path, roots: KnownRoots, unusable: list[str]
-) -> tuple[Loaded, ...]:
-    """Load the valid copies on this machine, updated and embedded.
-
-    If there is an updated copy that is not valid, the reason is added to ``unusable``.
-    """
-    found = [updated_copy(repository, data, roots, unusable)]
-    if repository.embedded:
-        found.append(verified("embedded", repository.embedded, repository, roots))
-    return tuple(each for each in found if each)
 
 
 def _stale(
@@ -358,15 +357,17 @@ def _version_text(versions: Mapping[str, int]) -> str:
     return ", ".join(f"{role} {version}" for role, version in sorted(versions.items()))
 
 
-def _is_whole(trusted: TrustedRepository, known: Loaded) -> bool:
-    """Tell whether a copy has every release file, with the signed content."""
-    return all(_kept(trusted, path, (known,)) is not None for path in trusted.targets)
+def _has(copy: Copy, files: Mapping[str, bytes | None]) -> bool:
+    """Tell whether a copy has these files, and lacks those that are None."""
+    with suppress(StoreError):
+        return all(copy.read(name) == data for name, data in files.items())
+    return False
 
 
-def _kept(trusted: TrustedRepository, path: str, known: tuple[Loaded, ...]) -> bytes | None:
-    for each in known:
+def _kept(trusted: TrustedRepository, path: str, known: Mapping[str, Copy]) -> bytes | None:
+    for copy in known.values():
         with suppress(TrustError, StoreError):
-            data = each.copy.read(trusted.targets[path].name)
+            data = copy.read(trusted.targets[path].name)
             if data is not None:
                 return trusted.read(path, data)
     return None
