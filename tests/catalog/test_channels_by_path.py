@@ -95,7 +95,7 @@ def simulator() -> TufOnCi:
 
 
 def refresh(simulator: TufOnCi, data: Path) -> Catalog:
-    """The catalog after an update by python-tuf's updater."""
+    """The catalog after a refresh."""
     return refreshing.refresh(simulator.repository(), data, simulator.download)
 
 

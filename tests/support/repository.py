@@ -53,7 +53,7 @@ from tsuku_llm.ground.errors import BodyError, HttpStatusError
 URL = "https://releases.example/llm/"
 ISSUED = datetime(2026, 11, 20, tzinfo=timezone.utc)
 EXPIRES = datetime(2200, 1, 1, tzinfo=timezone.utc)
-"""So far that no test meets it: python-tuf's updater reads the real clock."""
+"""So far that no test meets it."""
 
 THRESHOLDS = {"root": 2, "targets": 2, "snapshot": 1, "timestamp": 1}
 

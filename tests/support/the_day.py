@@ -6,8 +6,8 @@ children, so that it says ``TODAY`` now, and goes on from there. A child is reac
 ``in_children/sitecustomize.py`` moves its clock as the modules are imported. A child that gets no
 environment, or ignores it (``python -I``), sees the real day.
 
-python-tuf has a clock of its own, which moves too. Nothing else does: files have the system's
-times, and so do TLS and what other programs write. A test makes a certificate for the real day.
+Nothing else moves: files have the system's times, and so do TLS and what other programs write. A
+test makes a certificate for the real day.
 
 A test whose own metadata expires soon takes its day from them: the fixture ``at`` of
 ``tests/conftest.py``, and ``on(day)`` in the environment of a child.

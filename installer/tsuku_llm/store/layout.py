@@ -68,7 +68,7 @@ def folder_names(files: str = "(?!)", folders: str = "(?!)") -> FolderNames:
     return FolderNames(re.compile(files), re.compile(folders))
 
 
-_REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked)\.json|current"
+_REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked|seen)\.json|current"
 
 _STATE_FILES = r"update\.json|update-look|(?:devices|failures|withheld|speeds|served)\.json"
 _STATE_FOLDERS = "servers|credentials|work"
@@ -87,7 +87,7 @@ PARTIALS = folder_names(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
 LOCKS = folder_names(rf"{LOCK}\.(?:lock|pid)")
 METADATA = folder_names(folders=REPOSITORY)
 REPOSITORY_FOLDER = folder_names(
-    rf"{_REPOSITORY_FILES}|{temporaries(_REPOSITORY_FILES).pattern}", "copies|client|roots"
+    rf"{_REPOSITORY_FILES}|{temporaries(_REPOSITORY_FILES).pattern}", "copies|roots"
 )
 COPIES = folder_names(folders=UNIQUE)
 PLACES = {

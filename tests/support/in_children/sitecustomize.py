@@ -1,30 +1,30 @@
-"""Moves the clocks of the program in a test's children; Python imports it as it starts.
+"""Moves the clock of the program in a test's children; Python imports it as it starts.
 
-It runs in every child, so it does nothing until a module with a clock is imported. The variable
+It runs in every child, so it does nothing until the clock is imported. The variable
 has the seconds by which the clock differs from the system's: ``support.the_day`` sets it.
 """
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 VARIABLE = "TESTS_CLOCK_SHIFT"
+_CLOCK = "tsuku_llm.ground.clock"
 
 
 def install() -> None:
-    """Move the clocks of the modules that this process has, or imports from now on."""
+    """Move the clock that this process has, or imports from now on."""
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    for name, move in _MOVES.items():
-        if name in sys.modules:
-            move(sys.modules[name])
+    if _CLOCK in sys.modules:
+        _move(sys.modules[_CLOCK])
 
 
-def _move_ours(module: Any) -> None:
+def _move(module: Any) -> None:
     real = module.now
     if hasattr(real, "is_moved"):  # a worker of xdist is such a child, and loads conftest.py, too
         return
@@ -40,27 +40,21 @@ def _move_ours(module: Any) -> None:
     module.now = now
 
 
-_MOVES: dict[str, Callable[[Any], None]] = {
-    "tsuku_llm.ground.clock": _move_ours,
-}
-
-
 class _Finder:
-    """Finds the modules with a clock as Python does, and moves their clocks once they are run."""
+    """Finds the clock as Python does, and moves it once it is run."""
 
     @staticmethod
     def find_spec(
         name: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        move = _MOVES.get(name)
-        spec = PathFinder.find_spec(name, path) if move else None
-        if move is None or spec is None or spec.loader is None:
+        spec = PathFinder.find_spec(name, path) if name == _CLOCK else None
+        if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            move(module)
+            _move(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
