@@ -87,6 +87,7 @@ class VersionBuilder:
                 # A process that installs another variant waits here if it needs the same archive.
                 for digest in digests:
                     locks.enter_context(store.lock(digest))
+                store.sweep()  # a killed process may have left a staging folder
                 with store.staging() as staging:
                     self._fill(staging)
                     self._say("checking", self.candidate.variant.artifacts)

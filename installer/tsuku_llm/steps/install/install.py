@@ -417,7 +417,6 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
     """
     refuse_revoked(choice, allow_revoked=session.allow_revoked)
     store = session.store
-    store.sweep()
     builder = VersionBuilder(session, store, choice, candidate, passed_over(choice, candidate, {}))
     # Another process may be building the same version: one builds it, the other finds it here.
     with store.lock(builder.id):
