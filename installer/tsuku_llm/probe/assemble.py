@@ -84,8 +84,8 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
 def _apis(
     host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
 ) -> tuple[Api, ...]:
-    intel_answer = by_question.get("level_zero", ABSENT)
-    level_zero, cl = intel.parse(intel_answer), opencl.parse(by_question.get("opencl", ABSENT))
+    intel_answer = intel.collect(by_question)
+    level_zero, cl = intel.parse(intel_answer), opencl.parse(opencl.collect(by_question))
     return (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),

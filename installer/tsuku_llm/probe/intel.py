@@ -8,7 +8,7 @@ from typing import Any
 
 from tsuku_llm.machine.backends import INTEL
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind
-from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
@@ -19,6 +19,11 @@ CODES = {
     0x70020000: "ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE",
     0x70000001: "ZE_RESULT_ERROR_DEVICE_LOST",
 }
+
+
+def collect(by_question: Mapping[str, DriverAnswer]) -> DriverAnswer:
+    """Take the worker's answer."""
+    return by_question.get("level_zero", ABSENT)
 
 
 def parse(answer: DriverAnswer) -> Api:

@@ -160,10 +160,11 @@ class _Refresh:
                 trusted, earlier = self._verified(copy, roots, known)
             except StaleMetadata:
                 raise
-            except MetadataError:
+            except MetadataError as error:
                 # Once its timestamp was verified, the host has our root: the rest tells more.
                 if not self.served:
                     self._require_known_root(roots)
+                error.facts += (f"repository: {repository.name}",)
                 raise
             kept = self._files(copy, trusted, known)
             # An updated copy that lacks a file, or has a damaged one or another next root, is
