@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
@@ -70,7 +70,7 @@ def text_of(schema: Mapping[str, Any]) -> str:
 def answer_schema(command: str, program: str = CLIENT) -> dict[str, Any]:
     """Return the schema of a command's whole document, with the envelope."""
     kinds = [as_written(kind) for kind in (*ANSWERS[program][command], HelpAnswer, ReportedError)]
-    (*answers, error), shared = msgspec.json.schema_components(kinds, ref_template=_REF)
+    (*answers, error), shared = _components(kinds)
     nothing = {"description": "Nothing, after an error.", "type": "object", "maxProperties": 0}
     return {
         "$schema": DIALECT,
@@ -94,13 +94,31 @@ def answer_schema(command: str, program: str = CLIENT) -> dict[str, Any]:
     }
 
 
+def _components(kinds: Iterable[Any]) -> Any:
+    """Return msgspec's schemas of types, with docstrings as Python 3.13 has them: unindented."""
+    return _cleaned(msgspec.json.schema_components(kinds, ref_template=_REF))
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: inspect.cleandoc(each)
+        if key == "description" and isinstance(each, str)
+        else _cleaned(each)
+        for key, each in value.items()
+    }
+
+
 def release_file_schema() -> dict[str, Any]:
     """Return the schema of a release file of the signed repository, with every known word.
 
     Clients read files with words that they do not know, and refuse only the variant with them.
     """
     kinds = (manifest.RELEASE_FILE, Requirements)
-    (whole, requires), shared = msgspec.json.schema_components(kinds, ref_template=_REF)
+    (whole, requires), shared = _components(kinds)
     shared["_Variant"]["properties"]["requires"] = requires
     # Not a word of the file: it holds those that this version does not know.
     del shared["Requirements"]["properties"]["unknown"]

@@ -116,8 +116,8 @@ def test_a_password_in_a_setting_is_not_shown(host: Host) -> None:
         result = host.changes(
             "config", settings={"mirror": f"https://me:{password}@mirror.invalid/"}
         )
-        result.pop("invocation")
-        result["predicted"].pop("invocation")
+        result.pop("invocation", None)  # newer versions of Ansible have none without -v
+        result["predicted"].pop("invocation", None)
         assert password not in json.dumps(result)
     host.changes("config", settings={"mirror": None})
 

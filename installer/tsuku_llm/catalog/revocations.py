@@ -203,7 +203,10 @@ def read_all(data: Path) -> tuple[dict[str, tuple[Revocation, ...]], list[StoreE
     for name in repository_names(data):
         try:
             held[name] = read(data, name)
-            if name != embedded.REPOSITORY and not (data / "metadata" / name / ADDED).is_file():
+            added = data / "metadata" / name / ADDED
+            with disk_errors("reading the repositories", added.parent):
+                removed = name != embedded.REPOSITORY and not added.is_file()
+            if removed:
                 held[name] = tuple(each._replace(builds=()) for each in held[name])
         except StoreError as error:
             damaged.append(error)
