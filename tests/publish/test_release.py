@@ -49,7 +49,7 @@ PLATFORMS = {
 }
 
 PLAN = plans.load_plan(DATA)
-SIGNED_DAY = max(role.issued for role in PLAN.roles.values())
+SIGNED_DAY = max(role.start for role in PLAN.roles.values())
 FACTS = facts.Facts(DATA / "facts").releases()
 RULES = classify.load_rules(DATA)
 UPSTREAM = [tag for name in ("stable", "nightly") for tag in PLAN.channels[name]]
@@ -109,7 +109,7 @@ def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) ->
     left = checking.days_left(embedded.trusted, SIGNED_DAY)
     lifetimes = {"root": 730, "timestamp": 30, "snapshot": 365, "targets": 365, "nightly": 365}
     assert left == {
-        name: days - (SIGNED_DAY - PLAN.roles[name].issued).days for name, days in lifetimes.items()
+        name: days - (SIGNED_DAY - PLAN.roles[name].start).days for name, days in lifetimes.items()
     }
     copy = copies.RepositoryFolder(MANIFESTS)
     late = [
