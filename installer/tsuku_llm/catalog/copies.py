@@ -55,8 +55,8 @@ class FolderCopy:
 class ServedCopy:
     """A copy whose files are fetched when they are read, unless this machine has the same.
 
-    ``get`` takes a file's name and its largest size in bytes, and returns None if there is no such
-    file. ``files`` has what was read. ``known`` are copies on this machine, verified or not.
+    ``get`` takes a file's name and its largest size in bytes. It returns None for a missing file.
+    ``files`` has what was read. ``known`` are copies on this machine, verified or not.
     ``root`` is the newest verified root, and ``named`` what verified metadata says of other files.
     """
 
@@ -81,10 +81,12 @@ class ServedCopy:
         from tuf.api.exceptions import LengthOrHashMismatchError
 
         about, role = self.named.get(name), _role_of(name)
-        for copy in self.known if about else ():
+        if about is None:
+            return None
+        for copy in self.known:
             with suppress(StoreError, MetadataError, LengthOrHashMismatchError):
                 data = copy.read(name)
-                if about is None or data is None:
+                if data is None:
                     continue
                 about.verify_length_and_hashes(data)
                 # Without a digest, the file may be damaged, or signed with keys that were replaced.

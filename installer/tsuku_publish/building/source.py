@@ -54,12 +54,13 @@ _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "log.showSignature=false")
 @documented("name", "sha256", "archive_sha256", "release", "commit", "time")
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source that is ready to be built: ``sha256`` is over all its files, whatever the archive.
+    """A source that can be built. ``sha256`` is the digest of its files, not of their archive.
 
-    ``name`` is what the user named, ``archive_sha256`` that of an archive, or None. ``time`` is
-    when it was made, in seconds since 1970. ``number`` is llama.cpp's build number, 0 if it is not
-    known. ``commit`` ends with ``-dirty`` if files of a clone were changed. ``options`` are CMake's
-    switches that it has. ``apart`` are folders that are not a part of it, though they may be in it.
+    ``name`` is what the user named. ``archive_sha256`` is the digest of the archive, None for a
+    folder. ``time`` is when it was made, in seconds since 1970. ``number`` is llama.cpp's build
+    number, 0 if it is not known. ``commit`` ends with ``-dirty`` if files of a clone were changed.
+    ``options`` are CMake's switches that it has. ``apart`` are folders that are not a part of it,
+    though they may be in it.
     """
 
     folder: Path

@@ -87,7 +87,7 @@ def refresh(
         try:
             return download(f"{repository.url}{quote(name) if local else name}", limit)
         except HttpStatusError as error:
-            # That there is no next root is how a host says which one is the newest.
+            # A host has no file after its newest root (TUF 5.3.3).
             if name.endswith(".root.json") and error.status in _NO_SUCH_FILE:
                 return None
             raise
@@ -123,7 +123,7 @@ class _Earlier(NamedTuple):
 class _Refresh:
     """One run of the TUF client workflow (section 5), at one fixed time.
 
-    ``get`` takes a file's name and its largest size, and returns None if there is no such file.
+    ``get`` takes a file's name and its largest size in bytes. It returns None for a missing file.
     """
 
     repository: Repository
@@ -188,7 +188,7 @@ class _Refresh:
         root, newest = copy.root, roots.start
         for later, file in trust.later_roots(copy, root):
             root, newest = later, file
-            # It counts from now on, whatever comes next (TUF 5.3.8).
+            # Keep it now, even if a later file is refused (TUF 5.3.8).
             keep_roots(folder, {root.version: file})
         self._require_fresh("root", trust.state_of(root))
         copy.root = root
@@ -205,7 +205,7 @@ class _Refresh:
                 if any(data not in (None, copy.files[name]) for data in kept):
                     raise _two_contents(name)
             self._require_fresh(stated.role, stated.state)
-            # It counts from now on, too (5.4.5, 5.5.7).
+            # Keep these now, too (TUF 5.4.5, 5.5.7).
             keep_seen(folder, root, stated.versions)
             copy.named.update(stated.files)
 
@@ -282,9 +282,9 @@ class _Refresh:
                     data = limited(self.get, target.name, limit)
                     data = trusted.read(path, data or b"")
                 except (HttpStatusError, BodyError, DigestMismatch) as error:
-                    # A thief of a delegated role's key can sign a file that nobody has: that
-                    # release is then skipped. What targets itself signs has to be there. A busy
-                    # host is no proof.
+                    # A stolen key of a delegated role can sign a file that does not exist: skip
+                    # that release. A file that targets itself signs must exist. An error of a
+                    # busy host does not show that a file is missing.
                     missing = (
                         not isinstance(error, HttpStatusError) or error.status in _NO_SUCH_FILE
                     )

@@ -85,7 +85,7 @@ def examine(session: Session) -> Examination:
         listed = (
             None
             if isinstance(installed, TsukuError)
-            else (_listed(installed, subject, session.paths, session.machine.environ))
+            else _listed(installed, subject, session.paths, session.machine.environ)
         )
         found = installed if isinstance(installed, TsukuError) else installed.id
         return diagnose(subject, choice.hardware, everything, found, listed)
