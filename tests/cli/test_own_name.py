@@ -102,6 +102,32 @@ def test_the_json_document_has_the_same_hint(tmp_path: Path) -> None:
     assert schemas.read(done.stdout)["error"]["hint"] == f"run: {script} install"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "way"),
+    [
+        ("bench --nonsense", "bench -- --nonsense"),
+        ("list stray", "list --help"),
+        ("wich", "which"),
+        ("install --backend", "install --help"),
+        ("serve --port=", "serve"),
+        ("help list nothing", "list --help"),
+        ("logs --lines many", "logs --help"),
+    ],
+)
+def test_a_wrong_call_is_answered_with_one_that_works(tmp_path: Path, wrong: str, way: str) -> None:
+    script = script_in(tmp_path / "bin")
+    done = subprocess.run(
+        [script, *wrong.split()],
+        env=environment(tmp_path, PATH=OTHERS),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    _, found, said = done.stderr.partition("hint: ")
+    assert (done.returncode, found) == (2, "hint: "), done.stderr
+    assert f"{script} {way}" in said
+
+
 def test_the_help_shows_calls_that_work(tmp_path: Path) -> None:
     script = script_in(tmp_path / "bin")
     env = environment(tmp_path, PATH=OTHERS)

@@ -12,7 +12,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.own_name import PROGRAM, TSUKU
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 
 
 def _show_help(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -169,7 +169,7 @@ class Command(click.Command):
             raise _no_such_option(error.option_name, ctx) from error
         except click.BadOptionUsage as error:  # it does not know its command
             raise UsageError(
-                f"{error.option_name} needs a value", hint=f"see: {ctx.command_path} --help"
+                f"{error.option_name} needs a value", hint=f"see: {typed(ctx.command_path)} --help"
             ) from error
         if rest and not isinstance(self, click.Group) and not ctx.resilient_parsing:
             raise _stray(rest, ctx)
@@ -225,7 +225,7 @@ class Group(Command, click.Group):
             from tsuku_llm.cli.suggestions import command_for
 
             near = command_for(args[0], ctx)
-            hint = f"did you mean: {near}" if near else f"see: {ctx.command_path} --help"
+            hint = f"did you mean: {near}" if near else f"see: {typed(ctx.command_path)} --help"
             raise UsageError(f"there is no command {args[0]!r}", hint=hint) from error
 
 
@@ -239,14 +239,14 @@ def _no_such_option(option: str, context: click.Context) -> UsageError:
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
         # An option that is like none of ours is most likely the server's.
-        call = f"{context.command_path} -- {option}"
+        call = f"{typed(context.command_path)} -- {option}"
         if near or owners:
             call = next(call for call in context.command.examples if " -- " in call)
         hints.append(f"put arguments that are not for tsuku-llm after --: {call}")
     return UsageError(
         f"{context.command_path} has no option {option}",
         facts=() if near else tuple(f"{owner} has it" for owner in owners),
-        hint=" ".join(hints) or f"see: {context.command_path} --help",
+        hint=" ".join(hints) or f"see: {typed(context.command_path)} --help",
     )
 
 
@@ -273,7 +273,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
             leave = f"to give no value: leave {name} out"
             raise UsageError(
                 f"{name} must not be empty",
-                hint=f"see: {context.command_path} --help" if parameter.required else leave,
+                hint=f"see: {typed(context.command_path)} --help" if parameter.required else leave,
             )
 
 
@@ -285,7 +285,7 @@ def _stray(words: list[str], context: click.Context) -> UsageError:
     near = call_with(words, context)
     return UsageError(
         f"{context.command_path} does not take {named}",
-        hint=f"did you mean: {near}" if near else f"see: {context.command_path} --help",
+        hint=f"did you mean: {near}" if near else f"see: {typed(context.command_path)} --help",
     )
 
 

@@ -17,7 +17,7 @@ from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.own_name import PROGRAM, TSUKU
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -157,4 +157,4 @@ def _as_usage_error(error: click.ClickException, name: str) -> UsageError:
     # click lists choices in several lines, and calls a whole number a "valid integer range".
     text = " ".join(error.format_message().split()).rstrip(".")
     text = text.replace("a valid integer range", "a whole number")
-    return UsageError(text, hint=f"see: {path} --help")
+    return UsageError(text, hint=f"see: {typed(path)} --help")

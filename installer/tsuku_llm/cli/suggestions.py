@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 import click
 
+from tsuku_llm.ground.own_name import typed
 from tsuku_llm.machine.backends import NAMES, REQUESTS, meaning
 
 _SAME_COMMANDS = (
@@ -85,7 +86,7 @@ def command_for(word: str, context: click.Context) -> str | None:
         for below in _visible(_command(group, context, name), context):
             meanings.setdefault(below, f"{name} {below}")
     found = _nearest(word.lower(), meanings)
-    return f"{context.command_path} {found}" if found else None
+    return f"{typed(context.command_path)} {found}" if found else None
 
 
 def option_for(word: str, context: click.Context, *, similar: bool) -> str | None:
@@ -128,9 +129,9 @@ def call_with(words: Sequence[str], context: click.Context) -> str | None:
     if name == "set":  # config set KEY VALUE
         blank = "," if context.params.get("key") == "llm.prefer" else " "
         value = blank.join([str(context.params.get("value")), *words])
-        return f"{context.command_path} {context.params.get('key')} {shlex.quote(value)}"
+        return f"{typed(context.command_path)} {context.params.get('key')} {shlex.quote(value)}"
     if found := _as_options(words, context.command, context):
-        return f"{context.command_path} {found}"
+        return f"{typed(context.command_path)} {found}"
     other, form = _INSTEAD.get(name or "", ("", ""))
     if not other:
         return None
@@ -139,7 +140,7 @@ def call_with(words: Sequence[str], context: click.Context) -> str | None:
         found = form.format(shlex.quote(words[0])) if len(words) == 1 else None
     else:
         found = _as_options(words, _command(root.command, root, other), root)
-    return f"{root.command_path} {other} {found}" if found else None
+    return f"{typed(root.command_path)} {other} {found}" if found else None
 
 
 def _as_options(words: Sequence[str], command: click.Command, context: click.Context) -> str | None:

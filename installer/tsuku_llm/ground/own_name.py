@@ -67,3 +67,9 @@ ROOTS_TSUKU = name_of(_SCRIPT, None)
 
 SUDO = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
 """What comes before a command for root, who needs no sudo and often has none, as in a container."""
+
+
+def typed(command: str) -> str:
+    """Return a command's full name, such as ``tsuku-llm bench``, as this user types it."""
+    name, space, rest = command.partition(" ")
+    return f"{TSUKU if name == PROGRAM else name}{space}{rest}"

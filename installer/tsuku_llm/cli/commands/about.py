@@ -12,7 +12,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.ground.own_name import PROGRAM, TSUKU
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 
 
 @click.command("help", cls=Command, examples={f"{TSUKU} help config set": "Show one command."})
@@ -28,7 +28,7 @@ def help_command(context: click.Context, command: tuple[str, ...]) -> CommandRes
         if not isinstance(found.command, click.Group):
             raise UsageError(
                 f"{found.command_path} has no command {word!r}",
-                hint=f"see: {found.command_path} --help",
+                hint=f"see: {typed(found.command_path)} --help",
             )
         _, below, _ = found.command.resolve_command(found, [word])
         assert below
