@@ -205,6 +205,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "tomli": frozenset({"building", "feed", "holders", "release_files", "upstream"}),
     "tomlkit": frozenset({"release_files"}),
     "tuf": frozenset({"signing"}),
+    "yaml": frozenset({"upstream"}),
 }
 
 PURE_PUBLISHER = (
@@ -215,6 +216,8 @@ PURE_PUBLISHER = (
     "packing.parts",
     "release_files.documents",
     "signing.signing",
+    *(f"upstream.source.{name}" for name in ("arguments", "branches", "builds", "cmake")),
+    *(f"upstream.source.{name}" for name in ("expressions", "publishing", "scripts", "workflows")),
 )
 """Modules of the publisher that decide: no file is opened there, nothing is fetched or run."""
 

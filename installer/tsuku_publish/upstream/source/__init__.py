@@ -1,0 +1,1 @@
+"""What upstream builds, read from its own source: workflows, CMake files and server arguments."""

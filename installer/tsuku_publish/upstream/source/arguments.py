@@ -1,0 +1,138 @@
+"""The server's arguments and environment variables, read in upstream's ``common/arg.cpp``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tsuku_publish.upstream.source.marked import UnreadableSource
+from tsuku_publish.upstream.source.tree import SourceTree
+
+PATH = "common/arg.cpp"
+_MOST_VALUES = 2
+_OPTION = re.compile(r"add_opt\(common_arg\(")
+_SKIPPED = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\]|\\.)+\'', re.DOTALL)
+_RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_CALL = re.compile(r"\.(set_\w+)\(")
+_EXAMPLE = re.compile(r"LLAMA_EXAMPLE_(\w+)")
+_CALLS = {"set_examples", "set_excludes", "set_env", "set_sampling", "set_spec"}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument: its names, the names that negate it, its variable and how many values it has.
+
+    ``tools`` are upstream's programs that take it, such as "server"; "common" stands for all that
+    ``excludes`` does not name.
+    """
+
+    names: tuple[str, ...]
+    negative: tuple[str, ...]
+    variable: str | None
+    values: int
+    tools: tuple[str, ...]
+    excludes: tuple[str, ...]
+    at: str
+
+    def is_for(self, tool: str) -> bool:
+        """Return whether a program takes it."""
+        return tool not in self.excludes and bool({tool, "common"} & {*self.tools})
+
+
+def arguments(source: SourceTree) -> tuple[Argument, ...]:
+    """Return every argument in the file's order. Raises ``UnreadableSource``."""
+    text = source.read(PATH)
+    # Comments, texts and raw texts hide parentheses: a copy has blanks in their place.
+    bare = _blanked(text)
+    found = []
+    place = 0
+    while match := _OPTION.search(bare, place):
+        line = f"{PATH}:{text.count(chr(10), 0, match.start()) + 1}"
+        end = _closing(bare, match.start() + len("add_opt("), line)
+        inner = _closing(bare, match.end(), line)
+        found.append(_argument(text, bare, (match.end(), inner, end), line))
+        place = end
+    if not found:
+        raise UnreadableSource(f"{PATH}:1", "there is no add_opt(common_arg(…))")
+    left = bare.count("add_opt(", place)
+    if left:
+        raise UnreadableSource(PATH, f"{left} more calls of add_opt cannot be read")
+    return tuple(found)
+
+
+def _argument(text: str, bare: str, bounds: tuple[int, int, int], at: str) -> Argument:
+    start, inner, end = bounds
+    parts = [*_parts(bare, start, inner)]
+    lists = []
+    while parts and bare[parts[0][0] : parts[0][1]].strip().startswith("{"):
+        first, last = parts.pop(0)
+        lists.append(tuple(_WORD.findall(text[first:last])))
+    # One list of names, a second one of those that negate it; hints of values, help, what it does.
+    names, negative = [*lists, (), ()][:2]
+    values = len(parts) - 2
+    if not names or lists[2:] or not 0 <= values <= _MOST_VALUES or (negative and values):
+        raise UnreadableSource(at, "this argument cannot be read")
+    calls = {name: text[first:last] for name, first, last in _calls(bare, inner, end)}
+    if unknown := calls.keys() - _CALLS:
+        raise UnreadableSource(at, f"{', '.join(sorted(unknown))} is not known")
+    variable = calls.get("set_env", "").strip()
+    word = _WORD.fullmatch(variable)
+    if variable and not word:
+        raise UnreadableSource(at, f"its variable {variable} cannot be read")
+    return Argument(
+        names=names,
+        negative=negative,
+        variable=word[1] if word else None,
+        values=values,
+        tools=_examples(calls["set_examples"]) if "set_examples" in calls else ("common",),
+        excludes=_examples(calls.get("set_excludes", "")),
+        at=at,
+    )
+
+
+def _examples(text: str) -> tuple[str, ...]:
+    return tuple(name.lower().replace("_", "-") for name in _EXAMPLE.findall(text))
+
+
+def _blanked(text: str) -> str:
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    # A text keeps its quotation marks, so that what is empty and what is a text stay apart.
+    def quoted(match: re.Match[str]) -> str:
+        body = match[0]
+        return (
+            body[0] + re.sub(r"[^\n]", " ", body[1:-1]) + body[-1]
+            if body[0] in "\"'"
+            else blank(match)
+        )
+
+    return _SKIPPED.sub(quoted, _RAW.sub(blank, text))
+
+
+def _closing(bare: str, start: int, at: str) -> int:
+    """Return the place of the parenthesis that closes the one before ``start``."""
+    depth = 1
+    for place in range(start, len(bare)):
+        depth += {"(": 1, ")": -1}.get(bare[place], 0)
+        if depth == 0:
+            return place
+    raise UnreadableSource(at, "this call has no end")
+
+
+def _parts(bare: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    depth, first = 0, start
+    for place in range(start, end):
+        letter = bare[place]
+        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            yield first, place
+            first = place + 1
+    yield first, end
+
+
+def _calls(bare: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
+    for match in _CALL.finditer(bare, start, end):
+        yield match[1], match.end(), _closing(bare, match.end(), PATH)

@@ -1,0 +1,224 @@
+"""How upstream makes a release of what its jobs uploaded: names, injected files, who attests it."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tsuku_publish.upstream.source.expressions import UNKNOWN, value_of
+from tsuku_publish.upstream.source.marked import Fact, Row, Table, Text, UnreadableSource
+from tsuku_publish.upstream.source.scripts import Line, commands
+from tsuku_publish.upstream.source.tree import SourceTree
+from tsuku_publish.upstream.source.workflows import Job, Step, Workflow, known, open_workflow
+
+FOLDER = ".github/workflows/"
+_ATTESTS = ("actions/attest@", "actions/attest-build-provenance@")
+_CREATES = ("ggml-org/action-create-release@", "softprops/action-gh-release@")
+
+# The lines of the script that moves what was uploaded into the release, in upstream's forms.
+_FOR_ARCH = re.compile(r"for arch in (?P<words>[\w ]+); do")
+_INJECTED = re.compile(r'cpu_zip="artifact/(?P<name>[^"]+)"')
+_TARGETS = re.compile(r"for target_zip in artifact/(?P<name>\S+); do")
+_RENAMED = re.compile(r"for zip_file in artifact/(?P<name>\S+); do")
+_NEW_NAME = re.compile(
+    r'zip_name="(?P<before>[^"$]*)\$\{base_name#(?P<cut>[^}]*)\}(?P<after>[^"$]*)"'
+)
+_MOVED = re.compile(r"mv -v artifact/(?P<name>\S+) release")
+_REMOVED = re.compile(r"rm -f artifact/(?P<name>\S+)")
+_NO_CHANGE = re.compile(
+    r"|#.*|echo .*|mkdir -p release|temp_dir=\$\(mktemp -d\)|unzip \"\$cpu_zip\" -d \"\$temp_dir\""
+    r"|if \[\[ \"\$target_zip\" == \"\$cpu_zip\" \]\]; then|continue|fi|done"
+    r"|realpath_target_zip=\$\(realpath \"\$target_zip\"\)"
+    r"|\(cd \"\$temp_dir\" && zip -r \"\$realpath_target_zip\" \.\)|rm -rf \"\$temp_dir\""
+    r"|base_name=\$\(basename \"\$zip_file\" \.zip\)|mv \"\$zip_file\" \"release/\$zip_name\""
+)
+"""Lines that say nothing more: the loops' bodies, as upstream writes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """How uploaded files become assets, each fact with its line."""
+
+    injected: list[tuple[str, str, str]] = field(default_factory=list)
+    """A pattern of files, the file whose content they get, and the place."""
+    renamed: list[tuple[str, str, str, str]] = field(default_factory=list)
+    """A pattern, what is cut from the front of its names, and what is put before and after."""
+    moved: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+    def final(self, name: str) -> str | None:
+        """Return an uploaded file's name in the release; None if it is not in it."""
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removed):
+            return None
+        for pattern, cut, before, after in self.renamed:
+            if fnmatch.fnmatchcase(name, pattern):
+                return f"{before}{name.removesuffix('.zip').removeprefix(cut)}{after}"
+        return name if any(fnmatch.fnmatchcase(name, each) for each in self.moved) else None
+
+    def server_of(self, name: str) -> tuple[str, str] | None:
+        """Return the uploaded file whose content another one gets, and the place."""
+        for pattern, origin, at in self.injected:
+            if fnmatch.fnmatchcase(name, pattern) and name != origin:
+                return origin, at
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """The workflow that publishes and the one that builds; they may be one."""
+
+    publisher: Workflow
+    builder: Workflow
+    merged: Merged
+    packed: tuple[tuple[str, str], ...]
+    """Archives that the publishing job makes itself, each with its place."""
+    facts: dict[str, Fact]
+
+
+def publishing(source: SourceTree) -> Publishing:
+    """Find who attests releases, and read how. Raises ``UnreadableSource``."""
+    found = []
+    for path in sorted(source.files):
+        if fnmatch.fnmatchcase(path, f"{FOLDER}release*.yml"):  # others attest images
+            workflow = open_workflow(source, path)
+            found += [
+                (workflow, step)
+                for step in _steps(workflow)
+                if step.uses and step.uses.startswith(_ATTESTS)
+            ]
+    if len(found) != 1:
+        at = ", ".join(step.table.at for _, step in found) or FOLDER
+        raise UnreadableSource(at, f"{len(found)} steps attest a release, and one should")
+    workflow, attests = found[0]
+    subject = attests.given("subject-path")
+    if subject is None or subject.strip("'") != "release/*":
+        raise UnreadableSource(attests.table.at, "what it attests is not release/*")
+    steps = [*_steps(workflow)]
+    tag = _tag(steps)
+    facts = {
+        "workflow": Fact(workflow.path, attests.table.at),
+        "tag": tag,
+        **_trigger(workflow),
+    }
+    builder = _builder(source, workflow, facts)
+    facts["builder"] = Fact(builder.path, facts["trigger"].at)
+    merged = Merged()
+    packed: list[tuple[str, str]] = []
+    for step in steps:
+        lines = step.lines()
+        if any(line is not UNKNOWN and "artifact/" in line for _, line in lines):
+            _merge(lines, merged)
+        for command in commands(lines):
+            names = [word for word in command.words if word.startswith("release/")]
+            if command.words[0] in ("tar", "zip", "7z") and names:
+                packed.append((names[0].removeprefix("release/"), command.at))
+    return Publishing(workflow, builder, merged, tuple(packed), facts)
+
+
+def _steps(workflow: Workflow) -> Iterator[Step]:
+    for name, table in workflow.jobs.items():
+        if isinstance(table, Table) and "uses" not in table:
+            for run in workflow.runs(name, table.at):
+                yield from run.walk()
+
+
+def _tag(steps: Iterable[Step]) -> Fact:
+    for step in steps:
+        if step.uses and step.uses.startswith(_CREATES):
+            node = step.given("tag_name")
+            if node is None:
+                raise UnreadableSource(step.table.at, "the release gets no tag_name")
+            return Fact(known(value_of(node, step.scope.lookup), node.at, "the tag"), node.at)
+    raise UnreadableSource(FOLDER, "no step creates the release that is attested")
+
+
+def _trigger(workflow: Workflow) -> dict[str, Fact]:
+    """Return what starts a workflow: the event, its branches, and the workflow that it waits for.
+
+    "by hand" is there if a person may start it, too, on any branch or tag.
+    """
+    on = workflow.table.get("on")
+    events = dict(on) if isinstance(on, Table) else {}
+    if isinstance(on, Text):
+        events = {str(on): on}
+    if isinstance(on, Row):
+        events = {str(each): each for each in on.texts()}
+    by_hand = events.get("workflow_dispatch")
+    names = [name for name in events if name != "workflow_dispatch"]
+    if len(names) != 1:
+        raise UnreadableSource(
+            workflow.table.at, f"it is started by {', '.join(names) or 'nobody'}"
+        )
+    (name,) = names
+    about = events[name]
+    found = {"trigger": Fact(name, about.at)}
+    if by_hand is not None:
+        found["by hand"] = Fact("yes", by_hand.at)
+    if isinstance(about, Table):
+        for key in ("branches", "tags", "workflows", "types"):
+            if key in about:
+                row = about.row(key)
+                found[key] = Fact(tuple(str(each) for each in row.texts()), row.at)
+    return found
+
+
+def _builder(source: SourceTree, workflow: Workflow, facts: dict[str, Fact]) -> Workflow:
+    if facts["trigger"].value == "push":
+        return workflow
+    if facts["trigger"].value != "workflow_run":
+        raise UnreadableSource(facts["trigger"].at, "what builds for this event is not known")
+    wanted = facts["workflows"].value if "workflows" in facts else ()
+    for path in sorted(source.files):
+        if path.startswith(FOLDER):
+            each = open_workflow(source, path)
+            if wanted == (str(each.table.get("name")),):
+                return each
+    raise UnreadableSource(facts["trigger"].at, f"no workflow has the name {wanted}")
+
+
+def _merge(lines: Iterable[Line], merged: Merged) -> None:  # noqa: C901 - a row of forms
+    """Read the script that moves the uploaded files. Raises ``UnreadableSource``."""
+    arches: list[str] = []
+    origin = renamed = ""
+    for at, raw in lines:
+        line = "" if raw is UNKNOWN else raw.strip()
+        if raw is UNKNOWN:
+            raise UnreadableSource(at, "this line is known only in a run")
+        if match := _FOR_ARCH.fullmatch(line):
+            arches = match["words"].split()
+        elif match := _INJECTED.fullmatch(line):
+            origin = match["name"]
+        elif match := _TARGETS.fullmatch(line):
+            for arch in arches or [""]:
+                pattern, name = (text.replace("${arch}", arch) for text in (match["name"], origin))
+                merged.injected.append((pattern, name, at))
+        elif match := _RENAMED.fullmatch(line):
+            renamed = match["name"]
+        elif match := _NEW_NAME.fullmatch(line):
+            merged.renamed.append((renamed, match["cut"], match["before"], match["after"]))
+        elif match := _MOVED.fullmatch(line):
+            merged.moved.append(match["name"])
+        elif match := _REMOVED.fullmatch(line):
+            merged.removed.append(match["name"])
+        elif not _NO_CHANGE.fullmatch(line):
+            raise UnreadableSource(
+                at, f"what this does to the files of a release is not known: {line}"
+            )
+
+
+def uploads(job: Job) -> Iterator[tuple[Step, Text, str]]:
+    """Return the files that a job uploads: the step, the path as it is written, the file's name.
+
+    A folder that another job gets is no file of a release, unless its artifact has a file's name.
+    """
+    for step in job.walk():
+        if not (step.uses and step.uses.startswith("actions/upload-artifact@")):
+            continue
+        path = step.given("path")
+        if path is None:
+            raise UnreadableSource(step.table.at, "it uploads no path")
+        name = known(value_of(path, step.scope.lookup), path.at, "what it uploads")
+        if name.endswith((".zip", ".tar.gz")):
+            yield step, path, name.rpartition("/")[2]
