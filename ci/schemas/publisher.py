@@ -15,6 +15,7 @@ from tsuku_publish.packing.measuring import MeasuredBuild
 from tsuku_publish.packing.pack import PackReport
 from tsuku_publish.secrets import Finding
 from tsuku_publish.signing.review import Review
+from tsuku_publish.upstream.source.facts import Difference, SourceFacts
 
 
 class PromotedRelease(TypedDict):
@@ -62,6 +63,14 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "refresh": ({"release": str, "notes": list[str]},),
     "attest": ({"release": str, "archives": int, "source": str | None, "unattested": str | None},),
     "feed": (FeedReport,),
+    "upstream": (
+        {
+            "facts": SourceFacts,
+            "changes": tuple[Difference, ...],
+            "disagreements": tuple[str, ...],
+            "recorded": Path | None,
+        },
+    ),
     "revoke": ({"release": str, "date": str, "reason": str},),
     "withdraw": ({"release": str, "withdrawn": str},),
     "pack": (PackReport,),

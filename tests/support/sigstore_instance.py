@@ -37,7 +37,7 @@ class Build:
     """What the build service's token said; the defaults are upstream's own release build."""
 
     repository: str = REPOSITORY
-    workflow: str = ".github/workflows/release.yml"
+    workflow: str = ".github/workflows/release-publish.yml"
     ref: str = "refs/heads/master"
     issuer: str = "https://token.actions.githubusercontent.com"
     runner: str = "github-hosted"

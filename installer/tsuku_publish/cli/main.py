@@ -8,7 +8,7 @@ from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import StoreError
-from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing
+from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing, upstream
 from tsuku_publish.errors import PublishError
 
 PROGRAM = "tsuku-publish"
@@ -27,7 +27,7 @@ group = Group(
     params=[program.VERSION],
 )
 for command in (
-    feed.feed,
+    *(feed.feed, upstream.upstream),
     *(data.refresh, data.attest, data.revoke, data.withdraw, pack.pack),
     *(own.init, build.build, own.add, own.measure),
     *(review.review, review.promote),

@@ -158,7 +158,7 @@ def _require_fit(
         document = document_of_one(release, build, rules)
         records = recorded((asset.sha256 for asset in build.artifacts), contents)
         for variant in build.rule.variants:
-            requirements(rules.required(variant), records, rules.libraries)
+            requirements(build.required(variant, rules), records, rules.libraries)
     try:
         require_release(document)
     except ManifestError as error:

@@ -63,7 +63,7 @@ def release_document(
         variants = platforms.setdefault(build.rule.platform, {})
         records = recorded((asset.sha256 for asset in build.artifacts), contents)
         for variant in build.rule.variants:
-            requires = requirements(rules.required(variant), records, rules.libraries)
+            requires = requirements(build.required(variant, rules), records, rules.libraries)
             variants[variant.name] = _variant(build, variant, requires, contents, release.tag)
     head = Head(
         release=release.tag,

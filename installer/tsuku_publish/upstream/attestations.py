@@ -20,6 +20,7 @@ from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
 from tsuku_publish.upstream.classify import Rules, classify, load_rules
 from tsuku_publish.upstream.facts import Facts, UpstreamRelease, release_of
 from tsuku_publish.upstream.hosting import HostingService
+from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, UnrecognizedExtension
@@ -35,23 +36,50 @@ _RUNNER = "github-hosted"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The allowed builder of a release: ``[attestation]`` of ``rules.toml``.
+    """The allowed builders of releases: ``[attestation]`` of ``rules.toml``, and upstream's sources.
 
-    ``workflow`` is a path in the repository; each of ``refs`` may contain ``{tag}``.
+    The workflow that attests and its refs come from the sources. For a ``workflow_run`` the
+    certificate has the commit of the publishing run, which may be newer than the tag's: commits are
+    only compared with one another.
     """
 
     issuer: str
     repository: str
-    workflow: str
-    refs: tuple[str, ...]
+    sources: tuple[SourceFacts, ...]
+
+    def identities(self, tag: str) -> tuple[tuple[str, str], ...]:
+        """Return the workflows, each with a ref, that may attest a release.
+
+        Raises ``PublishError`` if no source was read.
+        """
+        found = [
+            (str(source.publishing["workflow"].value), ref)
+            for source in sources_for(tag, self.sources)
+            for ref in _refs(source, tag)
+        ]
+        if not found:
+            raise PublishError(
+                "no source of upstream says which workflow attests its releases",
+                hint="read one: upstream SOURCE --record",
+            )
+        return tuple(dict.fromkeys(found))
+
+
+def _refs(source: SourceFacts, tag: str) -> tuple[str, ...]:
+    """Return the refs of the attesting workflow's runs: its branches, and a tag if by hand."""
+    branches = source.publishing.get("branches")
+    names = branches.value if branches and isinstance(branches.value, tuple) else ()
+    refs = tuple(f"refs/heads/{name}" for name in names)
+    return (*refs, f"refs/tags/{tag}") if "by hand" in source.publishing else refs
 
 
 def load_origin(data: Path) -> Origin:
-    """Read ``rules.toml``. Raises ``PublishError``."""
+    """Read ``rules.toml`` and the facts of sources. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
         raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))["attestation"]
-        return Origin(raw["issuer"], raw["repository"], raw["workflow"], tuple(raw["refs"]))
+        issuer, repository = raw["issuer"], raw["repository"]
+    return Origin(issuer, repository, load_sources(data / "facts"))
 
 
 class Attest:
@@ -243,7 +271,7 @@ class _Policy:
 
     def __init__(self, origin: Origin, tag: str) -> None:
         self._origin = origin
-        self._refs = [ref.format(tag=tag) for ref in origin.refs]
+        self._identities = origin.identities(tag)
         self.commit = ""
 
     def verify(self, certificate: "Certificate") -> None:
@@ -251,9 +279,9 @@ class _Policy:
         from sigstore.errors import VerificationError  # noqa: PLC0415
         from sigstore.verify.policy import OIDCSourceRepositoryDigest  # noqa: PLC0415
 
-        failures = [self._failures(certificate, ref) for ref in self._refs]
+        failures = [self._failures(certificate, *each) for each in self._identities]
         if all(failures):
-            # Report the ref that comes closest: the one with the fewest differences.
+            # Report the identity that comes closest: the one with the fewest differences.
             closest = min(failures, key=len)
             raise VerificationError("; ".join(closest))
         oid = OIDCSourceRepositoryDigest.oid
@@ -261,17 +289,17 @@ class _Policy:
         value = cast("UnrecognizedExtension", extension).value
         self.commit = value[2:].decode()  # after two bytes of DER, for type and length
 
-    def _failures(self, certificate: "Certificate", ref: str) -> list[str]:
-        failures = (_failure(policy, certificate) for policy in self._policies(ref))
+    def _failures(self, certificate: "Certificate", path: str, ref: str) -> list[str]:
+        failures = (_failure(policy, certificate) for policy in self._policies(path, ref))
         return [failure for failure in failures if failure]
 
-    def _policies(self, ref: str) -> "list[VerificationPolicy]":
+    def _policies(self, path: str, ref: str) -> "list[VerificationPolicy]":
         from sigstore.verify import policy  # noqa: PLC0415
 
         repository = f"https://github.com/{self._origin.repository}"
         # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
         # one.
-        workflow = f"{repository}/{self._origin.workflow}@{ref}"
+        workflow = f"{repository}/{path}@{ref}"
         return [
             policy.OIDCIssuerV2(self._origin.issuer),
             policy.OIDCSourceRepositoryURI(repository),

@@ -7,7 +7,7 @@ build were dropped silently.
 import functools
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,8 @@ from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
+from tsuku_publish.upstream.source.marked import Fact
 
 _Word = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -72,7 +74,8 @@ class Rules:
     """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide.
 
     ``api`` is the URL of upstream's repository in the hosting service's API. ``requires`` are the
-    named tables of what machines must have. ``wrong`` are the rules that cannot be used.
+    named tables of what machines must have. ``systems`` says what the systems have that builds are
+    made on, and ``sources`` what upstream's sources say. ``wrong`` are rules that cannot be used.
     """
 
     platforms: Mapping[str, PlatformRule]
@@ -81,6 +84,8 @@ class Rules:
     libraries: frozenset[str]
     api: str
     requires: Mapping[str, Mapping[str, Any]]
+    systems: Mapping[str, Mapping[str, str]]
+    sources: tuple[SourceFacts, ...]
     wrong: tuple[WrongRule, ...] = ()
 
     def required(self, variant: VariantRule) -> dict[str, Any]:
@@ -90,10 +95,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class ClassifiedBuild:
-    """A rule and the assets of one release that it names."""
+    """A rule and the assets of one release that it names; ``needs`` are those of its source."""
 
     rule: Rule
     artifacts: tuple[Asset, ...]
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
+    def required(self, variant: VariantRule, rules: Rules) -> dict[str, Any]:
+        """Return what a variant requires: what the source says, and what its rule adds."""
+        return {**self.needs, **rules.required(variant)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,8 @@ def load_rules(data: Path) -> Rules:
             libraries=SYSTEM_LIBRARIES | {*raw.get("libraries", {}).get("known", ())},
             api=raw["hosting"]["api"],
             requires=raw["requires"],
+            systems=raw.get("systems", {}),
+            sources=load_sources(data / "facts"),
             wrong=tuple(wrong),
         )
 
@@ -201,8 +213,13 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
             elif again := next((each for each in variants if each in given), None):
                 wrong[asset.name] = f"its rule is wrong: {given[again]} is {again} already"
             else:
+                try:
+                    needs = source_needs(asset.name, release.tag, rules)
+                except PublishError as error:
+                    wrong[asset.name] = error.message
+                    continue
                 given |= dict.fromkeys(variants, asset.name)
-                builds.append(ClassifiedBuild(rule, (asset, *companions)))
+                builds.append(ClassifiedBuild(rule, (asset, *companions), needs))
     used = {artifact.name for build in builds for artifact in build.artifacts} | {*lonely}
     unknown = tuple(
         asset
@@ -211,6 +228,100 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
     )
     reasons = {asset.name: wrong[asset.name] for asset in unknown if asset.name in wrong}
     return SortedAssets(release.tag, tuple(builds), unknown, lonely, reasons)
+
+
+def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
+    """Return what upstream's source says that an asset needs; nothing if no source has it.
+
+    Raises ``PublishError`` for a tag between two sources that say different things.
+    """
+    name = asset.replace(tag, "{tag}")
+    found = {
+        source.tag: needs_of(source.assets[name], rules.systems)
+        for source in sources_for(tag, rules.sources)
+        if name in source.assets
+    }
+    first, *others = [*found.values()] or [{}]
+    if any(other != first for other in others):
+        raise PublishError(
+            f"the sources of {' and '.join(found)} say different things of it: read the source of "
+            f"{tag}, or of one nearer to it, with: upstream SOURCE --record"
+        )
+    return first
+
+
+def needs_of(facts: Mapping[str, Fact], systems: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Return what an asset requires by its facts, as in a release file. Raises ``PublishError``."""
+    needs: dict[str, Any] = {}
+    if "macos" in facts:
+        needs["macos"] = facts["macos"].value
+    else:
+        system = facts["system"]
+        if system.value not in systems:
+            raise PublishError(
+                f'no [systems."{system.value}"] of rules.toml says what builds need that are made '
+                f"there ({system.at})"
+            )
+        row = systems[str(system.value)]
+        needs |= {key: value for key, value in row.items() if key != "source"}
+    if "sass" in facts:
+        needs["cuda"] = {
+            "toolkit": _line(facts["toolkit"]),
+            "sass": [*_listed(facts["sass"])],
+            "ptx": [*_listed(facts["ptx"])],
+        }
+    if "gfx" in facts:
+        needs["rocm"] = {"runtime": _line(facts["toolkit"]), "gfx": [*_listed(facts["gfx"])]}
+    return needs
+
+
+def _line(toolkit: Fact) -> str:
+    """Return the first two numbers of a toolkit's version: the line whose drivers it needs."""
+    return ".".join(str(toolkit.value).split(".")[:2])
+
+
+def _listed(fact: Fact) -> tuple[str, ...]:
+    return fact.value if isinstance(fact.value, tuple) else (str(fact.value),)
+
+
+def disagreements(source: SourceFacts, rules: Rules) -> tuple[str, ...]:
+    """Return where the rules and a source differ: in words, with the source's line."""
+    found = []
+    assets = {name.replace("{tag}", source.tag): name for name in source.assets}
+    for asset, name in assets.items():
+        facts = source.assets[name]
+        if name.startswith("cudart-") or _skipped(asset, source.tag, rules):
+            continue
+        fitting = [
+            rule for rule in rules.builds if _expression(rule.asset, source.tag).fullmatch(asset)
+        ]
+        if len(fitting) != 1:
+            found.append(f"{len(fitting)} rules are about {name} ({facts['job'].at})")
+            continue
+        (rule,) = fitting
+        companion = facts.get("companion")
+        if (companion.value if companion else None) != rule.companion:
+            found.append(f"{name}: its companion is not {rule.companion} ({facts['job'].at})")
+        if facts["platform"].value != rule.platform:
+            found.append(f"{name}: it is not for {rule.platform} ({facts['platform'].at})")
+        backends = {*_listed(facts["backends"]), "cpu"}  # also where the server is injected
+        found += [
+            f"{name}: it has no code for {each.backend} ({facts['backends'].at})"
+            for each in rule.variants
+            if each.backend not in backends
+        ]
+        try:
+            needs = needs_of(facts, rules.systems)
+        except PublishError as error:
+            found.append(f"{name}: {error.message}")
+            continue
+        found += [
+            f"{name}: {each.name} requires another {key} than the source says ({facts['job'].at})"
+            for each in rule.variants
+            for key, value in rules.required(each).items()
+            if needs.get(key, value) != value
+        ]
+    return tuple(found)
 
 
 class _RawSkip(msgspec.Struct):

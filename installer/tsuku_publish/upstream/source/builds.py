@@ -43,7 +43,9 @@ _TOOLKITS = {
         r"nvidia/cuda:([0-9.]+)-devel|/cuda_nvcc-windows-x86_64-([0-9.]+)-archive\.zip"
     ),
     "rocm": re.compile(r"rocm\[[^\]]*\]==([0-9.]+)"),
-    "sycl": re.compile(r"intel-oneapi-toolkit-([0-9.]+)_offline"),
+    "sycl": re.compile(
+        r"intel-(?:oneapi-toolkit|deep-learning-essentials|oneapi-base-toolkit)-([0-9.]+)_offline"
+    ),
     "openvino": re.compile(r"openvino_toolkit_[a-z0-9]+_([0-9.]+)\.[0-9a-f]+_x86_64"),
 }
 _GFX = ("AMDGPU_TARGETS", "GPU_TARGETS", "CMAKE_HIP_ARCHITECTURES")

@@ -169,9 +169,12 @@ def _builder(source: SourceTree, workflow: Workflow, facts: dict[str, Fact]) -> 
         return workflow
     if facts["trigger"].value != "workflow_run":
         raise UnreadableSource(facts["trigger"].at, "what builds for this event is not known")
-    wanted = facts["workflows"].value if "workflows" in facts else ()
+    told = facts["workflows"].value if "workflows" in facts else ()
+    wanted = told if isinstance(told, tuple) else ()
     for path in sorted(source.files):
-        if path.startswith(FOLDER):
+        if path.startswith(FOLDER) and any(
+            f"name: {name}" in source.files[path] for name in wanted
+        ):
             each = open_workflow(source, path)
             if wanted == (str(each.table.get("name")),):
                 return each
