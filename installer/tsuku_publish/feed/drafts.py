@@ -112,9 +112,11 @@ def _backend(words: list[str], contents: Contents | None) -> str:
 def _needs(build: _Build, rules: Rules, contents: Contents | None) -> tuple[list[str], list[str]]:
     """Return new tables of ``[requires]``, and the names of all tables that the variant needs."""
     system, processor, backend, line = build
-    needs = [_system_table(system, processor, rules, contents)]
+    # Of an asset that no source has; the tables of systems are a repository's own, if it has any.
+    table = _system_table(system, processor, rules, contents)
+    needs = [table] if table in rules.requires else []
     if backend in _GUARDS:
-        needs.append(_GUARDS[backend])
+        needs = [*needs, _GUARDS[backend]]
     if backend not in ("cuda", "rocm"):
         return [], needs
     name = f"{backend}-{line}"
@@ -136,7 +138,7 @@ def _system_table(system: str, processor: str, rules: Rules, contents: Contents 
     enough = {name: each for name, each in known.items() if _number(each) >= _number(floor)}
     # Measured floors replace those of the table, so a near one is good enough.
     chosen = min(enough, key=lambda each: _number(enough[each]), default=None)
-    return chosen or max(known, key=lambda each: _number(known[each]))
+    return chosen or max(known, key=lambda each: _number(known[each]), default="")
 
 
 def _code(backend: str, line: str, contents: Contents | None) -> str:
