@@ -645,11 +645,18 @@ def mac(version: str, processor: str) -> Host:
     return ReplayHost(Recording(system=system, answers=answers), "made")
 
 
-@pytest.mark.parametrize("version", ["14.8", "15.6.1"])
+# Upstream builds for macOS 13.3 (llama.cpp#26375; release.yml:106 of b11434).
+@pytest.mark.parametrize("version", ["12.7.6", "13.2.1"])
 def test_situation_14_an_old_macos_runs_no_build(version: str) -> None:
     found = seen(mac(version, "Apple M1"))
     assert found.refused == {"metal": "macos", "cpu": "macos"}
     assert found.detected == {"cpu", "metal"}
+
+
+@pytest.mark.parametrize("version", ["13.3", "14.8", "15.6.1"])
+def test_situation_14_macos_from_13_3_on_gets_metal(version: str) -> None:
+    found = seen(mac(version, "Apple M1"))
+    assert (found.selected, found.device) == ("metal", "Apple M1")
 
 
 @pytest.mark.parametrize("processor", ["Apple M4", "Apple A18 Pro"])

@@ -17,7 +17,7 @@ from support.release_data import (
     release_process,
     release_tool,
 )
-from support.sigstore_instance import Build, SigstoreInstance
+from support.sigstore_instance import BEFORE, NOW, Build, SigstoreInstance
 
 from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files import plan, releases
@@ -35,6 +35,8 @@ SIGSTORE = SigstoreInstance()
 STRANGER = SigstoreInstance()
 
 Bundle = dict[str, Any]
+Identity = tuple[str, str]
+MASTER = "refs/heads/master"
 
 
 @pytest.fixture
@@ -82,6 +84,27 @@ def test_upstreams_own_build_is_accepted(data: Path, root: Path, ref: str) -> No
     prove(data, root, SIGSTORE.attest(FILES, Build(ref=ref)))
     (made,) = releases.release_files(PLAN, data, root)
     assert b"unattested" not in made.data
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("b11347", {(BEFORE, MASTER), (BEFORE, "refs/tags/b11347")}),
+        # Between the last source of the one and the first of the other.
+        ("b11360", {(BEFORE, MASTER), (BEFORE, "refs/tags/b11360"), (NOW, MASTER)}),
+        # A project verifies b11424 with this workflow and ref; a run of `workflow_run` has no tag.
+        ("b11424", {(NOW, MASTER)}),
+        ("b12429", {(NOW, MASTER)}),
+    ],
+)
+def test_who_attests_is_what_upstreams_source_says(tag: str, expected: set[Identity]) -> None:
+    assert {*attestations.load_origin(DATA).identities(tag)} == expected
+
+
+def test_a_build_is_not_accepted_from_the_workflow_of_later_ones(data: Path, root: Path) -> None:
+    refused(
+        data, root, "got https://.*release-publish.yml", SIGSTORE.attest(FILES, Build(workflow=NOW))
+    )
 
 
 def test_each_archive_may_have_its_own_bundle(data: Path, root: Path) -> None:

@@ -298,6 +298,7 @@ def test_check_tells_of_a_channel_that_must_be_signed(delegated: Team) -> None:
     assert "nightly   2 embedded, 2 published" in said
     code, _, err = delegated.tried("check", "--on", "2026-12-15")
     assert (code, "sign again: nightly (6 days left)" in err) == (1, True), err
+    assert "run: tsuku-publish sign --channel nightly" in err
     delegated.run("sign", "--channel", "nightly", "--issued", "2026-12-14", signers=MACHINE)
     assert "nightly   version 3, 29 days left" in delegated.run("check", "--on", "2026-12-15")
 

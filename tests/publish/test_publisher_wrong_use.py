@@ -26,6 +26,7 @@ WORDS = {
     "revoke": ("b1", "--reason", "it leaks"),
     "rotate": ("root=anna,ben,chris",),
     "sign": ("--raise",),
+    "upstream": ("build",),
     "withdraw": ("b1",),
 }
 """Arguments of the commands that need some; with them, each can do its work."""

@@ -114,9 +114,9 @@ def test_the_repository_expires_when_the_plan_says(embedded: loading.Catalog) ->
     copy = copies.RepositoryFolder(MANIFESTS)
     late = [
         checking.late_roles(copy, embedded.trusted, PLAN.warn, SIGNED_DAY + timedelta(days=days))
-        for days in (23, 24, 305, 306)
+        for days in (16, 17, 305, 306)
     ]
-    assert late[:2] == [[], ["timestamp (6 days left)"]]
+    assert late[:2] == [[], ["timestamp (13 days left)"]]
     assert late[2] == ["timestamp (-275 days left)"]
     assert late[3][1:] == [f"{role} (59 days left)" for role in ("snapshot", "targets", "nightly")]
 
@@ -384,7 +384,7 @@ def test_one_archive_serves_metal_and_the_cpu(embedded: loading.Catalog) -> None
     assert metal.artifacts == cpu.artifacts
     assert (metal.arguments, cpu.arguments) == ((), ("--device", "none"))
     assert (metal.requires.metal, cpu.requires.metal) == (True, False)
-    assert metal.requires.macos == "26.0"
+    assert metal.requires.macos == "13.3"
     assert variant(release, "darwin-amd64", "cpu").requires.macos == "13.3"
 
 
@@ -394,8 +394,9 @@ def test_gfx_lists_match_the_records(embedded: loading.Catalog) -> None:
     windows = variant(release, "windows-amd64", "rocm-10.0").requires.rocm
     assert linux is not None
     assert windows is not None
-    assert len(linux.gfx) == 23
-    assert set(windows.gfx) < set(linux.gfx)
+    assert len(linux.gfx) == 23  # release.yml:1509 of b11434
+    assert len(windows.gfx) == 20  # release.yml:964, with the RX 6500 XT's gfx1034
+    assert "gfx1034" in windows.gfx
 
 
 @pytest.mark.parametrize("tag", UPSTREAM)
@@ -524,7 +525,7 @@ def test_a_backend_missing_in_the_orders_stops_the_tool() -> None:
 
 def test_a_rule_with_an_undefined_requirement_is_not_used(tmp_path: Path) -> None:
     text = (DATA / "rules.toml").read_text("utf-8")
-    text = text.replace('["jammy", "vulkan"]', '["jammy", "vulcan"]')
+    text = text.replace('requires = ["vulkan"]', 'requires = ["vulcan"]', 1)
     (tmp_path / "rules.toml").write_text(text, "utf-8")
     (wrong,) = classify.load_rules(tmp_path).wrong
     assert "[requires.vulcan] is not defined" in wrong.reason
@@ -603,8 +604,8 @@ def test_R08_other_content_needs_a_higher_version(tmp_path: Path) -> None:
     changed_files = signed(replace(THROWAWAY, channels=channels))
     with pytest.raises(PublishError, match="same version") as caught:
         folder.write(tmp_path, changed_files)
-    version = PLAN.roles["targets"].version
-    for name in (f"{version}.snapshot.json", f"{version}.targets.json", "timestamp.json"):
+    targets, snapshot = (PLAN.roles[role].version for role in ("targets", "snapshot"))
+    for name in (f"{snapshot}.snapshot.json", f"{targets}.targets.json", "timestamp.json"):
         assert name in str(caught.value)
     assert "root.json" not in str(caught.value)
     plan = raised(THROWAWAY, "targets", "snapshot", "timestamp", channels=channels)
@@ -613,8 +614,8 @@ def test_R08_other_content_needs_a_higher_version(tmp_path: Path) -> None:
     assert {name for name in names if name.startswith("metadata")} == {
         "metadata/1.root.json",
         "metadata/timestamp.json",
-        f"metadata/{version + 1}.snapshot.json",
-        f"metadata/{version + 1}.targets.json",
+        f"metadata/{snapshot + 1}.snapshot.json",
+        f"metadata/{targets + 1}.targets.json",
         f"metadata/{PLAN.roles['nightly'].version}.nightly.json",
     }
     assert not [name for name in names if name.endswith(".b11347.json")]

@@ -122,11 +122,11 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     ),
     "a gfx target": (
         (RELEASE, '"gfx1030;gfx1100"', '"gfx1030;gfx1100;gfx1201"'),
-        [f"{ROCM}: gfx gfx1030, gfx1100 -> gfx1030, gfx1100, gfx1201"],
+        [f"{ROCM}: new gfx gfx1201"],
     ),
     "no gfx target": (
         (RELEASE, '"gfx1030;gfx1100"', '"gfx1100"'),
-        [f"{ROCM}: gfx gfx1030, gfx1100 -> gfx1100"],
+        [f"{ROCM}: gfx gfx1030 is gone"],
     ),
     "a deployment target": (
         (RELEASE, 'defines: "-DCMAKE_OSX_DEPLOYMENT_TARGET=13.3"', 'defines: "-DCMAKE_OSX_DEPLOYMENT_TARGET=14.0"'),
@@ -142,7 +142,7 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     ),
     "branches": (
         (PUBLISH, "branches: [master]", "branches: [master, next]"),
-        ["publishing: branches master -> master, next"],
+        ["publishing: new branches next"],
     ),
     "a library: OpenSSL built in": (
         (RELEASE, "-DGGML_NATIVE=OFF ${{ env.ARGS }}", "-DLLAMA_BUILD_BORINGSSL=ON ${{ env.ARGS }}"),
@@ -184,19 +184,16 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         (CUDA_LISTS, "75-virtual 86-real", "75-virtual 86-real 89"),
         [
             f"llama-{{tag}}-bin-{name}: {what}"
-            for name, rest in (
-                ("ubuntu-cuda-12.8-x64.tar.gz", ("8.6, 12.0a -> 8.6, 8.9, 12.0a", "5.0, 7.5 -> 5.0, 7.5, 8.9")),
-                ("ubuntu-cuda-13.4-x64.tar.gz", ("8.6, 12.0a -> 8.6, 8.9, 12.0a", "7.5 -> 7.5, 8.9")),
-                ("win-cuda-12.4-x64.zip", ("8.6 -> 8.6, 8.9", "5.0, 7.5 -> 5.0, 7.5, 8.9")),
-                ("win-cuda-13.4-arm64.zip", ("8.6, 12.0a -> 8.6, 8.9, 12.0a", "7.5 -> 7.5, 8.9")),
-                ("win-cuda-13.4-x64.zip", ("8.6, 12.0a -> 8.6, 8.9, 12.0a", "7.5 -> 7.5, 8.9")),
+            for name in (
+                "ubuntu-cuda-12.8-x64.tar.gz", "ubuntu-cuda-13.4-x64.tar.gz",
+                "win-cuda-12.4-x64.zip", "win-cuda-13.4-arm64.zip", "win-cuda-13.4-x64.zip",
             )
-            for what in (f"sass {rest[0]}", f"ptx {rest[1]}")
+            for what in ("new sass 8.9", "new ptx 8.9")
         ],
     ),
     "the first version without an architecture": (
         (CUDA_LISTS, 'VERSION_LESS "13"', 'VERSION_LESS "12.8"'),
-        [f"{CUDA}: ptx 5.0, 7.5 -> 7.5"],
+        [f"{CUDA}: ptx 5.0 is gone"],
     ),
     "a toolkit": (
         (CUDA_ACTION, "x86_64-12.4.131-archive", "x86_64-12.4.200-archive"),
@@ -205,7 +202,7 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     "what is packed": (
         (RELEASE, ".\\ggml-cuda.dll", ".\\ggml-cuda.dll .\\more.dll"),
         [
-            f"llama-{{tag}}-bin-win-cuda-{name}.zip: packs .\\ggml-cuda.dll -> .\\ggml-cuda.dll, .\\more.dll"
+            f"llama-{{tag}}-bin-win-cuda-{name}.zip: new packs .\\more.dll"
             for name in ("12.4-x64", "13.4-arm64", "13.4-x64")
         ],
     ),
@@ -216,7 +213,7 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
     ),
     "a backend": (
         (RELEASE, "-B build -DGGML_HIP=ON", "-B build -DGGML_VULKAN=ON -DGGML_HIP=ON"),
-        [f"{ROCM}: backends rocm, cpu -> rocm, vulkan, cpu"],
+        [f"{ROCM}: new backends vulkan"],
     ),
     "a condition": (
         (RELEASE, "  linux-cuda:\n", "  linux-cuda:\n    if: ${{ vars.CUDA }}\n"),

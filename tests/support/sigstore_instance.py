@@ -32,12 +32,24 @@ _ECDSA = ec.ECDSA(hashes.SHA256())
 _STATEMENT = "application/vnd.in-toto+json"
 
 
+BEFORE = ".github/workflows/release.yml"
+NOW = ".github/workflows/release-publish.yml"
+
+
+def attesting_workflow(tag: str) -> str:
+    """Return the workflow of upstream that attests a build, as its source says.
+
+    The step with ``attest`` is in release.yml at b11349, and in release-publish.yml at b11393.
+    """
+    return NOW if int(tag.removeprefix("b")) >= 11393 else BEFORE
+
+
 @dataclass(frozen=True)
 class Build:
     """What the build service's token said; the defaults are upstream's own release build."""
 
     repository: str = REPOSITORY
-    workflow: str = ".github/workflows/release-publish.yml"
+    workflow: str = BEFORE
     ref: str = "refs/heads/master"
     issuer: str = "https://token.actions.githubusercontent.com"
     runner: str = "github-hosted"

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from support.certificates import Authority
-from support.sigstore_instance import Build, SigstoreInstance
+from support.sigstore_instance import Build, SigstoreInstance, attesting_workflow
 from support.upstream_builds import Name, compiled, day, names_at, packed
 
 REPOSITORY = "/repos/ggml-org/llama.cpp"
@@ -183,7 +183,9 @@ class Upstream:
         if tag not in self._bundles:
             instance = SigstoreInstance() if state == "forged" else self.sigstore
             commit = hashlib.sha1(tag.encode(), usedforsecurity=False).hexdigest()
-            self._bundles[tag] = instance.attest(digests, Build(commit=commit))
+            self._bundles[tag] = instance.attest(
+                digests, Build(commit=commit, workflow=attesting_workflow(tag))
+            )
         return self._bundles[tag]
 
     def _names(self, tag: str) -> list[Name]:

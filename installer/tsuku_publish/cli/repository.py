@@ -19,7 +19,7 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell
 from tsuku_publish.errors import PublishError
 from tsuku_publish.holders.signers import VARIABLE, load_secrets
-from tsuku_publish.release_files.plan import load_plan
+from tsuku_publish.release_files.plan import Plan, load_plan
 from tsuku_publish.release_files.sightings import observe
 from tsuku_publish.repository.checking import (
     compare,
@@ -143,7 +143,9 @@ def check(
         seen_at = copy_at(published) if published else copy
         observe(verify(seen_at, root := first_root(seen_at)), root, seen)
     if late:
-        return _failed(found, f"sign again: {', '.join(late)}")
+        tasks = dict.fromkeys(_renewed_by(each.split()[0], plan) for each in late)
+        hint = f"where TSUKU_LLM_SIGNERS names the signers' files, run: {', then '.join(tasks)}"
+        return _failed(found, f"sign again: {', '.join(late)}", hint)
     return CommandResult(found)
 
 
@@ -192,7 +194,14 @@ def secrets(
     return CommandResult(answer, (line,))
 
 
-def _failed(data: Mapping[str, object], message: str) -> CommandResult:
+def _renewed_by(role: str, plan: Plan) -> str:
+    """Return the command that signs a role again."""
+    if role in plan.delegated:
+        return f"tsuku-publish sign --channel {role}"
+    return f"tsuku-publish {'resign' if role in {'snapshot', 'timestamp'} else 'sign --raise'}"
+
+
+def _failed(data: Mapping[str, object], message: str, hint: str = "") -> CommandResult:
     """Return an answer that has what was found, and ends as an error does."""
-    error = PublishError(message)
+    error = PublishError(message, hint=hint)
     return CommandResult(data, exit_code=error.exit_code, failure=ReportedError.of(error))

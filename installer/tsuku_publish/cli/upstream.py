@@ -11,6 +11,7 @@ from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.cli.options import data_option
+from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.upstream.classify import disagreements, load_rules, require_rules
 from tsuku_publish.upstream.source.facts import (
     SourceFacts,
@@ -39,7 +40,9 @@ def upstream(*, data: Path, place: Path, tag: str | None, keep: bool) -> Command
     SOURCE is a tree of llama.cpp, or the archive of a source distribution. Each fact has its line.
     It is compared with the source before it, and with the rules.
     """
+    load_plan(data)  # a folder without a sound plan is no repository
     require_rules(data)
+    rules = load_rules(data)
     source = open_source(place)
     if source.tag and tag and source.tag != tag:
         raise UsageError(f"{place} is the source of {source.tag}, not of {tag}")
@@ -49,7 +52,7 @@ def upstream(*, data: Path, place: Path, tag: str | None, keep: bool) -> Command
     found = facts_of(source, tag)
     known = load_sources(data / "facts")
     changes = differences(sources_for(tag, known)[0], found) if known else ()
-    contradictions = disagreements(found, load_rules(data))
+    contradictions = disagreements(found, rules)
     path = record(data / "facts", found) if keep else None
     lines = [*_lines(found), *(f"changed: {each}" for each in changes)]
     lines += [f"the rules: {each}" for each in contradictions]

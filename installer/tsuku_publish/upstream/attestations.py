@@ -36,7 +36,7 @@ _RUNNER = "github-hosted"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The allowed builders of releases: ``[attestation]`` of ``rules.toml``, and upstream's sources.
+    """The allowed builders of releases: ``[attestation]`` of ``rules.toml``, and the sources.
 
     The workflow that attests and its refs come from the sources. For a ``workflow_run`` the
     certificate has the commit of the publishing run, which may be newer than the tag's: commits are

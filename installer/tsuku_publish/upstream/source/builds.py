@@ -17,7 +17,7 @@ from tsuku_publish.upstream.source.marked import Fact, Text, UnreadableSource
 from tsuku_publish.upstream.source.publishing import Publishing, uploads
 from tsuku_publish.upstream.source.scripts import ScriptCommand, commands
 from tsuku_publish.upstream.source.tree import SourceTree
-from tsuku_publish.upstream.source.workflows import Job, Step
+from tsuku_publish.upstream.source.workflows import Step, WorkflowJob
 
 _Facts = dict[str, Fact]
 
@@ -89,7 +89,7 @@ def assets(source: SourceTree, told: Publishing) -> dict[str, _Facts]:  # noqa: 
     return dict(sorted(found.items()))
 
 
-def _of_job(source: SourceTree, job: Job) -> dict[str, _Facts]:
+def _of_job(source: SourceTree, job: WorkflowJob) -> dict[str, _Facts]:
     """Return the facts of the files that one run of a job uploads."""
     found = [(step, path, name) for step, path, name in uploads(job)]
     if not found:
@@ -111,7 +111,9 @@ def _of_job(source: SourceTree, job: Job) -> dict[str, _Facts]:
     return result
 
 
-def _of_build(source: SourceTree, job: Job, steps: list[Step], flags: _Facts, at: str) -> _Facts:
+def _of_build(
+    source: SourceTree, job: WorkflowJob, steps: list[Step], flags: _Facts, at: str
+) -> _Facts:
     facts: _Facts = {"job": Fact(job.name, job.table.at)}
     if condition := job.table.text("if"):
         facts["condition"] = Fact(str(condition), condition.at)
@@ -151,7 +153,7 @@ def _of_build(source: SourceTree, job: Job, steps: list[Step], flags: _Facts, at
     return facts
 
 
-def _flags(source: SourceTree, job: Job, steps: list[Step]) -> tuple[_Facts, str]:
+def _flags(source: SourceTree, job: WorkflowJob, steps: list[Step]) -> tuple[_Facts, str]:
     """Return the flags of the only call of CMake that configures llama.cpp, and its place."""
     found = [(step, command) for step in steps for command in _configures(step)]
     if len(found) != 1:
@@ -165,7 +167,7 @@ def _flags(source: SourceTree, job: Job, steps: list[Step]) -> tuple[_Facts, str
     return flags, command.at
 
 
-def _of_matrix(source: SourceTree, job: Job, fact: Fact) -> str | None:
+def _of_matrix(source: SourceTree, job: WorkflowJob, fact: Fact) -> str | None:
     """Return the line of the matrix that a fact comes from: there it is changed."""
     path, _, number = fact.at.rpartition(":")
     line = source.read(path).splitlines()[int(number) - 1]
@@ -185,7 +187,7 @@ def _configures(step: Step) -> Iterator[ScriptCommand]:
 
 
 def _machine(  # noqa: C901 - a row of kinds of runners
-    source: SourceTree, job: Job, flags: _Facts
+    source: SourceTree, job: WorkflowJob, flags: _Facts
 ) -> _Facts:
     """Return the runner, the system and the platform of a build. Raises ``UnreadableSource``."""
     told = job.told("runs-on")
@@ -231,7 +233,7 @@ def _machine(  # noqa: C901 - a row of kinds of runners
     return facts | {"platform": platform}
 
 
-def _toolkit(job: Job, steps: list[Step], backend: str, at: str) -> Fact:
+def _toolkit(job: WorkflowJob, steps: list[Step], backend: str, at: str) -> Fact:
     """Return the version of the maker's toolkit that a job installs."""
     places: dict[str, str] = {}
     for place, text in _texts(job, steps):
@@ -243,7 +245,7 @@ def _toolkit(job: Job, steps: list[Step], backend: str, at: str) -> Fact:
     return Fact(*places.popitem())
 
 
-def _texts(job: Job, steps: list[Step]) -> Iterator[tuple[str, str]]:
+def _texts(job: WorkflowJob, steps: list[Step]) -> Iterator[tuple[str, str]]:
     """Return every text in which a job says what it installs, with its place."""
     if container := job.told("container"):
         yield container[1], container[0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tsuku_llm.ground.foreign import parse_object
 from tsuku_publish.upstream.source.branches import Branches, Condition
 from tsuku_publish.upstream.source.expressions import UNKNOWN, Unknown
 from tsuku_publish.upstream.source.marked import Fact, UnreadableSource
@@ -258,7 +258,7 @@ def _preset(source: SourceTree, name: str, at: str) -> dict[str, Fact]:
     for path in _PRESETS:
         text = source.read(path)
         try:
-            presets = json.loads(text)["configurePresets"]
+            presets = parse_object(text)["configurePresets"]
             for preset in presets:
                 if preset["name"] != name:
                     continue

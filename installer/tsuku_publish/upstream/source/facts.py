@@ -104,7 +104,7 @@ def _of_facts(
         old, new = before.get(what), after.get(what)
         if old is None or new is None or old.value != new.value:
             place = new or old
-            yield Difference(about, what, _told(old), _told(new), place.at if place else "")
+            yield Difference(about, what, *_sides(old, new), place.at if place else "")
 
 
 def _of_arguments(name: str, old: Argument | None, new: Argument | None) -> Iterator[Difference]:
@@ -117,7 +117,18 @@ def _of_arguments(name: str, old: Argument | None, new: Argument | None) -> Iter
     for each in fields(Argument):
         before, after = getattr(old, each.name), getattr(new, each.name)
         if each.name != "at" and before != after:
-            yield Difference(name, each.name, _told_value(before), _told_value(after), new.at)
+            sides = _sides(Fact(before, old.at), Fact(after, new.at))
+            yield Difference(name, each.name, *sides, new.at)
+
+
+def _sides(old: Fact | None, new: Fact | None) -> tuple[str | None, str | None]:
+    """Return both values; of two lists only what one has and the other has not."""
+    if old and new and isinstance(old.value, tuple) and isinstance(new.value, tuple):
+        gone = tuple(each for each in old.value if each not in new.value)
+        made = tuple(each for each in new.value if each not in old.value)
+        if gone or made:  # else their order differs
+            return (_told_value(gone) if gone else None, _told_value(made) if made else None)
+    return _told(old), _told(new)
 
 
 def _told(fact: Fact | None) -> str | None:

@@ -11,7 +11,13 @@ from tsuku_publish.upstream.source.expressions import UNKNOWN, value_of
 from tsuku_publish.upstream.source.marked import Fact, Row, Table, Text, UnreadableSource
 from tsuku_publish.upstream.source.scripts import Line, commands
 from tsuku_publish.upstream.source.tree import SourceTree
-from tsuku_publish.upstream.source.workflows import Job, Step, Workflow, known, open_workflow
+from tsuku_publish.upstream.source.workflows import (
+    Step,
+    Workflow,
+    WorkflowJob,
+    known,
+    open_workflow,
+)
 
 FOLDER = ".github/workflows/"
 _ATTESTS = ("actions/attest@", "actions/attest-build-provenance@")
@@ -211,7 +217,7 @@ def _merge(lines: Iterable[Line], merged: Merged) -> None:  # noqa: C901 - a row
             )
 
 
-def uploads(job: Job) -> Iterator[tuple[Step, Text, str]]:
+def uploads(job: WorkflowJob) -> Iterator[tuple[Step, Text, str]]:
     """Return the files that a job uploads: the step, the path as it is written, the file's name.
 
     A folder that another job gets is no file of a release, unless its artifact has a file's name.

@@ -78,7 +78,7 @@ def _of_archive(place: Path) -> dict[str, str]:
                 if member.size > _LARGEST or len(found) > _MOST:
                     raise PublishError(f"{place} has too much: {name}")
                 content = archive.extractfile(member)
-                found[name] = _text(content.read() if content else b"")
+                found[name] = _text(content.read(_LARGEST) if content else b"")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise PublishError(f"{place} is no archive that can be read: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""Workflows and composite actions: the jobs of each combination of a matrix, and their steps."""
+"""Workflows and composite actions: the jobs of each cell of a matrix, and their steps."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Workflow:
             raise UnreadableSource(at, f"there is no job {name}")
         return found
 
-    def runs(self, name: str, at: str) -> Iterator[Job]:
-        """Return a job once for each combination of its matrix."""
+    def runs(self, name: str, at: str) -> Iterator[WorkflowJob]:
+        """Return a job once for each cell of its matrix."""
         table = self.job(name, at)
-        for combination in combinations(table.table("strategy").table("matrix")):
-            yield Job(self, name, table, combination)
+        for cell in cells(table.table("strategy").table("matrix")):
+            yield WorkflowJob(self, name, table, cell)
 
 
 def open_workflow(source: SourceTree, path: str) -> Workflow:
@@ -66,8 +66,8 @@ def open_workflow(source: SourceTree, path: str) -> Workflow:
     return Workflow(source, path, table, table.table("jobs"))
 
 
-def combinations(matrix: Table) -> list[dict[str, Node]]:
-    """Return the combinations of a matrix, as the build service's documentation says."""
+def cells(matrix: Table) -> list[dict[str, Node]]:
+    """Return the cells of a matrix, as the build service's documentation says."""
     names = [name for name in matrix if name not in ("include", "exclude")]
     rows = []
     for name in names:
@@ -249,8 +249,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of a job: one combination of its matrix."""
+class WorkflowJob:
+    """One run of a job: one cell of its matrix."""
 
     workflow: Workflow
     name: str
