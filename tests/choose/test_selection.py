@@ -353,6 +353,7 @@ def test_a_requirement_from_the_future_is_not_met() -> None:
         {"libstdcxx": "9.9.9"},
         {"macos": "99.0"},
         {"vcruntime": "99.0"},
+        {"libraries": ["libgone.so.3"]},
         {"x86_64_level": 4},
         {"cpu_features": ["avx512_bf16"]},
         {"memory": 1 << 40},
@@ -362,7 +363,8 @@ def test_a_requirement_from_the_future_is_not_met() -> None:
 def test_no_driver_removes_what_the_system_lacks(requires: dict[str, Any]) -> None:
     needy = release({"cpu": variant("cpu", requires)}).platforms["linux-amd64"].variants[0]
     cpu = Cpu("GenuineIntel", "a processor", ("avx",), 3)
-    old = machine(cpu=cpu, os_version="15.0", vcruntime="14.0")
+    lacks = {"libgone.so.3": "libgone.so.3"}
+    old = machine(cpu=cpu, os_version="15.0", vcruntime="14.0", libraries=lacks)
     found = why_not(needy, old)
     assert found
     assert found.slug in BY_SYSTEM
@@ -370,6 +372,45 @@ def test_no_driver_removes_what_the_system_lacks(requires: dict[str, Any]) -> No
         found = why_not(needy, machine(libc=Libc("musl", "1.2.5")))
         assert found
         assert found.slug in BY_SYSTEM
+
+
+SSL, CRYPTO, HIPBLAS = "libssl.so.3", "libcrypto.so.3", "libhipblas.so.3"
+
+
+@pytest.mark.parametrize(
+    ("lacks", "family", "said"),
+    [
+        ({}, "debian", None),
+        ({SSL: None, CRYPTO: None}, "debian", None),
+        ({SSL: SSL}, "debian", f"needs {SSL}, which this system lacks (package libssl3)"),
+        (
+            {SSL: SSL, CRYPTO: CRYPTO},
+            "fedora",
+            f"needs {SSL}, {CRYPTO}, which this system lacks (package openssl-libs)",
+        ),
+        # One that is there lacks the other: the lacking one is what to install.
+        ({SSL: CRYPTO, CRYPTO: CRYPTO}, "alpine", f"needs {CRYPTO} through {SSL}, {CRYPTO}"),
+        ({HIPBLAS: HIPBLAS}, "arch", f"needs {HIPBLAS}, which this system lacks (package hipblas)"),
+        ({HIPBLAS: HIPBLAS}, "debian", "AMD's packages hipblas and rocblas"),
+        (
+            {HIPBLAS: "libodd.so.1"},
+            "",
+            f"needs libodd.so.1 through {HIPBLAS}, which this system lacks (install the package",
+        ),
+    ],
+)
+def test_a_library_that_a_build_does_not_bring(
+    lacks: dict[str, str | None], family: str, said: str | None
+) -> None:
+    needs = {"libraries": [SSL, CRYPTO, HIPBLAS]}
+    needy = release({"cpu": variant("cpu", needs)}).platforms["linux-amd64"].variants[0]
+    found = why_not(needy, machine(libraries=lacks, packages=family))
+    if said is None:
+        assert found is None
+    else:
+        assert found
+        assert found.slug == "libraries"
+        assert said in found.text
 
 
 @pytest.mark.parametrize(

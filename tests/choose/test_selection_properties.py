@@ -16,6 +16,7 @@ from tsuku_llm.machine.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardwar
 VERSIONS = st.lists(st.integers(0, 12), min_size=1, max_size=3).map(
     lambda numbers: ".".join(map(str, numbers))
 )
+LIBRARIES = ("libone.so.1", "libtwo.so.2")
 FEATURES = ("avx", "avx2", "fma", "avx512f")
 CAPABILITIES = ("7.5", "8.0", "8.6", "9.0", "10.0", "12.0", "12.1")
 CODE = st.lists(st.sampled_from([*CAPABILITIES, "9.0a", "12.0a"]), max_size=3)
@@ -26,6 +27,7 @@ REQUIREMENTS: dict[str, st.SearchStrategy[Any]] = {
     "libstdcxx": VERSIONS,
     "macos": VERSIONS,
     "vcruntime": VERSIONS,
+    "libraries": st.lists(st.sampled_from(LIBRARIES), max_size=3),
     "x86_64_level": st.integers(1, 4),
     "cpu_features": st.lists(st.sampled_from(FEATURES), max_size=3),
     "memory": st.integers(0, 5),
@@ -50,6 +52,9 @@ MACHINES = st.builds(
     libc=st.none() | st.builds(Libc, st.sampled_from(["glibc", "musl"]), st.none() | VERSIONS),
     libstdcxx=st.none() | VERSIONS,
     vcruntime=st.none() | VERSIONS,
+    libraries=st.dictionaries(
+        st.sampled_from(LIBRARIES), st.none() | st.sampled_from([*LIBRARIES, "libthree.so.3"])
+    ),
     cpu=st.none()
     | st.builds(
         Cpu,
@@ -106,6 +111,7 @@ def system_fits(requires: dict[str, Any], hardware: Hardware) -> bool:
         or below(hardware.libstdcxx, requires.get("libstdcxx"))
         or below(hardware.os_version, requires.get("macos"))
         or below(hardware.vcruntime, requires.get("vcruntime"))
+        or any(hardware.libraries.get(name) for name in requires.get("libraries", ()))
         or (cpu.level is not None and cpu.level < requires.get("x86_64_level", 1))
         or (cpu.features and missing)
         or (hardware.memory is not None and hardware.memory < requires.get("memory", 0))

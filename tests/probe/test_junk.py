@@ -18,7 +18,7 @@ from tsuku_llm.probe import QUESTIONS, cpu, probe
 from tsuku_llm.probe.facts import answers
 
 CALLS = [
-    *("open", "device", "icd", "platform", "loader", "libc.so.6", "libstdc++.so.6"),
+    *("open", "device", "icd", "platform", "loader", "libc.so.6", "libstdc++.so.6", "library"),
     *("cuDriverGetVersion", "cuInit", "cuDeviceGetCount", "nvmlInit_v2"),
     *("nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2", "vkEnumerateInstanceVersion"),
     *("vkCreateInstance", "vkEnumeratePhysicalDevices", "hipRuntimeGetVersion"),

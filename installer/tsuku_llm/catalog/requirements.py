@@ -18,6 +18,7 @@ Dotted = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9]{1,9}){0,3}\Z"
 Architecture = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,2}\.[0-9]a?\Z")]
 CpuFeature = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9_]{2,32}\Z")]
 GfxTarget = Annotated[str, msgspec.Meta(pattern=r"^gfx[0-9a-f]{3,8}\Z")]
+Library = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,99}\Z")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
@@ -56,9 +57,10 @@ class Requirements:
     ``glibc``, ``libstdcxx`` (GLIBCXX symbol version), ``macos`` and ``vcruntime`` are lowest
     versions. ``musl`` requires a system whose C library is musl. ``x86_64_level`` is the level of
     the psABI. ``cpu_features`` are instruction sets beyond that level, with the names of Linux'
-    /proc/cpuinfo. ``vulkan`` is the lowest instance and device version. ``level_zero`` and
-    ``openvino`` require an Intel device. ``memory`` is in bytes. A requirement about an API counts
-    for a variant of any backend. ``unknown`` names what this version cannot check: keys, and words
+    /proc/cpuinfo. ``libraries`` are shared libraries that the system's loader must find.
+    ``vulkan`` is the lowest instance and device version. ``level_zero`` and ``openvino`` require an
+    Intel device. ``memory`` is in bytes. A requirement about an API counts for a variant of any
+    backend. ``unknown`` names what this version cannot check: keys, and words
     with their key.
     """
 
@@ -67,6 +69,7 @@ class Requirements:
     libstdcxx: Dotted | None = None
     macos: Dotted | None = None
     vcruntime: Dotted | None = None
+    libraries: Annotated[tuple[Library, ...], msgspec.Meta(max_length=64)] = ()
     x86_64_level: Annotated[int, msgspec.Meta(ge=1, le=4)] | None = None
     cpu_features: Annotated[tuple[CpuFeature, ...], msgspec.Meta(max_length=64)] = ()
     memory: Bytes | None = None

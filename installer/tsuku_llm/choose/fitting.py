@@ -19,6 +19,7 @@ from tsuku_llm.catalog.requirements import CudaRequirement, Requirements
 from tsuku_llm.choose.cards import device_ranks
 from tsuku_llm.machine.backends import TABLE, backend_of_api, facts_of
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware
+from tsuku_llm.machine.packages import brought_by
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
 # Thor is 10.1 for CUDA 12. CUDA 13 calls it 11.0, and has one toolkit for it and for arm64 servers.
@@ -37,13 +38,13 @@ BY_CARD = frozenset(
 """The slugs of reasons that only another GPU, or another build, removes."""
 
 BY_SYSTEM = frozenset(
-    {"libc", "glibc", "musl", "libstdcxx", "macos", "vcruntime"}
+    {"libc", "glibc", "musl", "libstdcxx", "macos", "vcruntime", "libraries"}
     | {"x86-64-level", "cpu-features", "memory"}
 )
 """The slugs of reasons that no driver removes, but another system, machine or build does."""
 
 BY_COMPILING = (
-    (BY_SYSTEM - {"vcruntime", "memory"})
+    (BY_SYSTEM - {"vcruntime", "libraries", "memory"})
     | BY_DRIVER
     | {"cuda-capability", "jetson", "rocm-gfx", "rocm-runtime"}
 )
@@ -184,6 +185,27 @@ def check_vcruntime(requires: Requirements, hardware: Hardware) -> Reason | None
     return _at_least("vcruntime", requires.vcruntime, hardware.vcruntime, "Visual C++ runtime")
 
 
+def check_libraries(requires: Requirements, hardware: Hardware) -> Reason | None:
+    """Check that the system's loader finds the libraries that the build does not bring.
+
+    A library that was not asked for passes: the gate starts the build and finds out.
+    """
+    lacking = lacking_libraries(requires, hardware)
+    if not lacking:
+        return None
+    wanted = [name for name in requires.libraries if hardware.libraries.get(name)]
+    through = "" if {*wanted} == {*lacking} else f" through {', '.join(wanted)}"
+    package = brought_by(lacking, hardware.packages)
+    text = f"needs {', '.join(lacking)}{through}, which this system lacks ({package})"
+    return Reason("libraries", text)
+
+
+def lacking_libraries(requires: Requirements, hardware: Hardware) -> tuple[str, ...]:
+    """Return the libraries that a system lacks for a variant: its own, or those that they need."""
+    found = (hardware.libraries.get(name) for name in requires.libraries)
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
 def check_x86_level(requires: Requirements, hardware: Hardware) -> Reason | None:
     """Check the x86-64 level, as the psABI numbers them."""
     level = hardware.cpu.level if hardware.cpu else None
@@ -221,6 +243,7 @@ _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = 
     check_libstdcxx,
     check_macos,
     check_vcruntime,
+    check_libraries,
     check_x86_level,
     check_cpu_features,
     check_memory,

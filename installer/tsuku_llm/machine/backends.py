@@ -40,7 +40,11 @@ REQUESTS: tuple[str, ...] = ("auto", "gpu", *VENDORS, *NAMES)
 VENDOR_DRIVER = "install the GPU's driver from its vendor"
 
 _COMPANION = f"the CUDA companion archive is missing: {TSUKU} install --force"
-_ROCM = "install the ROCm runtime of the variant's version"
+_ROCM = "install the ROCm runtime of the variant's version, with AMD's packages hipblas and rocblas"
+_ONEAPI = (
+    "install Intel's oneAPI runtime: the packages intel-oneapi-runtime-dpcpp-cpp and "
+    "intel-oneapi-runtime-mkl of its repositories"
+)
 
 
 class BackendFacts(NamedTuple):
@@ -125,7 +129,14 @@ TABLE = (
         plugin="hip",
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
-        library_fixes={"libamdhip": _ROCM, "libhip": _ROCM, "librocblas": _ROCM},
+        # Fedora's and Arch's own packages. Debian's names change with each version of ROCm.
+        packages={
+            "libhipblas.so.3": {"fedora": "hipblas", "arch": "hipblas"},
+            "librocblas.so.5": {"fedora": "rocblas", "arch": "rocblas"},
+        },
+        library_fixes=dict.fromkeys(
+            ("libamdhip", "libhip", "librocblas", "librocsolver", "hipblas"), _ROCM
+        ),
         caches=("amd-comgr",),
         joins=("vulkan",),
     ),
@@ -147,8 +158,11 @@ TABLE = (
                 "fedora": "oneapi-level-zero",
                 "arch": "level-zero-loader",
                 "suse": "libze_loader1",
-            }
+            },
+            "libsycl.so": {"arch": "intel-oneapi-dpcpp-cpp"},
+            "libmkl_": {"arch": "intel-oneapi-mkl-sycl"},
         },
+        library_fixes=dict.fromkeys(("libsycl", "libmkl_", "libimf", "libsvml"), _ONEAPI),
         caches=("intel-neo", "intel-sycl"),
     ),
     BackendFacts(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 class GpuKind(str, enum.Enum):
@@ -131,10 +132,12 @@ class Hardware:
     ``os`` is ``linux``, ``darwin`` or ``windows``; ``arch`` is ``amd64``, ``arm64`` or the
     machine's own word for it. ``libstdcxx`` is the newest GLIBCXX symbol version that the system's
     libstdc++ defines ("3.4.30"), None if unknown. ``vcruntime`` is the version of Windows' Visual
-    C++ runtime, "0" if none is installed. ``evidence`` holds supporting facts (the devices on the
-    PCI bus): they explain, and never decide. ``simulated`` names the snapshot if the machine is a
-    replayed one. ``packages`` is the family of the package manager (``packages.family_of``), "" if
-    it is not known, and ``container`` tells that this is a container.
+    C++ runtime, "0" if none is installed. ``libraries`` has each shared library that was asked for,
+    with the one that this system lacks for it, None if it can be loaded. ``evidence`` holds
+    supporting facts (the devices on the PCI bus): they explain, and never decide. ``simulated``
+    names the snapshot if the machine is a replayed one. ``packages`` is the family of the package
+    manager (``packages.family_of``), "" if it is not known, and ``container`` tells that this is a
+    container.
     """
 
     os: str
@@ -143,6 +146,7 @@ class Hardware:
     libc: Libc | None = None
     libstdcxx: str | None = None
     vcruntime: str | None = None
+    libraries: Mapping[str, str | None] = field(default_factory=dict)
     cpu: Cpu | None = None
     memory: int | None = None
     apis: tuple[Api, ...] = ()

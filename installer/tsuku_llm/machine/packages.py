@@ -125,11 +125,34 @@ _ADVICE = {
 def package_of(library: str, family: str) -> str:
     """Say how to get a missing library on a system of this ``family``, "" for an unknown one."""
     name = library.rsplit("/", 1)[-1]
-    key = max((key for key in _ADVICE if name.startswith(key)), key=len, default="")
-    if key:
-        return _ADVICE[key]
     command = command_for((name,), family)
-    return f"run: {command}" if command else f"install the package of your system that has {name}"
+    return f"run: {command}" if command else _advice((name,))
+
+
+def advice_for(libraries: tuple[str, ...], family: str, *, container: bool = False) -> str:
+    """Return the command that installs what has these libraries, or else what to install."""
+    return command_for(libraries, family, container=container) or _advice(libraries)
+
+
+def brought_by(libraries: tuple[str, ...], family: str) -> str:
+    """Name the packages of a family that have these libraries, or else what to install."""
+    names = _packages(libraries, family)
+    if None in names:
+        return _advice(libraries)
+    found = [*dict.fromkeys(map(str, names))]
+    return f"{'packages' if len(found) > 1 else 'package'} {', '.join(found)}"
+
+
+def _advice(libraries: tuple[str, ...]) -> str:
+    """Say how to get libraries of which this family has no known package."""
+    keys = [
+        max((key for key in _ADVICE if name.startswith(key)), key=len, default="")
+        for name in libraries
+    ]
+    found = [_ADVICE[key] for key in dict.fromkeys(keys) if key]
+    if rest := [name for name, key in zip(libraries, keys, strict=True) if not key]:
+        found.append(f"install the package of your system that has {', '.join(rest)}")
+    return "; ".join(dict.fromkeys(found))
 
 
 def command_for(libraries: tuple[str, ...], family: str, *, container: bool = False) -> str | None:
@@ -137,9 +160,12 @@ def command_for(libraries: tuple[str, ...], family: str, *, container: bool = Fa
 
     In a container the user mostly is root, and there is no sudo.
     """
+    return install_command(_packages(libraries, family), family, container=container)
+
+
+def _packages(libraries: tuple[str, ...], family: str) -> list[str | None]:
     # A system from which packages are installed as an image has the names of its family.
-    names = [_package(library, "fedora" if family == "ostree" else family) for library in libraries]
-    return install_command(names, family, container=container)
+    return [_package(library, "fedora" if family == "ostree" else family) for library in libraries]
 
 
 def install_command(

@@ -28,9 +28,9 @@ MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "a
 # PoCL both use LLVM).
 DRIVERS = ("cuda", "nvml", "vulkan", "level_zero", "hip", "opencl")
 QUESTIONS = {
-    "linux": ("libc", "pci", *DRIVERS),
+    "linux": ("libc", "libraries", "pci", *DRIVERS),
     "darwin": ("macos", "metal"),
-    "windows": ("windows", *DRIVERS),
+    "windows": ("windows", "libraries", *DRIVERS),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tsuku_llm.machine.hardware import Api, Cpu, Hardware
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
-from tsuku_llm.probe import amd, apple, cpu, intel, libc, nvidia, opencl, vulkan, windows
+from tsuku_llm.probe import amd, apple, cpu, intel, libc, libraries, nvidia, opencl, vulkan, windows
 from tsuku_llm.probe.facts import answers, machine
 
 
@@ -24,14 +24,15 @@ def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAns
 
 def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
     kind = machine.collect(host, by_question)
-    libraries = by_question.get("libc", ABSENT)
+    system = by_question.get("libc", ABSENT)
     processor, memory = cpu.collect_linux(host, arch)
     return Hardware(
         os="linux",
         arch=arch,
         os_version=parse_os_release(host.read_text("/etc/os-release")),
-        libc=libc.parse(libraries, host.system().get("libc")),
-        libstdcxx=libc.parse_libstdcxx(libraries),
+        libc=libc.parse(system, host.system().get("libc")),
+        libstdcxx=libc.parse_libstdcxx(system),
+        libraries=libraries.parse(by_question.get("libraries", ABSENT)),
         cpu=processor,
         memory=memory,
         apis=_apis(host, by_question, kind),
@@ -71,6 +72,7 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
         arch=arch,
         os_version=answers.dotted(host.system().get("release")),
         vcruntime=vcruntime,
+        libraries=libraries.parse(by_question.get("libraries", ABSENT)),
         cpu=_cpu(arch, *windows.parse_cpu(answer)),
         memory=windows.parse_memory(answer),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),

@@ -45,8 +45,10 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
         channel = Channel(pipe, question)
         channel.before(question)
         _watch(limit)
+        module, _, names = question.partition(":")
         try:
-            importlib.import_module(f".questions.{question}", __package__).ask(channel, root)
+            ask = importlib.import_module(f".questions.{module}", __package__).ask
+            ask(channel, root, *filter(None, names.split(",")))
         except Exception as error:  # noqa: BLE001 - the next question must still be asked
             channel.answer("error", error=f"{type(error).__name__}: {error}")
         channel.end()

@@ -22,6 +22,10 @@ if sys.platform == "win32":
 else:
     MACHINE = os.uname().machine
 MACHINES = {"x86_64": 62, "aarch64": 183}
+LOADERS: dict[str, tuple[str, ...]] = {
+    "x86_64": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"),
+    "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"),
+}
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
 LONGEST_PATH = 4096

@@ -32,7 +32,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
-from tsuku_llm.probe import probe
+from tsuku_llm.probe import libraries, probe, program
 from tsuku_llm.steps.choosing.held_builds import digests_of, held_only, nothing_held
 from tsuku_llm.steps.choosing.passing_over import (
     NOT_IN_BUNDLE,
@@ -443,6 +443,7 @@ def _compared(
 ) -> Choice:
     entry, release = found
     settings = session.settings
+    hardware = _with_libraries(session, release, hardware)
     request = Request(settings.backend, settings.prefer, settings.combine)
     try:
         selection = select(release, hardware, request, conflict_in)
@@ -457,6 +458,22 @@ def _compared(
         selection = held_only(selection, entry.release, bounds)
     stale = catalog.freshness.warning(session.machine.now)
     return Choice(catalog, channel, entry.sequence, release, hardware, selection, stale=stale)
+
+
+def _with_libraries(session: Session, release: Release, hardware: Hardware) -> Hardware:
+    """Ask for the libraries of a release that the probe did not ask for.
+
+    A recorded machine cannot be asked: nothing is known of them.
+    """
+    platform = release.platforms.get(hardware.platform)
+    variants = platform.variants if platform else ()
+    needed = {name for each in variants for name in each.requires.libraries}
+    unknown = sorted(needed - hardware.libraries.keys())
+    if not unknown or hardware.simulated:
+        return hardware
+    host, asked = session.machine.host, libraries.question(unknown)
+    answer = host.ask(program(host), (asked,), session.settings.probe_timeout)()[asked]
+    return replace(hardware, libraries={**hardware.libraries, **libraries.parse(answer)})
 
 
 def conflict_in(variant: Variant) -> Reason | None:

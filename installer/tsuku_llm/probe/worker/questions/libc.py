@@ -13,15 +13,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 BANNER = b"GNU C Library "
-LOADERS: dict[str, tuple[str, ...]] = {
-    "x86_64": ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"),
-    "aarch64": ("/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"),
-}
 
 
 def ask(channel: Channel, root: str) -> None:
     """Ask which dynamic linkers exist, and which versions libc and libstdc++ define."""
-    for loader in LOADERS.get(search.MACHINE, ()):
+    for loader in search.LOADERS.get(search.MACHINE, ()):
         if os.path.exists(root + loader):
             channel.answer("loader", path=loader, banner=_musl_banner(root + loader))
     for name in ("libc.so.6", "libstdc++.so.6"):
