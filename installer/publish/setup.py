@@ -15,7 +15,7 @@ setup(
         # The publisher uses the client's modules, which promise nothing to other versions.
         f"tsuku-llm=={VERSION}",
         "backports-zstd>=1; python_version < '3.14'",  # reads compressed HIP code, as 3.14 does
-        "pyelftools>=0.31",  # measures what a build needs
+        "lief>=1",  # measures what a build needs
         "pyyaml>=6",  # reads upstream's workflows
         "sigstore>=4",  # verifies who built it
     ],

@@ -197,7 +197,7 @@ PUBLISHER_HOMES: dict[str, frozenset[str]] = {
     "click": frozenset({"cli"}),
     "compression": frozenset({"archives"}),  # of Python 3.14
     "cryptography": frozenset({"holders", "upstream"}),
-    "elftools": frozenset({"archives"}),
+    "lief": frozenset({"archives"}),
     "filelock": frozenset({"building", "repository"}),
     "msgspec": frozenset({"building", "errors", "feed", "holders", "release_files", "upstream"}),
     "securesystemslib": frozenset({"holders", "release_files", "signing"}),

@@ -40,15 +40,16 @@ from support.tools import require_tool
 
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.errors import UsageError
-from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES, Needs, needs_of
+from tsuku_publish.archives.binaries import Needs, needs_of
 from tsuku_publish.archives.contents import Contents, load_contents, read_archive
 from tsuku_publish.archives.fatbin import DeviceCode, device_code
+from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES, SYSTEM_LIBRARIES
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.measuring import measure, requirements_of
 from tsuku_publish.release_files.documents import requirements
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.release_files.releases import release_files
-from tsuku_publish.upstream.classify import load_rules
+from tsuku_publish.upstream.classify import load_rules, source_needs
 
 
 def read(section: bytes) -> DeviceCode | None:
@@ -414,10 +415,12 @@ def test_the_feed_and_own_builds_know_the_same_libraries_of_systems(tmp_path: Pa
     ]
     compile_library(build / "libone.so", "int one;", "-Wl,--no-as-needed", *asked)
     assert measure(build, tmp_path).missing == ("libx.so.7",)
-    for known in ("", "[libraries]\nknown = []\n", '[libraries]\nknown = ["libx.so.7"]\n'):
-        rules.write_text(re.sub(r"(?s)\[libraries\]\nknown = \[.*?\]\n", known, text), "utf-8")
-        more = {"libx.so.7"} if "libx" in known else set()
-        assert load_rules(data).libraries == SYSTEM_LIBRARIES | more
+    without = re.sub(r"(?s)\[\[library\]\]\n.*?\n\n", "", text)
+    for more in ("", '\n[[library]]\nnames = ["libx.so.7"]\nsource = "its package"\n'):
+        rules.write_text(without + more, "utf-8")
+        named = {"libx.so.7"} if more else set()
+        assert load_rules(data).libraries == ASKED_LIBRARIES | named
+    assert not SYSTEM_LIBRARIES & ASKED_LIBRARIES
     assert {"libc.so.6", "libstdc++.so.6", "libvulkan.so.1"} < SYSTEM_LIBRARIES
 
 
@@ -426,6 +429,53 @@ def test_a_companion_brings_what_the_build_asks_for() -> None:
     assert requirements({}, [build, record("libcudart.so.13")], KNOWN) == {}
     with pytest.raises(PublishError, match=r"no rule knows: libcudart\.so\.13"):
         requirements({}, [build, record("libcublas.so.13")], KNOWN)
+
+
+def test_the_libraries_that_files_need_replace_those_that_the_rules_assume() -> None:
+    assumed, known = {"libraries": ["libssl.so.3"]}, {"libssl.so.3", "libgomp.so.1"}
+    build = record(libraries=("libc.so.6", "libgomp.so.1", "libssl.so.3"))
+    found = requirements(assumed, [build], known)
+    assert found == {"libraries": ["libgomp.so.1", "libssl.so.3"]}
+    assert requirements(assumed, [record(libraries=("libc.so.6",))], known) == {}
+    assert requirements(assumed, [], known) == assumed
+
+
+OPENSSL, GCC = ("libcrypto.so.3", "libssl.so.3"), ("libgomp.so.1",)
+
+
+@pytest.mark.parametrize(
+    ("asset", "libraries"),
+    [
+        ("llama-b11434-bin-ubuntu-x64.tar.gz", (*OPENSSL, *GCC)),
+        ("llama-b11434-bin-ubuntu-cuda-12.8-x64.tar.gz", (*OPENSSL, *GCC)),
+        (
+            "llama-b11434-bin-ubuntu-rocm-10.0-x64.tar.gz",
+            (*OPENSSL, *GCC, "libhipblas.so.3", "librocblas.so.5"),
+        ),
+        # Without OpenSSL, and with the OpenMP of Intel's compiler.
+        (
+            "llama-b11434-bin-ubuntu-sycl-fp32-x64.tar.gz",
+            ("libmkl_sycl_blas.so.6", "libsycl.so.9"),
+        ),
+        ("llama-b11434-bin-linux-arm64-snapdragon.tar.gz", ()),
+        ("llama-b11434-bin-macos-arm64.tar.gz", ()),
+        ("llama-b11434-bin-win-rocm-10.0-x64.zip", ("hipblas.dll",)),
+        ("llama-b11434-bin-win-openvino-2026.4.1-x64.zip", ()),
+    ],
+)
+def test_the_libraries_that_upstreams_builds_are_assumed_to_need(
+    asset: str, libraries: tuple[str, ...]
+) -> None:
+    found = source_needs(asset, "b11434", load_rules(DATA))
+    assert found.get("libraries", []) == sorted(libraries)
+
+
+def test_a_mistyped_key_of_a_library_stops_the_tool(tmp_path: Path) -> None:
+    data = copied_data(tmp_path / "data")
+    with (data / "rules.toml").open("a", encoding="utf-8") as file:
+        file.write('\n[[library]]\nnames = ["libx.so.7"]\nsource = "x"\nneeded = {}\n')
+    with pytest.raises(PublishError, match=r"rules\.toml"):
+        load_rules(data)
 
 
 def test_device_code_is_that_of_the_build_and_not_of_its_companion() -> None:
@@ -487,7 +537,11 @@ def test_an_archive_of_the_real_build_needs_what_objdump_says(tmp_path: Path) ->
         kind: max(re.findall(rf"\b{kind}_([0-9.]+)", listed), key=numbers)
         for kind in ("GLIBC", "GLIBCXX")
     }
-    assert variant["cpu"]["requires"] == {"glibc": said["GLIBC"], "libstdcxx": said["GLIBCXX"]}
+    assert variant["cpu"]["requires"] == {
+        "glibc": said["GLIBC"],
+        "libstdcxx": said["GLIBCXX"],
+        "libraries": ["libgomp.so.1"],
+    }
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -532,4 +586,7 @@ def test_cuda_code_of_a_real_library_as_cuobjdump_lists_it(cuda: Path) -> None:
     assert ptx == set(needs.device_code.ptx)
     assert len(sass) >= 10
     library = cuda / "bin" / "x86_64" / "nvjpeg64_13.dll"
-    assert needs_of(library) == Needs(None, None, frozenset(), needs.device_code)
+    windows = needs_of(library)
+    assert windows
+    assert windows.device_code == needs.device_code
+    assert "kernel32.dll" in windows.libraries

@@ -314,7 +314,6 @@ def test_several_variants_and_platforms_are_added_at_once(
     windows_needs = document["platforms"]["windows-amd64"]["variants"]["cuda-12.4"]
     assert windows_needs["server"] == "llama-server.exe"
     assert windows_needs["requires"] == {
-        "vcruntime": "14.0",
         "cuda": {"toolkit": "12.4", "sass": ["8.6"], "ptx": ["7.5"]},
     }
     assert load_plan(company).channels == {"stable": ("b1",)}

@@ -163,7 +163,7 @@ def test_the_client_needs_nothing_that_only_the_publisher_needs() -> None:
     needs = [Requirement(each) for each in requires("tsuku-publish") or ()]
     only = {each.name for each in needs if "extra" not in str(each.marker)} - {"tsuku-llm"}
     client = tomli.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
-    assert only == {"backports-zstd", "pyelftools", "pyyaml", "sigstore"}
+    assert only == {"backports-zstd", "lief", "pyyaml", "sigstore"}
     assert not only & {Requirement(each).name for each in client}
     locked = (ROOT / "installer/tsuku_llm/locked.txt").read_text("utf-8")
     assert not [name for name in only if f"\n{name}==" in locked]

@@ -1,26 +1,22 @@
-"""What ELF and Windows files need of a machine: versions of symbols, libraries, device code.
+"""What the programs and libraries of a build need of a machine, read with LIEF in their files.
 
-Of Windows files only the device code is read; their needs of the system are not measured.
+These are ELF files (Linux), PE files (Windows) and Mach-O files (macOS): the versions of symbols
+and systems, the libraries, and the GPUs that their device code is for.
 """
 
 import re
-import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_publish.archives.fatbin import SECTION, DeviceCode, device_code
 from tsuku_publish.archives.offload import SECTIONS, gfx_targets
+from tsuku_publish.archives.windows import Version, imports_of, oldest_runtimes
 from tsuku_publish.errors import PublishError
 
-Version = tuple[int, ...]
-
-_ELF = b"\x7fELF"
-_VERNEED = 16
-"""Bytes that one entry of a table of needed versions takes at least."""
-_LEVEL_NEEDED = "GNU_PROPERTY_X86_ISA_1_NEEDED"
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
 _GLIBCXX_OF_CXXABI = (
     *(9, 10, 11, 14, 15, 17, 18),  # gcc 4.2 to 4.8
@@ -40,22 +36,8 @@ _NAMED: Mapping[str, tuple[str, Version]] = {
 """Versions with another name or another number, and the version that introduced them."""
 _UNKNOWN = re.compile(r"GLIBC_.*|CXXABI_[0-9.]+")
 
-_ON_EVERY_SYSTEM: dict[str, tuple[str, ...]] = {
-    "glibc: the oldest version that a build runs with is measured": (
-        *("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "ld64.so.1"),
-        *("libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"),
-    ),
-    "libstdc++: its oldest version is measured, too": ("libstdc++.so.6",),
-    "the compiler: each system with libstdc++ has it": ("libgcc_s.so.1",),
-    "OpenMP: the client names the package if a system lacks it": ("libgomp.so.1",),
-    "the driver's own library or loader: the client looks for it before it downloads": (
-        *("libcuda.so.1", "libOpenCL.so.1", "libvulkan.so.1"),
-    ),
-}
-"""The sonames that a build need not bring along, in groups by the reason why systems have them."""
-
-SYSTEM_LIBRARIES = frozenset(name for names in _ON_EVERY_SYSTEM.values() for name in names)
-"""`add` and `measure` accept these; ``[libraries]`` of ``rules.toml`` adds a project's own."""
+_CUDA_OF_PE = ".nv_fatb"
+"""``.nv_fatbin``, cut to eight bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +46,11 @@ class Needs:
 
     ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
     GLIBCXX; CXXABI counts as the GLIBCXX of the same library), None if it refers to none.
-    ``libraries`` are the sonames that it needs. ``gfx`` are the AMD GPUs that it has code for, None
-    if it has none that can be read. ``x86_64_level`` is the level of processors that it is marked
-    for, None for the first one and without a mark. ``musl`` is whether it is a program that musl's
-    loader starts.
+    ``libraries`` are those that it needs, with names as ``system_libraries`` has them. ``gfx`` are
+    the AMD GPUs that it has code for, None if it has none that can be read. ``x86_64_level`` is the
+    level of processors that it is marked for, None for the first one and without a mark. ``musl``
+    is whether it is a program that musl's loader starts. ``macos`` is the deployment target, and
+    ``vcruntime`` the oldest Visual C++ runtime by the runtime's DLL.
     """
 
     glibc: Version | None
@@ -77,62 +60,96 @@ class Needs:
     gfx: tuple[str, ...] | None = None
     x86_64_level: int | None = None
     musl: bool = False
+    macos: Version | None = None
+    vcruntime: Mapping[str, Version] = field(default_factory=dict)
+
+
+def floors_of(needs: Iterable[Needs], brought: Collection[str]) -> dict[str, str]:
+    """Return the lowest versions that the most demanding file needs, as in a release file.
+
+    ``brought`` are the names of the build's own files: a Visual C++ runtime among them is used in
+    place of the system's.
+    """
+    found: dict[str, Version] = {}
+    for each in needs:
+        named = [("glibc", each.glibc), ("libstdcxx", each.libstdcxx), ("macos", each.macos)]
+        named += [
+            ("vcruntime", lowest) for dll, lowest in each.vcruntime.items() if dll not in brought
+        ]
+        for name, lowest in named:
+            if lowest:
+                found[name] = max(lowest, found.get(name, lowest))
+    return {name: ".".join(map(str, lowest)) for name, lowest in found.items()}
+
+
+def file_names(paths: Iterable[str]) -> frozenset[str]:
+    """Return the names under which a loader finds the files of a build."""
+    names = {path.rpartition("/")[2] for path in paths}
+    # Windows compares names without their case.
+    return frozenset(names | {name.lower() for name in names if name.lower().endswith(".dll")})
 
 
 def needs_of(path: Path) -> Needs | None:
-    """Read one file; return None if it is neither an ELF file nor one of Windows.
+    """Read one file; return None if it is no program or library.
 
     Raises ``PublishError`` for one that cannot be read.
     """
-    return _needs_of_elf(path) or _needs_of_pe(path)
-
-
-def _needs_of_elf(path: Path) -> Needs | None:
-    """Read an ELF file; return None for any other file.
-
-    Raises ``PublishError`` for an ELF file that cannot be read.
-    """
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415
-
     with open_foreign(path) as file:
-        if file.read(len(_ELF)) != _ELF:
+        start = file.read(4)
+        read = next((read for magic, read in _FORMATS.items() if start.startswith(magic)), None)
+        if read is None:
             return None
+        import lief  # noqa: PLC0415 - a large library, for the commands that measure
+
+        # What it cannot read is an error here, and not a line on the terminal.
+        lief.logging.disable()
         try:
-            return _needs(ELFFile(file), file)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return read(lief, path, file)
         except PublishError as error:
             raise PublishError(f"{path.name}: {error}", hint=error.hint) from error
-        except Exception as error:  # on a damaged file pyelftools may raise any exception
-            raise PublishError(f"{path.name} is a damaged ELF file: {error}") from error
+        except Exception as error:  # LIEF may raise any exception on a damaged file
+            raise PublishError(f"{path.name} is damaged: {error}") from error
 
 
-def _needs(elf: Any, file: BinaryIO) -> Needs:
-    # Programs run without the table, but what they need is found by it.
-    if elf.num_segments() and not elf.num_sections():
+# --- ELF ------------------------------------------------------------------------------------
+
+
+def _needs_of_elf(lief: Any, path: Path, file: BinaryIO) -> Needs:
+    config = lief.ELF.ParserConfig()
+    config.parse_relocations = config.parse_symtab_symbols = config.parse_overlay = False
+    elf = lief.ELF.parse(str(path), config)
+    if elf is None:
+        raise PublishError("it is a damaged ELF file")
+    # Programs run without the table, but device code is found by it.
+    if len(elf.segments) and not len(elf.sections):
         raise PublishError(
             "it has no table of sections, so what it needs cannot be measured",
             hint="leave out the tool that removed it, such as sstrip or upx; strip keeps it",
         )
-    versions = [*_versions(elf)]
+    versions = [*_versions(lief, elf)]
+    cuda, hip = elf.get_section(SECTION), elf.get_section(SECTIONS[0])
     return Needs(
         glibc=max((number for kind, number in versions if kind == "GLIBC"), default=None),
         libstdcxx=max((number for kind, number in versions if kind == "GLIBCXX"), default=None),
-        libraries=frozenset(_libraries(elf)),
-        device_code=_cuda_code_of_elf(elf, file),
-        gfx=_gfx_of_elf(elf, file),
-        x86_64_level=_x86_64_level(elf),
-        musl=_is_of_musl(elf),
+        libraries=frozenset(map(_name, elf.libraries)),
+        device_code=device_code(file, cuda.offset, cuda.size) if cuda else None,
+        gfx=gfx_targets(file, hip.offset, hip.size) if hip else None,
+        x86_64_level=_x86_64_level(lief, elf),
+        # Neither its symbols nor its name, libc.so, tell musl: Android's library has that name.
+        musl=elf.has_interpreter and "/ld-musl-" in elf.interpreter,
     )
 
 
-def _versions(elf: Any) -> Iterator[tuple[str, Version]]:
-    section = elf.get_section_by_name(".gnu.version_r")
-    if section is None:
-        return
-    # A damaged count could make pyelftools read for a very long time.
-    if section.num_versions() * _VERNEED > section["sh_size"]:
-        raise PublishError("its table of needed versions is longer than its section")
-    for _, auxiliaries in section.iter_versions():
-        for auxiliary in auxiliaries:
+def _versions(lief: Any, elf: Any) -> Iterator[tuple[str, Version]]:
+    needed = [*elf.symbols_version_requirement]
+    told = elf.get(lief.ELF.DynamicEntry.TAG.VERNEEDNUM)
+    # LIEF leaves out what it cannot read: then a floor would be too low.
+    if len(needed) != (told.value if told else 0):
+        raise PublishError("its table of needed versions is damaged")
+    for each in needed:
+        for auxiliary in each.get_auxiliary_symbols():
             yield from _numbered(auxiliary.name)
 
 
@@ -154,99 +171,109 @@ def _numbered(name: str) -> Iterator[tuple[str, Version]]:
         )
 
 
-def _libraries(elf: Any) -> Iterator[str]:
-    section = elf.get_section_by_name(".dynamic")
-    for tag in section.iter_tags("DT_NEEDED") if section else ():
-        yield tag.needed
-
-
-def _is_of_musl(elf: Any) -> bool:
-    # Neither its symbols nor its name, libc.so, tell musl: Android's library has that name, too.
-    programs = elf.iter_segments("PT_INTERP")
-    return any("/ld-musl-" in segment.get_interp_name() for segment in programs)
-
-
-def _x86_64_level(elf: Any) -> int | None:
+def _x86_64_level(lief: Any, elf: Any) -> int | None:
     """Return the level that the linker wrote into the file, which the system's loader checks."""
-    section = elf.get_section_by_name(".note.gnu.property")
-    if section is None or elf["e_machine"] != "EM_X86_64":
+    if elf.header.machine_type != lief.ELF.ARCH.X86_64:
         return None
-    properties = [
-        each
-        for note in section.iter_notes()
-        if note["n_type"] == "NT_GNU_PROPERTY_TYPE_0"
-        for each in note["n_desc"]
+    levels = [
+        _LEVELS.get(isa.name, 1)
+        for note in elf.notes
+        if isinstance(note, lief.ELF.NoteGnuProperty)
+        for each in note.properties
+        if isinstance(each, lief.ELF.X86ISA)
+        for flag, isa in each.values
+        if flag == lief.ELF.X86ISA.FLAG.NEEDED
     ]
-    # One bit for each level: 1 for the baseline, 2, 4 and 8 for those above it.
-    needed = [each.pr_data for each in properties if each.pr_type == _LEVEL_NEEDED]
-    level = max((bits.bit_length() for bits in needed), default=0)
+    level = max(levels, default=1)
     return level if level > 1 else None
 
 
-def _cuda_code_of_elf(elf: Any, file: BinaryIO) -> DeviceCode | None:
-    section = elf.get_section_by_name(SECTION)
-    if section is None:
+_LEVELS = {"V2": 2, "V3": 3, "V4": 4}
+
+
+# --- Windows --------------------------------------------------------------------------------
+
+
+def _needs_of_pe(lief: Any, path: Path, file: BinaryIO) -> Needs:
+    config = lief.PE.ParserConfig()
+    config.parse_signature = config.parse_rsrc = config.parse_reloc = False
+    config.parse_exports = config.parse_exceptions = False
+    pe = lief.PE.parse(str(path), config)
+    if pe is None or len(pe.sections) != pe.header.numberof_sections:
+        raise PublishError("it is a damaged Windows program")
+    # In the file a section is padded to its alignment; in memory it may be longer than in the file.
+    sections = {
+        each.name: (each.offset, min(each.virtual_size, each.sizeof_raw_data))
+        for each in pe.sections
+    }
+    cuda, hip = sections.get(_CUDA_OF_PE), sections.get(SECTIONS[1])
+    imports = imports_of(pe)
+    linker = (pe.optional_header.major_linker_version, pe.optional_header.minor_linker_version)
+    return Needs(
+        None,
+        None,
+        frozenset(imports),
+        device_code(file, *cuda) if cuda else None,
+        gfx_targets(file, *hip) if hip else None,
+        vcruntime=oldest_runtimes(imports, linker),
+    )
+
+
+# --- macOS ----------------------------------------------------------------------------------
+
+
+def _needs_of_macho(lief: Any, path: Path, _file: BinaryIO) -> Needs:
+    """Read a Mach-O file; of one for several processors the most demanding part counts."""
+    parts = lief.MachO.parse(str(path), lief.MachO.ParserConfig.quick)
+    if parts is None or not len(parts):
+        raise PublishError("it is a damaged macOS program")
+    found = [_deployment_target(lief, part) for part in parts]
+    kinds = lief.MachO.LoadCommand.TYPE
+    # A weak library may be missing.
+    needed = {kinds.LOAD_DYLIB, kinds.REEXPORT_DYLIB}
+    return Needs(
+        None,
+        None,
+        frozenset(
+            _install_name(_name(each.name))
+            for part in parts
+            for each in part.libraries
+            if each.command in needed
+        ),
+        None,
+        macos=max(filter(None, found), default=None),
+    )
+
+
+def _deployment_target(lief: Any, part: Any) -> Version | None:
+    if part.has_build_version:
+        if part.build_version.platform != lief.MachO.BuildVersion.PLATFORMS.MACOS:
+            raise PublishError(f"it is for {part.build_version.platform.name}, not for macOS")
+        version = part.build_version.minos
+    elif part.has_version_min:
+        version = part.version_min.version
+    else:
         return None
-    return device_code(file, section["sh_offset"], section["sh_size"])
+    major, minor, patch = version
+    return (major, minor, patch) if patch else (major, minor)
 
 
-def _gfx_of_elf(elf: Any, file: BinaryIO) -> tuple[str, ...] | None:
-    section = elf.get_section_by_name(SECTIONS[0])
-    if section is None:
-        return None
-    return gfx_targets(file, section["sh_offset"], section["sh_size"])
+def _name(found: Any) -> str:
+    # LIEF returns bytes for what is no text.
+    if not isinstance(found, str):
+        raise PublishError("a library that it needs has no name")
+    return found
 
 
-# Windows: the layout is that of Microsoft's PE/COFF specification. An offset at byte 60 leads to
-# the signature; the file header (20 bytes), the optional header and the sections follow it.
-_PE = b"MZ"
-_SIGNATURE_AT = 60
-_HEADERS = struct.Struct("<4sHH12xH2x")
-"""Signature, machine, number of sections, ..., size of the optional header, ..."""
-_SECTION = struct.Struct("<8sI4xII16x")
-"""Name, size in memory, ..., size in the file, place in the file, ..."""
-_CUDA = b".nv_fatb"
-"""``.nv_fatbin``, cut to eight bytes."""
-_HIP = SECTIONS[1].encode()
+def _install_name(name: str) -> str:
+    """Return the last part of a name that dyld searches in the build's folders, else all of it."""
+    return name.rpartition("/")[2] if name.startswith("@") else name
 
 
-def _needs_of_pe(path: Path) -> Needs | None:
-    """Read a Windows program or library; return None for any other file.
-
-    Raises ``PublishError`` for one that cannot be read.
-    """
-    with open_foreign(path) as file:
-        if file.read(len(_PE)) != _PE:
-            return None
-        try:
-            sections = {name: place for name, *place in _sections_of_pe(file)}
-            cuda, hip = sections.get(_CUDA), sections.get(_HIP)
-            return Needs(
-                None,
-                None,
-                frozenset(),
-                device_code(file, *cuda) if cuda else None,
-                gfx_targets(file, *hip) if hip else None,
-            )
-        except struct.error as error:
-            raise PublishError(f"{path.name} is a damaged Windows program") from error
-        except PublishError as error:
-            raise PublishError(f"{path.name}: {error}") from error
-
-
-def _sections_of_pe(file: BinaryIO) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the name, the place and the size of each section."""
-    file.seek(_SIGNATURE_AT)
-    (headers,) = struct.unpack("<I", file.read(4))
-    file.seek(headers)
-    signature, _, sections, optional = _HEADERS.unpack(file.read(_HEADERS.size))
-    if signature != b"PE\0\0":
-        raise PublishError("it is no Windows program")
-    file.seek(headers + _HEADERS.size + optional)
-    table = file.read(sections * _SECTION.size)
-    if len(table) != sections * _SECTION.size:
-        raise PublishError("its table of sections is cut off")
-    for name, in_memory, in_file, place in _SECTION.iter_unpack(table):
-        # In the file a section is padded to its alignment; in memory it may be longer than in the
-        # file.
-        yield name.rstrip(b"\0"), place, min(in_memory, in_file)
+_FORMATS: Mapping[bytes, Callable[[Any, Path, BinaryIO], Needs]] = {
+    b"\x7fELF": _needs_of_elf,
+    b"MZ": _needs_of_pe,
+    b"\xcf\xfa\xed\xfe": _needs_of_macho,
+    b"\xca\xfe\xba\xbe": _needs_of_macho,  # for several processors
+}
+"""By the first bytes of a file."""

@@ -7,7 +7,7 @@ so a record lists exactly what an install would write.
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import open_foreign, parse_object, read_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
-from tsuku_publish.archives.binaries import Needs, Version, needs_of
+from tsuku_publish.archives.binaries import file_names, floors_of, needs_of
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 
 _PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")
@@ -29,9 +29,9 @@ class Contents:
     """A recorded archive.
 
     ``listing`` holds ``size``, ``files``, ``links`` and ``pieces`` as in a release file. ``floors``
-    are the measured ``glibc`` and ``libstdcxx``. ``device_code`` has the ``sass`` and ``ptx`` of
-    each file with device code, ``gfx`` the AMD GPUs of each HIP library. ``libraries`` are the
-    sonames that its files need and that are not in the archive.
+    are the measured lowest versions: ``glibc``, ``libstdcxx``, ``macos``, ``vcruntime``.
+    ``device_code`` has the ``sass`` and ``ptx`` of each file with device code, ``gfx`` the AMD GPUs
+    of each HIP library. ``libraries`` are those that its files need and that it does not bring.
     """
 
     listing: Mapping[str, Any]
@@ -91,7 +91,7 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
     asked = {library for each in needs.values() for library in each.libraries}
     return Contents(
         listing=listing,
-        floors=_floors([*needs.values()]),
+        floors=floors_of(needs.values(), _names(listing)),
         device_code={
             name: {"sass": [*each.device_code.sass], "ptx": [*each.device_code.ptx]}
             for name, each in needs.items()
@@ -135,17 +135,4 @@ def _listing(unpacked: tuple[TreeEntry, ...]) -> dict[str, Any]:
 
 def _names(listing: Mapping[str, Any]) -> frozenset[str]:
     entries = (*listing["files"], *listing.get("links", ()))
-    return frozenset(entry["path"].rpartition("/")[2] for entry in entries)
-
-
-def _floors(needs: list[Needs]) -> dict[str, str]:
-    """Return what the most demanding file needs; a floor that no file needs is left out."""
-    floors = {
-        "glibc": _highest(needs, lambda each: each.glibc),
-        "libstdcxx": _highest(needs, lambda each: each.libstdcxx),
-    }
-    return {name: floor for name, floor in floors.items() if floor}
-
-
-def _highest(needs: list[Needs], read: Callable[[Needs], Version | None]) -> str:
-    return ".".join(map(str, max(filter(None, map(read, needs)), default=())))
+    return file_names(entry["path"] for entry in entries)

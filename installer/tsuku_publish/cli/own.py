@@ -142,7 +142,7 @@ def init(  # noqa: PLR0913 - each is an option
     "system",
     metavar="NAME",
     multiple=True,
-    help="A library that all machines have anyway.",
+    help="A library that clients look for before the download.",
 )
 @click.option("--on", "day", type=DAY, metavar="DAY", default=today, help="Its date; today.")
 @click.pass_obj
@@ -231,6 +231,8 @@ def measure(*, build: Path) -> CommandResult:
         ("C library", c_library(found) or "-"),
         ("libstdc++", found.libstdcxx or "-"),
     ]
+    rows += [("macOS", found.macos)] if found.macos else []
+    rows += [("Visual C++ runtime", found.vcruntime)] if found.vcruntime else []
     rows += [("x86-64 level", str(found.x86_64_level))] if found.x86_64_level else []
     if found.cuda:
         rows += [
@@ -239,6 +241,7 @@ def measure(*, build: Path) -> CommandResult:
             ("CUDA PTX", ", ".join(found.cuda.ptx) or "none"),
         ]
     rows += [("AMD GPUs", ", ".join(found.gfx))] if found.gfx else []
+    rows += [("asked of machines", ", ".join(found.libraries))] if found.libraries else []
     rows += [("missing", ", ".join(found.missing))] if found.missing else []
     answer = {"build": build, "measured": found}
     return CommandResult(answer, table(rows, indent=0))
@@ -281,6 +284,9 @@ def _archives(each: AddedVariant) -> str:
 def _needs(measured: MeasuredBuild) -> str:
     found = [c_library(measured)] if c_library(measured) else []
     found += [f"libstdc++ {measured.libstdcxx}"] if measured.libstdcxx else []
+    found += [f"macOS {measured.macos}"] if measured.macos else []
+    found += [f"Visual C++ runtime {measured.vcruntime}"] if measured.vcruntime else []
+    found += measured.libraries
     if measured.cuda:
         found.append(f"CUDA {', '.join((*measured.cuda.sass, *measured.cuda.ptx))}")
     found += [", ".join(measured.gfx)] if measured.gfx else []

@@ -82,8 +82,9 @@ def drafted_rule(
 def drafted_libraries(asset: str, libraries: Collection[str]) -> str:
     """Return TOML text for ``rules.toml``: libraries that a build needs and does not bring."""
     return (
-        f"# Needed by {asset}. If the systems of its users have them, add them to those there.\n"
-        f"[libraries]\nknown = {json.dumps(sorted(libraries))}\n"
+        f"# Needed by {asset}. Clients look for them on each machine, before the download.\n"
+        f"[[library]]\nnames = {json.dumps(sorted(libraries))}\n"
+        'source = "whose package brings them"\n'
     )
 
 

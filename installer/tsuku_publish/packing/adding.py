@@ -46,7 +46,7 @@ _ORDERS: dict[str, tuple[str, ...]] = {
 }
 """The orders of backends for a new platform, as the official repository has them."""
 _MEASURED = frozenset(
-    {"glibc", "musl", "libstdcxx", "vcruntime"}
+    {"glibc", "musl", "libstdcxx", "macos", "vcruntime", "libraries"}
     | {"cuda", "rocm", "vulkan", "level_zero", "openvino", "metal"}
 )
 """What ``add`` states anew; what a person wrote into ``requires`` besides stays.

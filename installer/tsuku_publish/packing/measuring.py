@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
 from tsuku_llm.machine.backends import TABLE, facts_of
-from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES, Needs, Version, needs_of
+from tsuku_publish.archives.binaries import Needs, file_names, floors_of, needs_of
+from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES, not_of_the_system
 from tsuku_publish.packing.pack import opened
 from tsuku_publish.packing.tree import contents, without_top
 
@@ -56,10 +57,12 @@ class MeasuredBuild:
     """A build as its files show it.
 
     ``server`` and ``platform`` are None if the files do not show them. ``backends`` are those with
-    a plugin, with code, or with a linked driver; the CPU always counts. ``missing`` are the
-    libraries that neither the build nor every system has. ``x86_64_level`` is the highest level of
-    processors that a file is marked for, None for the first one. ``musl`` is whether a program is
-    linked with musl. Sizes are in bytes.
+    a plugin, with code, or with a linked driver; the CPU always counts. ``libraries`` are those
+    that the build needs and that clients look for on each machine. ``missing`` are those that
+    neither the build has nor clients look for. ``x86_64_level`` is the highest level of processors
+    that a file is marked for, None for the first one. ``musl`` is whether a program is linked with
+    musl. ``macos`` is the deployment target, ``vcruntime`` the oldest Visual C++ runtime that it
+    runs with. Sizes are in bytes.
     """
 
     files: int
@@ -71,9 +74,12 @@ class MeasuredBuild:
     libstdcxx: str | None
     cuda: CudaCode | None
     gfx: tuple[str, ...]
+    libraries: tuple[str, ...]
     missing: tuple[str, ...]
     x86_64_level: int | None
     musl: bool
+    macos: str | None
+    vcruntime: str | None
 
 
 def server_of(items: Sequence[TreeEntry]) -> str | None:
@@ -110,11 +116,12 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
             hint="leave out what is not for the server's platform",
         )
     needs = {file.path: found for file in files if (found := needs_of(tree / file.path))}
-    names = {item.path.rpartition("/")[2] for item in items}
+    names = file_names(item.path for item in items)
+    floors = floors_of(needs.values(), names)
     asked = {library for each in needs.values() for library in each.libraries}
     server = server_of(items)
     musl = any(each.musl for each in needs.values())
-    glibc = _highest(each.glibc for each in needs.values())
+    glibc = floors.get("glibc")
     if musl and glibc:
         raise UsageError(
             "some files of the build are for musl, and others for glibc",
@@ -123,6 +130,7 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
         )
     if musl:
         asked = {name for name in asked if not _MUSL.fullmatch(name)}
+    foreign = not_of_the_system(asked - names)
     return MeasuredBuild(
         files=len(files),
         size=sum(file.size for file in files),
@@ -130,12 +138,15 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
         platform=platforms.get(server or ""),
         backends=_backends(names, needs),
         glibc=glibc,
-        libstdcxx=_highest(each.libstdcxx for each in needs.values()),
+        libstdcxx=floors.get("libstdcxx"),
         cuda=_cuda(names, needs),
         gfx=_gfx(needs),
-        missing=tuple(sorted(asked - names - SYSTEM_LIBRARIES)),
+        libraries=tuple(sorted(foreign & ASKED_LIBRARIES)),
+        missing=tuple(sorted(foreign - ASKED_LIBRARIES)),
         x86_64_level=max((each.x86_64_level or 0 for each in needs.values()), default=0) or None,
         musl=musl,
+        macos=floors.get("macos"),
+        vcruntime=floors.get("vcruntime"),
     )
 
 
@@ -162,27 +173,29 @@ def requirements_of(
 ) -> dict[str, Any]:
     """Return what a variant requires, as in a release file.
 
-    ``system`` are more libraries that all machines have. Raises ``UsageError`` for a library that
-    is missing, and for a GPU build without code for its backend, or whose toolkit or GPUs cannot be
-    told.
+    ``system`` are more libraries that clients look for on each machine. Raises ``UsageError`` for a
+    library that is missing, and for a GPU build without code for its backend, or whose toolkit or
+    GPUs cannot be told.
     """
     missing = [name for name in build.missing if name not in system]
     if missing:
         raise UsageError(
             f"{variant}: the build needs libraries that it does not bring along",
             facts=tuple(missing),
-            hint="copy them next to the server, or name each that all machines have anyway: "
-            "--system-library NAME",
+            hint="copy them next to the server, or name each that clients should look for on each "
+            "machine before they download: --system-library NAME",
         )
     _require_code(variant, backend, build)
     found: dict[str, Any] = {}
     if platform.startswith("linux-"):
         floors = {"glibc": build.glibc, "musl": build.musl, "libstdcxx": build.libstdcxx}
         found |= {name: floor for name, floor in floors.items() if floor}
+    floors = {"macos": build.macos, "vcruntime": build.vcruntime}
+    found |= {name: floor for name, floor in floors.items() if floor}
+    if libraries := sorted({*build.libraries, *build.missing}):
+        found["libraries"] = libraries
     if build.x86_64_level:
         found["x86_64_level"] = build.x86_64_level
-    if platform.startswith("windows-"):
-        found["vcruntime"] = "14.0"
     line = _LINE.fullmatch(variant)
     if backend == "cuda":
         found["cuda"] = _cuda_requirement(variant, line[1] if line else None, build)
@@ -288,7 +301,3 @@ def _platform_of(path: Path) -> str | None:
     except (struct.error, IndexError):
         return None
     return None
-
-
-def _highest(versions: Iterator[Version | None]) -> str | None:
-    return ".".join(map(str, max(filter(None, versions), default=()))) or None

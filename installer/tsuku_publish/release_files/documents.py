@@ -8,6 +8,7 @@ from typing import Any
 
 from tsuku_llm.catalog.manifest import Head
 from tsuku_publish.archives.contents import Contents
+from tsuku_publish.archives.system_libraries import not_of_the_system
 from tsuku_publish.errors import PublishError
 from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
@@ -15,7 +16,7 @@ from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 FORMAT = 1
 PUBLISHER = "ggml-org"
 
-_FLOORS = ("glibc", "libstdcxx")
+_FLOORS = ("glibc", "libstdcxx", "macos", "vcruntime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +236,19 @@ def requirements(
     The first archive is the build itself, and only its device code counts: a companion's cuBLAS has
     code for other devices, too. Without records the rules' values stay. Raises ``PublishError`` for
     device code that the rules do not expect, for expected device code that is missing, and for a
-    library that neither the archives nor ``known`` contain.
+    library that neither the archives bring nor every system has, unless it is in ``known``: those
+    are what clients look for on each machine.
     """
     if not archives:
         return dict(assumed)
-    unknown = _unbundled(archives) - set(known)
-    if unknown:
+    asked = not_of_the_system(_unbundled(archives))
+    if unknown := asked - set(known):
         raise UnknownLibraries(unknown)
     code = _measured_cuda(assumed, archives[0]) | _measured_rocm(assumed, archives[0])
-    return {**assumed, **_measured_floors(archives), **code}
+    # What was assumed of libraries does not count where the files show what they need.
+    found = {key: value for key, value in assumed.items() if key != "libraries"}
+    libraries = {"libraries": sorted(asked)} if asked else {}
+    return {**found, **_measured_floors(archives), **libraries, **code}
 
 
 def _unbundled(archives: Sequence[Contents]) -> set[str]:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish.archives.binaries import SYSTEM_LIBRARIES
+from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
@@ -45,6 +45,34 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     companion: _Word | None = None
 
 
+class LibraryRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Libraries that clients look for on each machine, as builds need and do not bring them.
+
+    ``needed_by`` says which builds are assumed to need them until their files are measured: words
+    of facts of their source, by the fact's name. Without it no build is. ``unless`` has words of
+    facts that exclude a build, and ``system`` the first word of its platform.
+    """
+
+    names: Annotated[tuple[_Word, ...], msgspec.Meta(min_length=1)]
+    source: _Word
+    system: Literal["linux", "windows", "darwin"] = "linux"
+    needed_by: Mapping[str, tuple[str, ...]] = {}
+    unless: Mapping[str, tuple[str, ...]] = {}
+
+    def is_needed_by(self, facts: Mapping[str, Fact]) -> bool:
+        """Tell whether a build is assumed to need them, by the facts of its source."""
+
+        def has(name: str, words: tuple[str, ...]) -> bool:
+            return name in facts and not {*words}.isdisjoint(_listed(facts[name]))
+
+        return (
+            bool(self.needed_by)
+            and str(facts["platform"].value).startswith(f"{self.system}-")
+            and all(has(*each) for each in self.needed_by.items())
+            and not any(has(*each) for each in self.unless.items())
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class WrongRule:
     """A rule that a person wrote and that cannot be used; the assets of its pattern have none.
@@ -71,7 +99,7 @@ class PlatformRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The whole of ``rules.toml``, in its order; ``libraries`` are those that systems provide.
+    """The whole of ``rules.toml``, in its order; ``asked`` are its libraries.
 
     ``api`` is the URL of upstream's repository in the hosting service's API. ``requires`` are the
     named tables of what machines must have. ``systems`` says what the systems have that builds are
@@ -81,12 +109,17 @@ class Rules:
     platforms: Mapping[str, PlatformRule]
     builds: tuple[Rule, ...]
     skipped: tuple[str, ...]
-    libraries: frozenset[str]
+    asked: tuple[LibraryRule, ...]
     api: str
     requires: Mapping[str, Mapping[str, Any]]
     systems: Mapping[str, Mapping[str, str]]
     sources: tuple[SourceFacts, ...]
     wrong: tuple[WrongRule, ...] = ()
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries that a build may need and not bring: clients look for them."""
+        return ASKED_LIBRARIES.union(*(each.names for each in self.asked))
 
     def required(self, variant: VariantRule) -> dict[str, Any]:
         """Return what a variant's rule assumes that it requires, as in a release file."""
@@ -148,7 +181,7 @@ def load_rules(data: Path) -> Rules:
             platforms=platforms,
             builds=tuple(rules),
             skipped=tuple(skipped),
-            libraries=SYSTEM_LIBRARIES | {*raw.get("libraries", {}).get("known", ())},
+            asked=tuple(msgspec.convert(each, LibraryRule) for each in raw.get("library", ())),
             api=raw["hosting"]["api"],
             requires=raw["requires"],
             systems=raw.get("systems", {}),
@@ -237,7 +270,7 @@ def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
     """
     name = asset.replace(tag, "{tag}")
     found = {
-        source.tag: needs_of(source.assets[name], rules.systems)
+        source.tag: needs_of(source.assets[name], rules)
         for source in sources_for(tag, rules.sources)
         if name in source.assets
     }
@@ -250,9 +283,10 @@ def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
     return first
 
 
-def needs_of(facts: Mapping[str, Fact], systems: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+def needs_of(facts: Mapping[str, Fact], rules: Rules) -> dict[str, Any]:
     """Return what an asset requires by its facts, as in a release file. Raises ``PublishError``."""
     needs: dict[str, Any] = {}
+    systems = rules.systems
     if "macos" in facts:
         needs["macos"] = facts["macos"].value
     else:
@@ -264,6 +298,9 @@ def needs_of(facts: Mapping[str, Fact], systems: Mapping[str, Mapping[str, str]]
             )
         row = systems[str(system.value)]
         needs |= {key: value for key, value in row.items() if key != "source"}
+    needed = [name for each in rules.asked if each.is_needed_by(facts) for name in each.names]
+    if needed:
+        needs["libraries"] = sorted(needed)
     if "sass" in facts:
         needs["cuda"] = {
             "toolkit": _line(facts["toolkit"]),
@@ -311,7 +348,7 @@ def disagreements(source: SourceFacts, rules: Rules) -> tuple[str, ...]:
             if each.backend not in backends
         ]
         try:
-            needs = needs_of(facts, rules.systems)
+            needs = needs_of(facts, rules)
         except PublishError as error:
             found.append(f"{name}: {error.message}")
             continue
