@@ -40,6 +40,8 @@ from support.tools import require_tool
 
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.machine.packages import brought_by
+from tsuku_llm.probe.worker.questions.libraries import LINUX, WINDOWS
 from tsuku_publish.archives.binaries import Needs, needs_of
 from tsuku_publish.archives.contents import Contents, load_contents, read_archive
 from tsuku_publish.archives.fatbin import DeviceCode, device_code
@@ -468,6 +470,15 @@ def test_the_libraries_that_upstreams_builds_are_assumed_to_need(
 ) -> None:
     found = source_needs(asset, "b11434", load_rules(DATA))
     assert found.get("libraries", []) == sorted(libraries)
+
+
+def test_the_probe_asks_for_the_libraries_of_the_rules_and_knows_who_brings_them() -> None:
+    asked = load_rules(DATA).libraries
+    assert {name for name in asked if not name.endswith(".dll")} == {*LINUX}
+    assert {name for name in asked if name.endswith(".dll")} == {*WINDOWS}
+    for family in ("debian", "fedora", "arch", "suse", "alpine", "winget"):
+        for name in WINDOWS if family == "winget" else LINUX:
+            assert "package of your system" not in brought_by((name,), family), (family, name)
 
 
 def test_a_mistyped_key_of_a_library_stops_the_tool(tmp_path: Path) -> None:

@@ -129,14 +129,16 @@ TABLE = (
         plugin="hip",
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
-        # Fedora's and Arch's own packages. Debian's names change with each version of ROCm.
+        # Fedora's and Arch's own packages, as `dnf provides` and `pacman -F` say. Debian's names
+        # change with each version of ROCm (libhipblas3), and most of its releases have none.
         packages={
             "libhipblas.so.3": {"fedora": "hipblas", "arch": "hipblas"},
             "librocblas.so.5": {"fedora": "rocblas", "arch": "rocblas"},
         },
-        library_fixes=dict.fromkeys(
-            ("libamdhip", "libhip", "librocblas", "librocsolver", "hipblas"), _ROCM
-        ),
+        library_fixes={
+            **dict.fromkeys(("libamdhip", "libhip", "librocblas", "librocsolver"), _ROCM),
+            "hipblas.dll": "install AMD's HIP SDK for Windows, and add its folder bin to PATH",
+        },
         caches=("amd-comgr",),
         joins=("vulkan",),
     ),
