@@ -413,6 +413,24 @@ def test_a_library_that_a_build_does_not_bring(
         assert said in found.text
 
 
+def test_a_missing_driver_is_told_before_the_library_of_its_toolkit() -> None:
+    needs = {"rocm": {"runtime": "10.0", "gfx": ["gfx1100"]}, "libraries": [HIPBLAS]}
+    needy = release({**linux_variants(), "rocm-10.0": variant("rocm", needs)})
+    (build,) = (
+        each for each in needy.platforms["linux-amd64"].variants if each.name == "rocm-10.0"
+    )
+    lacks = {HIPBLAS: HIPBLAS}
+    absent = why_not(build, machine(libraries=lacks))
+    assert absent
+    assert absent.slug == "api-not-asked"
+    without = why_not(build, machine(rocm("gfx1030"), libraries=lacks))
+    assert without
+    assert without.slug == "rocm-gfx"
+    lacking = why_not(build, machine(rocm("gfx1100"), libraries=lacks))
+    assert lacking
+    assert lacking.slug == "libraries"
+
+
 @pytest.mark.parametrize(
     ("name", "fits"),
     [

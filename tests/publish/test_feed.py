@@ -1,8 +1,9 @@
 """The feed: runs against a host that plays upstream, with a clock that the tests set."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomlkit
@@ -126,12 +127,16 @@ def test_a_draft_without_a_version_is_a_comment_until_a_person_fills_it_in(
     assert variants["rocm-7.2"]["requires"]["rocm"]["gfx"] == [*GFX["7.2"]]
 
 
+def drafted(sonames: Sequence[str]) -> dict[str, Any]:
+    return {"library": [{"names": [*sonames], "source": "whose package brings them"}]}
+
+
 def test_a_library_that_no_rule_knows_leaves_out_its_build_with_a_drafted_line(
     at: FeedPublisher, tmp_path: Path
 ) -> None:
     tag = at.upstream.tags()[0]
     builds = {
-        "rocm-7.14": ("libamdhip64.so.7", "libhipblas.so.3"),
+        "rocm-7.14": ("libamdhip64.so.8", "libhipblas.so.4"),
         "sycl-fp32": ("libsycl.so.8",),
         "openvino-2026.2.1": ("libopenvino.so.2621",),
     }
@@ -147,14 +152,13 @@ def test_a_library_that_no_rule_knows_leaves_out_its_build_with_a_drafted_line(
     assert {*variants} == {"cpu", "vulkan", "sycl-fp16"}
     for words in ("sycl-fp32", "openvino-2026.2.1"):
         asset, sonames = f"llama-{tag}-bin-ubuntu-{words}-x64.tar.gz", builds[words]
-        assert tomlkit.parse(drafts[asset]).unwrap() == {"libraries": {"known": [*sonames]}}
+        assert tomlkit.parse(drafts[asset]).unwrap() == drafted(sonames)
         reason = "it needs libraries that no rule knows: " + ", ".join(sonames)
         assert f"{tag}: {asset}: {reason}" in report.people
     # The name of the ROCm build is new as well: its rule is drafted first.
     at.adopt(drafts.values())
     (left,) = at.run().left_out
-    known = {"known": [*builds["rocm-7.14"]]}
-    assert tomlkit.parse(left.draft).unwrap() == {"libraries": known}
+    assert tomlkit.parse(left.draft).unwrap() == drafted(builds["rocm-7.14"])
     at.adopt([left.draft])
     assert not at.run().left_out
     variants = at.documents()[tag]["platforms"]["linux-amd64"]["variants"]

@@ -102,9 +102,7 @@ class FeedPublisher:
             for draft in map(tomlkit.parse, dict.fromkeys(drafts)):
                 for name, table in draft.get("requires", {}).items():
                     document["requires"].setdefault(name, table)
-                known = document["libraries"]["known"]
-                known.extend(draft.get("libraries", {}).get("known", ()))
-                for kind in ("rule", "skip"):
+                for kind in ("rule", "skip", "library"):
                     for each in draft.get(kind, ()):
                         document[kind].append(each)
 

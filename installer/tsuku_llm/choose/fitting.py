@@ -126,6 +126,9 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
         ranks = device_ranks(api.hardware_gpus)
         refused.sort(key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))
         yield refused[0][1]
+    # Last: where the driver or the card is missing, a toolkit's library would not help.
+    if reason := check_libraries(requires, hardware):
+        yield reason
 
 
 def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:
@@ -243,7 +246,6 @@ _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = 
     check_libstdcxx,
     check_macos,
     check_vcruntime,
-    check_libraries,
     check_x86_level,
     check_cpu_features,
     check_memory,

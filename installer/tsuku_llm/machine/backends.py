@@ -132,6 +132,7 @@ TABLE = (
         # Fedora's and Arch's own packages, as `dnf provides` and `pacman -F` say. Debian's names
         # change with each version of ROCm (libhipblas3), and most of its releases have none.
         packages={
+            "libamdhip64.so.7": {"fedora": "rocm-hip", "arch": "hip-runtime-amd"},
             "libhipblas.so.3": {"fedora": "hipblas", "arch": "hipblas"},
             "librocblas.so.5": {"fedora": "rocblas", "arch": "rocblas"},
         },
@@ -164,7 +165,9 @@ TABLE = (
             "libsycl.so": {"arch": "intel-oneapi-dpcpp-cpp"},
             "libmkl_": {"arch": "intel-oneapi-mkl-sycl"},
         },
-        library_fixes=dict.fromkeys(("libsycl", "libmkl_", "libimf", "libsvml"), _ONEAPI),
+        library_fixes=dict.fromkeys(
+            ("libsycl", "libmkl_", "libimf", "libsvml", "libirng", "libintlc", "libtbb"), _ONEAPI
+        ),
         caches=("intel-neo", "intel-sycl"),
     ),
     BackendFacts(

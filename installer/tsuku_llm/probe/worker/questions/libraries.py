@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 LINUX = (
     *("libssl.so.3", "libcrypto.so.3", "libgomp.so.1"),
-    *("libhipblas.so.3", "librocblas.so.5", "libsycl.so.9", "libmkl_sycl_blas.so.6"),
+    *("libamdhip64.so.7", "libhipblas.so.3", "librocblas.so.5"),
+    *("libsycl.so.9", "libmkl_sycl_blas.so.6"),
 )
 WINDOWS = ("hipblas.dll",)
 """What upstream's builds need. A release that needs others has the client ask for them as well."""
