@@ -393,6 +393,11 @@ SSL, CRYPTO, HIPBLAS = "libssl.so.3", "libcrypto.so.3", "libhipblas.so.3"
         ({HIPBLAS: HIPBLAS}, "arch", f"needs {HIPBLAS}, which this system lacks (package hipblas)"),
         ({HIPBLAS: HIPBLAS}, "debian", "AMD's packages hipblas and rocblas"),
         (
+            {SSL: SSL, HIPBLAS: HIPBLAS},
+            "debian",
+            f"needs {SSL}, {HIPBLAS}, which this system lacks (package libssl3; install the ROCm",
+        ),
+        (
             {HIPBLAS: "libodd.so.1"},
             "",
             f"needs libodd.so.1 through {HIPBLAS}, which this system lacks (install the package",

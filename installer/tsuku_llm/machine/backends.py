@@ -163,7 +163,7 @@ TABLE = (
                 "suse": "libze_loader1",
             },
             "libsycl.so": {"arch": "intel-oneapi-dpcpp-cpp"},
-            "libmkl_": {"arch": "intel-oneapi-mkl-sycl"},
+            "libmkl_sycl": {"arch": "intel-oneapi-mkl-sycl"},
         },
         library_fixes=dict.fromkeys(
             ("libsycl", "libmkl_", "libimf", "libsvml", "libirng", "libintlc", "libtbb"), _ONEAPI

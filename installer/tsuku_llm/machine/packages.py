@@ -130,17 +130,21 @@ def package_of(library: str, family: str) -> str:
 
 
 def advice_for(libraries: tuple[str, ...], family: str, *, container: bool = False) -> str:
-    """Return the command that installs what has these libraries, or else what to install."""
-    return command_for(libraries, family, container=container) or _advice(libraries)
+    """Return the command that installs what has these libraries, and what else to install."""
+    packed = tuple(each for each in libraries if None not in _packages((each,), family))
+    command = command_for(packed, family, container=container)
+    rest = tuple(each for each in libraries if not command or each not in packed)
+    return "; ".join(filter(None, (command, _advice(rest))))
 
 
 def brought_by(libraries: tuple[str, ...], family: str) -> str:
-    """Name the packages of a family that have these libraries, or else what to install."""
+    """Name the packages of a family that have these libraries, and what else to install."""
     names = _packages(libraries, family)
-    if None in names:
-        return _advice(libraries)
-    found = [*dict.fromkeys(map(str, names))]
-    return f"{'packages' if len(found) > 1 else 'package'} {', '.join(found)}"
+    packages = [*dict.fromkeys(filter(None, names))]
+    rest = tuple(each for each, name in zip(libraries, names, strict=True) if not name)
+    word = "packages" if len(packages) > 1 else "package"
+    named = f"{word} {', '.join(packages)}" if packages else ""
+    return "; ".join(filter(None, (named, _advice(rest))))
 
 
 def _advice(libraries: tuple[str, ...]) -> str:
@@ -181,8 +185,8 @@ def install_command(
 
 
 def _package(library: str, family: str) -> str | None:
-    key = max((key for key in _PACKAGES if library.startswith(key)), key=len, default="")
-    return _PACKAGES.get(key, {}).get(family)
+    keys = (key for key in (*_PACKAGES, *_ADVICE) if library.startswith(key))
+    return _PACKAGES.get(max(keys, key=len, default=""), {}).get(family)
 
 
 def family_of(system: str, release_file: str = "") -> str:
