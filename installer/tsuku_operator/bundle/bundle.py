@@ -46,7 +46,6 @@ from tsuku_llm.ground.safe_text import has_secret
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import SYSTEMS, platform_key
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.program.lock import LockedPackage, parse_lock
 from tsuku_llm.steps.program.signed_program import program_in
 from tsuku_llm.steps.session import Session, network_for
@@ -61,7 +60,7 @@ from tsuku_operator.bundle.program_wheels import (
     needed_glibc,
     needed_there,
 )
-from tsuku_operator.mirror.mirror import published_files
+from tsuku_operator.mirror.mirror import catalog_to_copy, published_files
 from tsuku_operator.mirror.mirror_folder import MARKER, mirror_marker
 
 _CHUNK = 1 << 20
@@ -105,12 +104,13 @@ def create_bundle(
 ) -> BundleReport:
     """Make a bundle in the file ``path``; it appears when it is complete.
 
-    The newest metadata is fetched first. Archives that were fetched stay after an error, and the
-    next run goes on with them. ``force`` replaces a file. ``dry_run`` uses no network and writes
-    nothing. ``lock`` has the program's packages, the locked ones if it is None.
+    The newest metadata is fetched first, if its host answers. Archives that were fetched stay after
+    an error, and the next run goes on with them. ``force`` replaces a file. ``dry_run`` uses no
+    network and writes nothing. ``lock`` has the program's packages, the locked ones if it is None.
 
     Raises ``UsageError`` for a file that exists, and for a program that cannot be put into it. Also
-    raises the errors of ``refresh``, ``bundle_contents`` and ``fetch``, and ``StoreError``.
+    raises the errors of ``catalog_to_copy``, of ``bundle_contents`` and of ``fetch``, and
+    ``StoreError``.
     """
     path = path.absolute()
     if strange := [each for each in wish.pythons if each not in PYTHONS]:
@@ -139,7 +139,7 @@ def create_bundle(
         if not force:
             # Another process may have made it while this one waited.
             _require_new(path)
-        catalog = refresh(session)
+        catalog = catalog_to_copy(session)
         contents = bundle_contents(session, catalog, wish)
         part = _ProgramPart({}, {}, ())
         if own is not None:

@@ -34,12 +34,15 @@ from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.install.reuse import space_of
-from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.session import Session, network_for, repository_of
 from tsuku_llm.trust import Copy
 from tsuku_llm.trust.metadata import TIME
 from tsuku_operator.mirror.mirror_choice import MirrorContents, Narrowing, contents_of
 from tsuku_operator.mirror.mirror_folder import MARKER, MirrorFolder, Swept
+
+PATIENCE = fetch.Limits().metadata
+"""Seconds that a copy waits for newer metadata: longer than an install, which is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +123,15 @@ def mirror(
 ) -> MirrorReport:
     """Bring a folder up to date: fetch the newest metadata, then each wanted archive it lacks.
 
-    The metadata is published last, and only if every archive is there: clients see the state
-    before or the state after. A stopped run is resumed by the next one. ``dry_run`` uses no network
-    and changes nothing.
+    Without an answer the known metadata is copied, as ``catalog_to_copy`` says. The metadata is
+    published last, and only if every archive is there: clients see the state before or the state
+    after. A stopped run is resumed by the next one. ``dry_run`` uses no network and changes
+    nothing.
 
     Raises ``UsageError`` for a folder that is something else, ``UnknownRequest``,
-    ``SnapshotError``, the errors of ``refresh`` and of ``fetch``, and ``MetadataError`` if the
-    mirror is ahead of the repository. If some archives cannot be had, the others are there after
-    the error.
+    ``SnapshotError``, the errors of ``catalog_to_copy`` and of ``fetch``, and ``MetadataError`` if
+    the mirror is ahead of what is known here. If some archives cannot be had, the others are there
+    after the error.
     """
     folder = MirrorFolder(path.absolute())
     # Before any network is used: this may be the wrong folder.
@@ -141,7 +145,7 @@ def mirror(
         return report_of("planned", str(folder.path), catalog, contents, lacking)
     # One process at a time works on a folder, of whatever store: the lock is in the folder.
     with folder.made(root), session.store.lock_place(folder.path / MARKER):
-        catalog = refresh(session)
+        catalog = catalog_to_copy(session)
         contents = contents_of(session, catalog, narrow)
         known = folder.adopt(root)
         require_not_ahead(session, FolderCopy(folder.path), catalog)
@@ -152,6 +156,16 @@ def mirror(
         swept = folder.sweep(folder.record() or known, remove=True) if prune else None
     outcome = "updated" if lacking or changed else "unchanged"
     return report_of(outcome, str(folder.path), catalog, contents, lacking, swept)
+
+
+def catalog_to_copy(session: Session, *, patience: float = PATIENCE) -> Catalog:
+    """Load the catalog to copy for other machines; first ask the repository for a newer one.
+
+    Without an answer the known one counts, with the note of an install. It asks each time, whatever
+    ``llm.refresh`` says, because the copy stands for the publisher until the next one is made.
+    Raises the errors of ``asked_catalog``.
+    """
+    return asked_catalog(session.with_settings(refresh="always"), patience=patience)
 
 
 def report_of(
@@ -253,10 +267,10 @@ def require_not_ahead(session: Session, mirrored: Copy, catalog: Catalog) -> Non
     with suppress(TrustError, StoreError):
         there = trust.versions(WithRootsOf(mirrored, catalog.copy), roots.start)
     if back := trust.setbacks(there, catalog.trusted.versions):
-        served = catalog.trusted.versions
+        known = catalog.trusted.versions
         raise MetadataError(
-            "the mirror has newer metadata than its repository serves",
-            facts=tuple(f"{r}: {there[r]} here, {served.get(r, 0)} served" for r in back),
+            "the mirror has newer metadata than is known on this machine",
+            facts=tuple(f"{r}: {there[r]} there, {known.get(r, 0)} here" for r in back),
             hint="another machine may have updated the mirror, or someone withholds newer "
             "metadata: try another network",
         )

@@ -15,10 +15,10 @@ from tsuku_llm.fetch.places.registry import Blob
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import DownloadError, HttpStatusError, TrustError, UsageError
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session, network_for
 from tsuku_operator.mirror.mirror import (
     MirrorReport,
+    catalog_to_copy,
     not_all_fetched,
     published_files,
     report_of,
@@ -74,7 +74,7 @@ def push_mirror(
         session.store.lock(hashlib.sha256(str(place).encode()).hexdigest()),
         fetch.Network(environ, limits=patient, on_wait=note) as outgoing,
     ):
-        catalog = refresh(session)
+        catalog = catalog_to_copy(session)
         contents = contents_of(session, catalog, narrow)
         root = hashlib.sha256(catalog.repository.root).hexdigest()
         there = _files_there(place, root, outgoing)

@@ -1,8 +1,9 @@
 """The download of a repository's newest signed metadata, by itself and before an install.
 
 A publisher may have revoked a release since the known metadata was signed. So ``install`` and
-``bench`` ask the repository first, for a few seconds at most. Without an answer they print how old
-the known metadata is, and use it. ``update`` fails without an answer.
+``bench`` ask the repository first, for a few seconds at most; ``mirror`` and ``bundle`` ask each
+time, and wait longer. Without an answer they print how old the known metadata is, and use it.
+``update`` fails without an answer.
 """
 
 from __future__ import annotations
@@ -289,8 +290,8 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
             now,
         ):
             try:
-                # There is metadata to go on with: a host that is slow or down must not stop an
-                # install.
+                # There is metadata to go on with: a host that is slow or down must stop neither an
+                # install nor a copy for other machines.
                 catalog = refresh(session, patience=patience)
             except (DownloadError, TrustError, StoreError) as error:
                 moved = _elsewhere(session, known.repository)
