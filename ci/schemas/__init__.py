@@ -203,7 +203,7 @@ def _of_key(name: str, hint: Any) -> Any:
 _UNITS = {
     **dict.fromkeys(("at", "installed_at", "noted_at", "signed", "expires"), Moment),
     **dict.fromkeys(("sha256", "fingerprint"), Sha256),
-    **dict.fromkeys(("size", "download_size"), Bytes),
+    **dict.fromkeys(("size", "download", "download_size"), Bytes),
     "unsigned": Unsigned,
 }
 """Further keys whose values are of one kind in every document."""

@@ -41,10 +41,23 @@ def test_files_that_no_version_has_are_not_reused(store: Store, old: Installed) 
         assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
 
 
-def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
+def test_X01_a_damaged_source_supplies_nothing(store: Store, old: Installed) -> None:
     rewrite(old.tree / LIBRARY)
+    assert not store.can_supply(RECEIPT.files)
+    with store.staging() as staging:
+        assert not store.supply(staging.tree, RECEIPT.files)
+        assert not [path for path in staging.tree.rglob("*") if path.is_file()]
+
+
+def test_a_file_that_was_only_touched_supplies(store: Store, old: Installed) -> None:
+    (old.tree / LIBRARY).touch()
+    assert store.can_supply(RECEIPT.files)
+
+
+def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
     with store.staging() as staging:
         assert store.supply(staging.tree, RECEIPT.files)
+        rewrite(old.tree / LIBRARY)
         assert store.confirm(staging, staging.tree, RECEIPT.files) == [LIBRARY]
         store.withdraw(staging.tree, RECEIPT.files)
         assert not [path for path in staging.tree.rglob("*") if path.is_file()]
@@ -65,6 +78,15 @@ def test_X04_files_touched_after_the_check_are_hashed_again(store: Store, old: I
             store.commit(staging, RECEIPT)
     assert refused.value.facts == (f"content changed: {LIBRARY}",)
     assert store.find(RECEIPT.id) is None
+
+
+def test_X04_a_file_whose_source_was_removed_is_hashed_again(store: Store, old: Installed) -> None:
+    with store.staging() as staging:
+        _supply(store, staging)
+        rewrite_with_times_restored(old.tree / LIBRARY)
+        store.remove(old.id)
+        with pytest.raises(TamperedInstall):
+            store.commit(staging, RECEIPT)
 
 
 def test_a_further_hard_link_does_not_invalidate_a_file(

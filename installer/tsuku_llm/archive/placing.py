@@ -59,8 +59,9 @@ def move(moves: Moves, tree: Path, server: str = "") -> None:
     with disk_errors("unpacking", tree), opened_tree(tree) as opened:
         for path, (source, _) in moves.items():
             opened.folder(tuple(path.split("/"))[:-1])
-            # Before the store sets the modes: the server is started once before that.
-            if path == server:
+            # Before the store sets the modes: the server is started once before that. A file that
+            # another version shares can be started, and its mode must stay.
+            if path == server and not source.stat().st_mode & 0o100:
                 source.chmod(PROGRAM_MODE)
             source.rename(tree / path)
 

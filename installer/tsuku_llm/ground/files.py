@@ -40,6 +40,8 @@ _BINARY = getattr(os, "O_BINARY", 0)
 _READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC | _BINARY
 
+_CHUNK = 1 << 20
+
 # Some network file systems cannot flush a folder: there the server keeps the names safe.
 _NO_FOLDER_FLUSH = {errno.EINVAL, errno.ENOTSUP}
 
@@ -138,6 +140,25 @@ def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
         file.flush()
         set_mode(file.fileno(), mode)
         flush(file.fileno())
+
+
+def copy_new(source: Path, target: Path, mode: int) -> None:
+    """Copy a file to a name that must not exist yet, and flush nothing. Raises ``OSError``.
+
+    After an error nothing has the name.
+    """
+    from shutil import copyfileobj
+
+    with (
+        open(open_to_read(source), "rb") as original,  # both opened with flags
+        open(os.open(target, _CREATE, mode), "wb") as copy,
+    ):
+        try:
+            copyfileobj(original, copy, _CHUNK)
+            set_mode(copy.fileno(), mode)
+        except OSError:
+            os.unlink(target)
+            raise
 
 
 def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:

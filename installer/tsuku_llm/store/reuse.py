@@ -2,21 +2,22 @@
 
 There are two occasions. Before a download, ``supply`` links all files of an archive, which then
 need not be downloaded. At the commit, ``share`` replaces extracted files by links. If the file
-system has no hard links, or refuses one more, the extracted copy stays.
+system has no hard links, or refuses one more, there are two copies.
 
-A source is the same file in another version. It is hashed again before it is trusted, because
-its version was verified long ago. Hashing can take as long as downloading other archives, so
-``supply`` links, and ``confirm`` hashes later.
+A source is the same file in another version, as far as stamps tell. It is hashed again before it is
+trusted, because its version was verified long ago. Hashing can take as long as downloading other
+archives, so ``supply`` links, and ``confirm`` hashes later.
 """
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tsuku_llm.ground.errors import StoreError, TsukuError
-from tsuku_llm.ground.files import make_folder
+from tsuku_llm.ground.files import copy_new, make_folder
 from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.integrity import (
@@ -24,6 +25,7 @@ from tsuku_llm.store.records.integrity import (
     check_version,
     read_stamps,
     tampered,
+    undamaged,
     verify_files,
 )
 from tsuku_llm.store.staging import ASIDE, Staging
@@ -31,27 +33,42 @@ from tsuku_llm.store.staging import ASIDE, Staging
 Content = tuple[str, bool]
 """SHA-256 and the executable flag of a file: files with both equal can be shared."""
 
+_UNSEALED = {True: 0o755, False: 0o644}
+"""The mode of a copied file until the commit, by its executable flag: the server starts before."""
 
-def find_sources(files: Iterable[FileEntry], others: Iterable[Installed]) -> dict[Content, Path]:
-    """Find the same files in other versions; empty files are left out."""
-    wanted = {(file.sha256, file.executable) for file in files if file.size}
-    return {
-        (file.sha256, file.executable): other.tree / file.path
-        for other in others
-        for file in other.receipt.files
-        if (file.sha256, file.executable) in wanted
-    }
+
+def find_sources(
+    files: Iterable[FileEntry], others: Iterable[Installed], *, damaged: bool = False
+) -> dict[Content, Path]:
+    """Find the same files in other versions; empty files are left out.
+
+    A source may have the other executable flag: then it can be copied, but not linked. ``damaged``
+    takes the receipts' word; otherwise each source is as its receipt says, as far as stamps tell.
+    """
+    wanted = {file.sha256 for file in files if file.size}
+    found: dict[Content, Path] = {}
+    for other in others:
+        same = [
+            file
+            for file in other.receipt.files
+            if file.sha256 in wanted and (file.sha256, file.executable) not in found
+        ]
+        for file in same if damaged or not same else undamaged(other.path, same):
+            found[file.sha256, file.executable] = other.tree / file.path
+    return found
 
 
 def can_supply(files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
     """Tell whether all of these files have sources; empty files need none."""
-    return bool(files) and sources.keys() >= {(f.sha256, f.executable) for f in files if f.size}
+    there = {sha256 for sha256, _ in sources}
+    return bool(files) and there >= {file.sha256 for file in files if file.size}
 
 
 def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
-    """Link all of these files into ``tree``, or none; return whether they are linked.
+    """Link all of these files into ``tree``, or none; return whether they are there.
 
-    None are linked if a file has no source, its name is taken, or linking fails.
+    A file that cannot be linked is copied. None are there if a file has no source, its name is
+    taken, or the file system reports an error.
     """
     if not can_supply(files, sources):
         return False
@@ -61,7 +78,7 @@ def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Pat
             target = tree / file.path
             make_folder(target.parent)
             if file.size:
-                target.hardlink_to(sources[file.sha256, file.executable])
+                _supply_one(file, target, sources)
             else:
                 # Empty files are created: a hard link would only save its own cost.
                 target.touch(exist_ok=False)
@@ -71,6 +88,21 @@ def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Pat
         return True
     withdraw(tree, linked)
     return False
+
+
+def _supply_one(file: FileEntry, target: Path, sources: Mapping[Content, Path]) -> None:
+    """Link or copy one file. Raises ``OSError``."""
+    source = sources.get((file.sha256, file.executable))
+    if source:
+        try:
+            target.hardlink_to(source)
+        except FileExistsError:
+            raise
+        except OSError:  # no hard links (exFAT, some network file systems), or not one more
+            copy_new(source, target, _UNSEALED[file.executable])
+    else:
+        # A link has the mode of its source, which has the other flag.
+        copy_new(sources[file.sha256, not file.executable], target, _UNSEALED[file.executable])
 
 
 def confirm(staging: Staging, folder: Path, files: Sequence[FileEntry]) -> list[str]:
@@ -107,11 +139,13 @@ def share(
     """
     tree, aside = staging.tree, staging.path / ASIDE
     aside.mkdir()
+    supplied = {stamp[-1] for stamp in staging.hashed}
     linked: dict[str, tuple[FileEntry, Path | None]] = {}
     for number, file in enumerate(files):
         source = sources.get((file.sha256, file.executable))
-        if source and _same(source, tree / file.path):
-            # ``supply`` linked it before: there is no copy to put back.
+        if (tree / file.path).lstat().st_ino in supplied:
+            # ``supply`` brought it, whether its source is still there or not: another name may have
+            # been used to change it since. There is no copy to put back.
             linked[file.path] = file, None
         elif source and _link(source, tree / file.path, aside / str(number)):
             linked[file.path] = file, aside / str(number)
@@ -131,22 +165,16 @@ def share(
     return {stamps[file.path]: file.sha256 for file in records if file.path not in changed}
 
 
-def _same(source: Path, target: Path) -> bool:
-    try:
-        return source.samefile(target)
-    except OSError:
-        return False
-
-
 def _link(source: Path, target: Path, copy: Path) -> bool:
-    """Move ``target`` to ``copy`` and link ``source`` in its place; undo it if linking fails."""
+    """Move ``target`` to ``copy`` and link ``source`` in its place; undo it if that is no file."""
     target.replace(copy)
-    try:
+    with suppress(OSError):
         target.hardlink_to(source)
-    except OSError:
-        copy.replace(target)
-        return False
-    return True
+        # Looked at after linking: a link or a fifo may be in the place of the file.
+        if stat.S_ISREG(target.lstat().st_mode):
+            return True
+    copy.replace(target)
+    return False
 
 
 def inodes_of(version: Path) -> frozenset[int]:

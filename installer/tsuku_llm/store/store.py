@@ -137,7 +137,7 @@ class Store(StoreReader):
         return staged(self._made(self._staging))
 
     def can_supply(self, files: Sequence[FileEntry]) -> bool:
-        """Tell whether other versions have all of these files, by their receipts."""
+        """Tell whether other versions have all of these files, undamaged as far as stamps tell."""
         return can_supply(files, find_sources(files, self.installed()))
 
     def supply(self, folder: Path, files: Sequence[FileEntry]) -> bool:
@@ -179,7 +179,9 @@ class Store(StoreReader):
             # Everything is on the disk before the rename: after a crash, a version that has its
             # name is complete.
             others = self.installed()
-            digests = finalize(staging, receipt, find_sources(receipt.files, others))
+            # What it links is hashed, and a copy of a damaged one put back.
+            sources = find_sources(receipt.files, others, damaged=True)
+            digests = finalize(staging, receipt, sources)
             installed = self._publish(staging, receipt)
             # The new links changed the change time of the sources' files: store new stamps for the
             # sources' versions, which would otherwise hash them at their next start.

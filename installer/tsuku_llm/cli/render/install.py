@@ -15,6 +15,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 
 if TYPE_CHECKING:
+    from tsuku_llm.catalog.manifest import Variant
     from tsuku_llm.steps.install.install import InstallReport
     from tsuku_llm.steps.install.own_build import OwnBuildReport
     from tsuku_llm.steps.install.update import FitChange, UpdateReport, UpToDate
@@ -67,11 +68,19 @@ def _why(report: InstallReport) -> str:
 def _details(report: InstallReport) -> tuple[str, ...]:
     if report.installed:
         return (f"  in {report.installed.tree}",)
-    return tuple(
+    variant = report.candidate.variant
+    archives = (
         line
-        for artifact in report.candidate.variant.artifacts
+        for artifact in variant.artifacts
         for line in (f"  {artifact.url} ({size(artifact.size)})", f"    sha256 {artifact.sha256}")
     )
+    return (*archives, f"  {_to_download(report.download, variant)}")
+
+
+def _to_download(left: int | None, variant: Variant) -> str:
+    whole = variant.download_size
+    # Other versions, or an earlier run, may have a part of it.
+    return f"{size(left)} to download" + (f" of {size(whole)}" if left != whole else "")
 
 
 def _binding(report: InstallReport) -> tuple[str, ...]:
@@ -207,11 +216,7 @@ def _plan(report: UpdateReport) -> tuple[str, ...]:
 def _cost(report: UpdateReport) -> str:
     assert report.candidate
     variant = report.candidate.variant
-    cost = f"{size(report.download)} to download"
-    # Other versions, or an earlier run, have a part of it.
-    if report.download != variant.download_size:
-        cost += f" of {size(variant.download_size)}"
-    return f"{variant.name}, {cost}; run: {TSUKU} update"
+    return f"{variant.name}, {_to_download(report.download, variant)}; run: {TSUKU} update"
 
 
 def _replaced(report: UpdateReport) -> tuple[str, ...]:

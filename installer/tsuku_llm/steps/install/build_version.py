@@ -246,9 +246,7 @@ class VersionBuilder:
     def _record(self, artifact: Artifact) -> ArtifactRecord:
         # An archive that was not downloaded has the size in the manifest, if any.
         size = self._sizes.get(artifact.sha256) or artifact.size or 0
-        # The first archive is the build: no other release has it.
-        companion = artifact is not self.candidate.variant.artifacts[0]
-        items = self._unlisted.get(artifact.sha256, ()) if companion else ()
+        items = self._unlisted.get(artifact.sha256, ())
         files = tuple(item for item in items if isinstance(item, FileEntry))
         links = tuple(item for item in items if isinstance(item, LinkEntry))
         return ArtifactRecord(artifact.url, artifact.sha256, size, files, links)

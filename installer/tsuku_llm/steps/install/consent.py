@@ -7,7 +7,7 @@ from contextlib import suppress
 from tsuku_llm import fetch
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.ground.disk import require_space
-from tsuku_llm.ground.errors import Declined, StoreError, TooLarge
+from tsuku_llm.ground.errors import Declined, StoreError, TooLarge, TrustError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
@@ -21,31 +21,38 @@ _WHOLE = 10_000_000
 def left_to_download(session: Session, choice: Choice, candidate: Candidate) -> int | None:
     """Return the bytes that an install would download; None if the manifest does not say.
 
-    What other versions have, or an earlier run left, is not counted.
+    What other versions have undamaged, or an earlier run left, is not counted.
     """
-    # The version may be installed already: then nothing is downloaded.
-    with suppress(StoreError):
-        if session.reader.find(version_of(choice.release.release, candidate.variant)):
-            return 0
-    return _space(session, candidate).left
+    return _space(session, choice, candidate, repair=False).left
 
 
-def _space(session: Session, candidate: Candidate) -> Space:
-    missing = to_download(session.store, candidate.variant)
+def _space(session: Session, choice: Choice, candidate: Candidate, *, repair: bool) -> Space:
+    reader = session.reader
+    # Of a version that is installed nothing is downloaded, whatever its receipt tells of archives.
+    with suppress(StoreError, TrustError):
+        there = reader.find(version_of(choice.release.release, candidate.variant))
+        if there and not repair:
+            reader.check(there)
+            return space_of((), ())
+    missing = to_download(session.store, candidate.variant, receipts=not repair)
     # Not ``store.partials``, which makes the folder: a question writes nothing.
     partials = session.paths.data / "partials"
     return space_of(missing, [fetch.present(each, partials) for each in missing])
 
 
-def require_possible(session: Session, choice: Choice, candidate: Candidate) -> None:
+def require_possible(
+    session: Session, choice: Choice, candidate: Candidate, *, repair: bool
+) -> int | None:
     """Refuse in a dry run what the install would refuse before its download.
 
-    Raises ``TooLarge``, ``NoSpace`` and ``StoreError``; a question is left to the install.
+    Returns what ``left_to_download`` does; ``repair`` is as for ``VersionBuilder``. Raises
+    ``TooLarge``, ``NoSpace`` and ``StoreError``; a question is left to the install.
     """
-    space = _space(session, candidate)
+    space = _space(session, choice, candidate, repair=repair)
     unasked = session._replace(agreed=True)
     require_consent(unasked, choice, candidate, space.left)
     require_space(session.paths.data, space.needed, space.facts)
+    return space.left
 
 
 def cost(size: int | None) -> str:

@@ -55,8 +55,8 @@ from tsuku_llm.store.records.updates import unmark
 
 
 @documented(
-    *("outcome", "*choice", "*candidate", "line", "artifacts", "passed_over", "bound_before"),
-    "installed",
+    *("outcome", "*choice", "*candidate", "line", "artifacts", "download", "passed_over"),
+    *("bound_before", "installed"),
 )
 @dataclass(frozen=True, slots=True)
 class InstallReport:
@@ -64,7 +64,9 @@ class InstallReport:
 
     ``selected`` is the variant that fits best, and ``variant`` the one that was taken.
     ``passed_over`` says why other releases and variants were not taken. ``installed`` is None for
-    a plan. ``bound_before`` is the repository that the same build belonged to before.
+    a plan. ``bound_before`` is the repository that the same build belonged to before. ``download``
+    is in bytes what a plan would download, without what is there already; None if the manifest does
+    not say.
     """
 
     outcome: str
@@ -73,6 +75,7 @@ class InstallReport:
     other_variants: tuple[PassedOver, ...]
     installed: Installed | None
     bound_before: str | None = None
+    download: int | None = 0
 
     @property
     def passed_over(self) -> tuple[PassedOver, ...]:
@@ -154,9 +157,9 @@ def _plan(session: Session, choice: Choice, *, force: bool) -> InstallReport:
         return report
     untried = (each for each in choice.selection.compatible if each.variant.name not in failed)
     candidate = next(untried, best)
-    require_possible(session, choice, candidate)
+    download = require_possible(session, choice, candidate, repair=force)
     reasons = passed_over(choice, candidate, failed)
-    return InstallReport("planned", choice, candidate, reasons, None)
+    return InstallReport("planned", choice, candidate, reasons, None, download=download)
 
 
 def _tell_over(

@@ -52,9 +52,9 @@ def reuse_files(
     """Link files of other versions in place of downloads; return the archives that need none.
 
     An archive is replaced if its files are known with sizes and digests, and every one of them is
-    installed. Files of one that the release file does not list go where it would be unpacked. The
-    linked files must still be verified. ``needed`` is from ``needed_artifacts``. Without
-    ``receipts`` only signed lists of files count.
+    installed and undamaged. Files of one that the release file does not list go where it would be
+    unpacked. The linked files must still be verified. ``needed`` is from ``needed_artifacts``.
+    Without ``receipts`` only signed lists of files count.
     """
     found: list[Reused] = []
     for artifact, of_tree in needed:
@@ -85,15 +85,15 @@ def verify_reused(
     return found
 
 
-def to_download(store: Store, variant: Variant) -> tuple[Artifact, ...]:
-    """Return the archives that an install would download, as far as the receipts tell."""
+def to_download(store: Store, variant: Variant, *, receipts: bool) -> tuple[Artifact, ...]:
+    """Return the archives that an install would download; ``receipts`` is as in ``reuse_files``."""
     needed = tuple((each, each) for each in variant.artifacts)
     with suppress(GateFailed):  # the install says so
         needed = needed_artifacts(variant)
     return tuple(
         whole
         for whole, part in needed
-        if not store.can_supply(_known(store, whole, part).files or ())
+        if not store.can_supply((_known(store, whole, part) if receipts else part).files or ())
     )
 
 

@@ -12,7 +12,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -135,6 +135,23 @@ def find_differences(
 
 
 _READ_STAMPS = records.fields({"files": records.named(records.many(records.checked(int)))})
+
+
+def undamaged(version: Path, files: Iterable[FileEntry]) -> Iterator[FileEntry]:
+    """Give those of a version's files that are as its receipt says, as far as stamps tell.
+
+    A file with another stamp is hashed. One that cannot be read counts as damaged.
+    """
+    stamps = read_stamps(version)
+    for file in files:
+        # Another process may remove the version meanwhile.
+        with suppress(OSError):
+            status = os.lstat(version / TREE / file.path)
+            if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
+                continue
+            unwritten = stamp_of(status) == stamps.get(file.path)
+            if unwritten or not verify_files(version / TREE, (file,), {})[1]:
+                yield file
 
 
 def read_stamps(version: Path) -> Stamps:

@@ -55,9 +55,9 @@ def reinstall_by_id(version: str) -> str:
 class ArtifactRecord(NamedTuple):
     """One archive from which the tree was extracted; ``size`` in bytes.
 
-    ``files`` and ``links`` are the content of a companion, such as CUDA's runtime, with its paths,
-    if the release file does not list it: another release may have the same archive. They are empty
-    for other archives.
+    ``files`` and ``links`` are its content, with the paths in the archive, if the release file does
+    not list it: another build may have the same archive, such as CUDA's runtime. They are empty if
+    the release file has the list.
     """
 
     url: str
