@@ -89,6 +89,60 @@ def test_only_the_root_folder_of_a_wheel_is_unpacked(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["llama-server"]
 
 
+def maker_wheel(more: int = 0) -> bytes:
+    """As Intel's intel-sycl-rt: the libraries that a build needs are a few of many files."""
+    folder = "maker-1.data/data/lib"
+    return zipped(
+        [
+            Zip(name=f"{folder}/", mode=stat.S_IFDIR | 0o755, method=0),
+            Zip(name=f"{folder}/libmaker.so.9", data=BODY),
+            Zip(name=f"{folder}/libmaker-jit.so", data=bytes(1 << 20)),
+            Zip(name=f"{folder}/cmake/", mode=stat.S_IFDIR | 0o755, method=0),
+            Zip(name=f"{folder}/cmake/maker.cmake", data=b"cmake"),
+            *(Zip(name=f"{folder}/more-{number}.py", data=b"x") for number in range(more)),
+            Zip(name="maker-1.dist-info/RECORD", data=b"x"),
+        ]
+    )
+
+
+def test_of_a_wheel_only_the_listed_files_are_unpacked(tmp_path: Path) -> None:
+    wanted = FileEntry("libmaker.so.9", len(BODY), sha(BODY), executable=False)
+    done = unpack_bytes(
+        maker_wheel(more=300), "wheel", tmp_path / "t", "maker-1.data/data/lib", files=(wanted,)
+    )
+    assert done == (wanted,)
+    assert [path.name for path in (tmp_path / "t").rglob("*")] == ["libmaker.so.9"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "refusal"),
+    [
+        (FileEntry("libmaker.so.8", 1, sha(b"x")), UnsafeArchive),
+        (FileEntry("cmake", 1, sha(b"x")), UnsafeArchive),
+        (FileEntry("libmaker.so.9", len(BODY) + 1, sha(BODY)), DigestMismatch),
+        (FileEntry("libmaker.so.9", len(BODY), sha(b"other")), DigestMismatch),
+    ],
+)
+def test_what_is_listed_of_a_wheel_must_be_there_as_it_is_listed(
+    tmp_path: Path, listed: FileEntry, refusal: type[TsukuError]
+) -> None:
+    with pytest.raises(refusal):
+        unpack_bytes(
+            maker_wheel(), "wheel", tmp_path / "t", "maker-1.data/data/lib", files=(listed,)
+        )
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_of_another_archive_the_list_names_everything(tmp_path: Path, kind: str) -> None:
+    wanted = (FileEntry("a", 1, sha(b"x")),)
+    data = {
+        "zip": zipped([Zip(name="a", data=b"x"), Zip(name="b", data=b"y")]),
+        "tar.gz": tar_gz([Tar(name="a", data=b"x"), Tar(name="b", data=b"y")]),
+    }[kind]
+    with pytest.raises(UnsafeArchive, match="not in the signed list"):
+        unpack_bytes(data, kind, tmp_path / "t", files=wanted)
+
+
 def test_a_companion_is_unpacked_into_the_same_tree(tmp_path: Path) -> None:
     unpack_bytes(tar_gz(upstream_like()), "tar.gz", tmp_path / "t", "llama-b1")
     companion = [

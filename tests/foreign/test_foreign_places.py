@@ -69,6 +69,7 @@ from tsuku_publish.release_files.sightings import load_sightings
 from tsuku_publish.repository.copies import RepositoryFolder, WheelCopy
 from tsuku_publish.upstream.attestations import bundles_in, load_origin, stored
 from tsuku_publish.upstream.classify import load_rules
+from tsuku_publish.upstream.makers import load_makers
 from tsuku_publish.upstream.facts import Facts
 from tsuku_publish.upstream.hosting import parse_release
 
@@ -206,6 +207,7 @@ FILES = [
     ),
     Place("tsuku_publish.archives.binaries", "x.so", lambda at: needs_of(at / "x.so"), (OSError,)),
     Place("tsuku_publish.upstream.classify", "rules.toml", load_rules),
+    Place("tsuku_publish.upstream.makers", "makers.toml", load_makers),
     Place(
         "tsuku_publish.archives.contents",
         "contents/x.json",

@@ -1,4 +1,8 @@
-"""The comparison of an archive with the manifest's list: exactly those files, no others."""
+"""The comparison of an archive with the manifest's list: exactly those files, no others.
+
+Of a wheel the list chooses files. A maker's package of libraries has many that no build needs, such
+as debuggers' scripts and compilers, and nobody can publish a smaller one under its digest.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ class SignedList:
 
     def __init__(self, artifact: Artifact) -> None:
         self._listed = artifact.files is not None
+        self._chooses = self._listed and artifact.format == "wheel"
         self._files = {file.path: file for file in artifact.files or ()}
         self._links = {link.path: link.target for link in artifact.links}
         self._folders = {
@@ -20,6 +25,12 @@ class SignedList:
             for path in (*self._files, *self._links)
             for folder in _ancestors(tuple(path.split("/")))
         }
+
+    def leaves_out(self, parts: Parts) -> bool:
+        """Tell whether a member is not to be installed, because the list chooses others."""
+        if not self._chooses:
+            return False
+        return parts not in self._folders and "/".join(parts) not in self._files
 
     def expect(self, path: str, member: Member) -> bool:
         """Return whether the file at ``path`` must be executable; raise if it is not listed.

@@ -46,8 +46,9 @@ def unpack(
     ``budget``, the manifest's limits hold.
 
     Members outside ``artifact.root`` are refused, but skipped in a wheel, whose metadata is
-    there. Links are made after all files are written, so nothing is written through a link.
-    Nothing is flushed to the disk: the store does that at the commit.
+    there, and so are those of a wheel that are not in the manifest's list. Links are made after all
+    files are written, so nothing is written through a link. Nothing is flushed to the disk: the
+    store does that at the commit.
 
     Raises ``UnsafeArchive``, also for a malformed archive; ``DigestMismatch`` for a file that
     differs from the manifest's list; ``NoSpace``, ``NotWritable`` or ``StoreError`` for the
@@ -93,7 +94,7 @@ def _write_all(
         for member in members:
             parts = checked_parts(member.name, folder=member.kind == "folder")
             inside = _below_root(parts, member, artifact)
-            if inside is None:
+            if inside is None or listing.leaves_out(inside):
                 continue
             if member.kind == "link":
                 names.link(inside, member.target)

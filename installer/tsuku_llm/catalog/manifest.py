@@ -33,8 +33,8 @@ FORMAT = 1
 PIECE = 4 << 20
 """The size of a piece in release files, in bytes."""
 
-ARCHIVES = 8
-"""The most archives of one variant."""
+ARCHIVES = 16
+"""The most archives of one variant; Intel's runtime for SYCL comes in ten packages."""
 
 Format = Literal["tar.gz", "zip", "wheel"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -116,7 +116,7 @@ class Artifact(Archive):
     is in bytes, None if upstream published none. ``root`` is the folder inside the archive whose
     content is installed; "" means all of it. With ``pieces``, each piece can be verified and used,
     or downloaded again, before the others have arrived. The list has exactly one digest for each
-    piece.
+    piece. Without ``files`` an archive's content is not known; of a wheel only these are installed.
     """
 
     files: tuple[FileEntry, ...] | None = None

@@ -7,7 +7,7 @@ so a record lists exactly what an install would write.
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,10 +70,10 @@ def save(folder: Path, sha256: str, contents: Contents) -> None:
     replace_file(folder / f"{sha256}.json", f"{json.dumps(record, indent=1)}\n".encode())
 
 
-def read_archive(path: Path, artifact: Artifact) -> Contents:
+def read_archive(path: Path, artifact: Artifact, take: Collection[str] = ()) -> Contents:
     """Verify an archive's digest and size, unpack it in a temporary folder, and read its content.
 
-    Raises ``PublishError``.
+    ``take`` are the only files that count, all if it is empty. Raises ``PublishError``.
     """
     with open_foreign(path) as file:
         # Verify before unpacking: only the recorded archive may be opened.
@@ -85,6 +85,9 @@ def read_archive(path: Path, artifact: Artifact) -> Contents:
         raise PublishError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
         unpacked = _unpack(path, artifact, Path(folder))
+        if missing := {*take} - {item.path for item in unpacked}:
+            raise PublishError(f"{path.name} has no {', '.join(sorted(missing))}")
+        unpacked = tuple(item for item in unpacked if item.path in take or not take)
         files = [item.path for item in unpacked if isinstance(item, FileEntry)]
         needs = {name: each for name in files if (each := needs_of(Path(folder, name)))}
     listing = {"size": size, **_listing(unpacked), "pieces": _pieces(measured)}

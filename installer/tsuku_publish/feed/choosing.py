@@ -12,6 +12,7 @@ from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
 from tsuku_publish.feed.state import FeedSettings, FeedState
 from tsuku_publish.release_files.documents import (
     UnknownLibraries,
+    digests_of,
     document_of_one,
     recorded,
     requirements,
@@ -153,10 +154,13 @@ def _require_fit(
     for asset in build.artifacts:
         if asset.sha256 not in contents:
             raise PublishError(unread.get(asset.name, f"{asset.name} was not read"))
+    for package in rules.packages(build.rule):
+        if package.sha256 not in contents:
+            raise PublishError(f"{package.file} of makers.toml was not read")
     with reading("its rule in rules.toml"):
         # The rule alone, then with what was measured.
         document = document_of_one(release, build, rules)
-        records = recorded((asset.sha256 for asset in build.artifacts), contents)
+        records = recorded(digests_of(build, rules), contents)
         for variant in build.rule.variants:
             requirements(build.required(variant, rules), records, rules.libraries)
     try:

@@ -13,7 +13,7 @@ from tsuku_llm.catalog.manifest import Artifact, require_release
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json
-from tsuku_publish.archives.contents import Contents, read_archive, save
+from tsuku_publish.archives.contents import Contents, load_contents, read_archive, save
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
 from tsuku_publish.feed.report import TakenRelease
@@ -101,7 +101,9 @@ class ReleaseTaker(FeedRun):
                     continue
                 contents[asset.sha256] = measured
                 self.say(f"{asset.name}: {summary(measured)}")
-            left = left_out(release, self.rules, contents, unread)
+            # Of makers' packages what people recorded: they have no tag, and do not change.
+            known = {**load_contents(self.data / "facts" / "archives"), **contents}
+            left = left_out(release, self.rules, known, unread)
             if why := why_empty(release, self.rules, left):
                 raise PublishError(why)
             facts.leave_out(tag, {each.asset: each.reason for each in left})
@@ -109,7 +111,7 @@ class ReleaseTaker(FeedRun):
             day = f"{self.now:%Y-%m-%d}"
             bare = None if attested else f"Upstream had no attestation of it on {day}."
             facts.excuse(tag, "unattested", bare)
-            self._understood(facts.releases()[tag], contents)
+            self._understood(facts.releases()[tag], known)
             started = self._starts(tag, found, {each.asset for each in left}, Path(folder))
         # Only now: the release is whole, measured, attested and works.
         for sha256, record in contents.items():

@@ -12,6 +12,7 @@ from tsuku_publish.archives.system_libraries import not_of_the_system
 from tsuku_publish.errors import PublishError
 from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.makers import MakerPackage
 
 FORMAT = 1
 PUBLISHER = "ggml-org"
@@ -62,10 +63,12 @@ def release_document(
     platforms: dict[str, Any] = {}
     for build in classify(release, rules):
         variants = platforms.setdefault(build.rule.platform, {})
-        records = recorded((asset.sha256 for asset in build.artifacts), contents)
+        records = recorded(digests_of(build, rules), contents)
         for variant in build.rule.variants:
             requires = requirements(build.required(variant, rules), records, rules.libraries)
-            variants[variant.name] = _variant(build, variant, requires, contents, release.tag)
+            made = _variant(build, variant, requires, contents, release.tag)
+            made["artifacts"] += packages_of(rules.packages(build.rule), contents)
+            variants[variant.name] = made
     head = Head(
         release=release.tag,
         version=release.version,
@@ -118,6 +121,21 @@ def artifact(asset: Asset, archive: str, root: str, contents: Contents | None) -
     known = {} if size is None else {"size": size}
     name = {"url": asset.url, "sha256": asset.sha256}
     return {**name, **known, "format": archive, "root": root, **listing}
+
+
+def packages_of(
+    packages: Iterable[MakerPackage], contents: Mapping[str, Contents]
+) -> list[dict[str, Any]]:
+    """Return makers' packages as archives of a variant."""
+    return [
+        artifact(each.asset, "wheel", each.root, contents.get(each.sha256)) for each in packages
+    ]
+
+
+def digests_of(build: ClassifiedBuild, rules: Rules) -> tuple[str, ...]:
+    """Return the digests of all archives of a build, the build itself first."""
+    packages = (each.sha256 for each in rules.packages(build.rule))
+    return (*(asset.sha256 for asset in build.artifacts), *packages)
 
 
 def recorded(digests: Iterable[str], contents: Mapping[str, Contents]) -> list[Contents]:

@@ -60,10 +60,15 @@ class Refresh:
 
     def read_archives(self, tag: str, folder: Path | None) -> None:
         """Record what every archive of a release holds. Raises ``PublishError``."""
+        taken = {
+            package.sha256: package.take
+            for each in self._rules.makers.values()
+            for package in each.packages
+        }
         with Network(self._environ) as network:
             for sha256, artifact in _artifacts_of(self._document(tag)).items():
                 with opened_archive(artifact, folder, network) as path:
-                    contents = read_archive(path, artifact)
+                    contents = read_archive(path, artifact, taken.get(sha256, ()))
                 save(self._facts / "archives", sha256, contents)
                 self._say(f"{_file_name(artifact)}: {summary(contents)}")
         if tag not in self._packages:

@@ -18,6 +18,7 @@ from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
+from tsuku_publish.upstream.makers import MakerPackage, MakerSet, load_makers
 from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
 from tsuku_publish.upstream.source.marked import Fact
 
@@ -36,13 +37,15 @@ class VariantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One build: its asset, the archive that is unpacked with it, and its variants.
 
-    A person writes it: a mistyped key must not change what a build is.
+    ``makers`` names a set of ``makers.toml``, whose packages are unpacked with it, too. A person
+    writes it: a mistyped key must not change what a build is.
     """
 
     asset: _Word
     platform: str
     variants: Annotated[tuple[VariantRule, ...], msgspec.Meta(min_length=1)]
     companion: _Word | None = None
+    makers: _Word | None = None
 
 
 class LibraryRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,7 +106,8 @@ class Rules:
 
     ``api`` is the URL of upstream's repository in the hosting service's API. ``requires`` are the
     named tables of what machines must have. ``systems`` says what the systems have that builds are
-    made on, and ``sources`` what upstream's sources say. ``wrong`` are rules that cannot be used.
+    made on, and ``sources`` what upstream's sources say. ``makers`` are the sets of makers'
+    packages. ``wrong`` are rules that cannot be used.
     """
 
     platforms: Mapping[str, PlatformRule]
@@ -115,6 +119,11 @@ class Rules:
     systems: Mapping[str, Mapping[str, str]]
     sources: tuple[SourceFacts, ...]
     wrong: tuple[WrongRule, ...] = ()
+    makers: Mapping[str, MakerSet] = field(default_factory=dict)
+
+    def packages(self, rule: Rule) -> tuple[MakerPackage, ...]:
+        """Return the makers' packages that a rule's build needs."""
+        return self.makers[rule.makers].packages if rule.makers else ()
 
     @property
     def libraries(self) -> frozenset[str]:
@@ -176,7 +185,8 @@ def load_rules(data: Path) -> Rules:
             )
             for name, platform in raw["platforms"].items()
         }
-        rules, skipped, wrong = _read_rules(raw)
+        makers = load_makers(data)
+        rules, skipped, wrong = _read_rules({**raw, "makers": makers})
         return Rules(
             platforms=platforms,
             builds=tuple(rules),
@@ -187,6 +197,7 @@ def load_rules(data: Path) -> Rules:
             systems=raw.get("systems", {}),
             sources=load_sources(data / "facts"),
             wrong=tuple(wrong),
+            makers=makers,
         )
 
 
@@ -392,9 +403,11 @@ def _read_rules(raw: Mapping[str, Any]) -> tuple[list[Rule], list[str], list[Wro
 
 
 def _require_defined(rule: Rule, tables: Mapping[str, Any]) -> None:
-    """Refuse a rule that names what ``rules.toml`` does not have. Raises ``PublishError``."""
+    """Refuse a rule that names what the tables do not have. Raises ``PublishError``."""
     if rule.platform not in tables["platforms"]:
         raise PublishError(f"there is no [platforms.{rule.platform}]")
+    if rule.makers and rule.makers not in tables["makers"]:
+        raise PublishError(f"makers.toml has no [{rule.makers}]")
     for each in rule.variants:
         for name in each.requires:
             if not isinstance(tables["requires"].get(name), dict):

@@ -37,7 +37,9 @@ class Budget:
             # Folders and header extensions count as members too: up to four for each listed
             # path, with up to 4096 bytes each.
             count = 4 * (len(artifact.files) + len(artifact.links)) + 16
-            return cls(sum(file.size for file in artifact.files) + 4096 * count, count)
+            size = sum(file.size for file in artifact.files) + 4096 * count
+            # Of a wheel the list chooses some members: the others are counted, and never unpacked.
+            return cls(size, MEMBERS if artifact.format == "wheel" else count)
         if packed is None:
             packed = artifact.size or 0
         return cls(min(LARGEST, SLACK + RATIO * packed), MEMBERS)
