@@ -69,9 +69,9 @@ from tsuku_publish.release_files.sightings import load_sightings
 from tsuku_publish.repository.copies import RepositoryFolder, WheelCopy
 from tsuku_publish.upstream.attestations import bundles_in, load_origin, stored
 from tsuku_publish.upstream.classify import load_rules
-from tsuku_publish.upstream.makers import load_makers
 from tsuku_publish.upstream.facts import Facts
 from tsuku_publish.upstream.hosting import parse_release
+from tsuku_publish.upstream.makers import load_makers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes, /proc, and alarms")
 
