@@ -14,7 +14,7 @@ from support.release_server import NAME
 from support.sessions import changed
 
 from tsuku_llm.catalog.metadata_status import folder_of
-from tsuku_llm.ground.errors import HttpStatusError, MetadataError, StaleMetadata
+from tsuku_llm.ground.errors import HostUnreachable, HttpStatusError, MetadataError, StaleMetadata
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.session import Session
@@ -157,3 +157,18 @@ def test_without_any_metadata_there_is_nothing_to_copy(
     (shop.root / "repository").rename(shop.root / "elsewhere")
     with pytest.raises(HttpStatusError):
         copying(session)
+
+
+def test_a_bundle_that_cannot_fetch_its_archives_names_the_package_index(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    """Where only pip works: an install takes those builds by itself."""
+    shop.publish("b9", {"cpu": shop.variant(shop.stand_in("b9-cpu"))}, channels=["index"])
+    asked_catalog(changed(session, refresh="always"))
+    away = changed(session, mirror=(refusing(),))
+    for channel, told in ((None, True), ("stable", False)):
+        with pytest.raises(HostUnreachable) as refused:
+            create_bundle(
+                changed(away, channel=channel), tmp_path / "a.bundle", BundleWish(program=False)
+            )
+        assert ("--channel index" in refused.value.hint) is told

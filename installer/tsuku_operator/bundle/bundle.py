@@ -39,7 +39,15 @@ from tsuku_llm.fetch.places.bundle_file import (
 )
 from tsuku_llm.fetch.places.pip_index import locked_wheels
 from tsuku_llm.ground.disk import disk_errors, require_space
-from tsuku_llm.ground.errors import DigestMismatch, PackageIndexError, UsageError, did_you_mean
+from tsuku_llm.ground.errors import (
+    DigestMismatch,
+    HostUnreachable,
+    PackageIndexError,
+    ProxyError,
+    TlsError,
+    UsageError,
+    did_you_mean,
+)
 from tsuku_llm.ground.foreign import open_foreign, read_foreign
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import has_secret
@@ -48,7 +56,7 @@ from tsuku_llm.probe import SYSTEMS, platform_key
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.program.lock import LockedPackage, parse_lock
 from tsuku_llm.steps.program.signed_program import program_in
-from tsuku_llm.steps.session import Session, network_for
+from tsuku_llm.steps.session import INDEX_CHANNEL, Session, network_for
 from tsuku_operator.bundle import bundle_start
 from tsuku_operator.bundle.bundle_choice import BundleContents, BundleWish, bundle_contents
 from tsuku_operator.bundle.bundle_sbom import SbomArchive, SbomWheel, sbom
@@ -152,7 +160,7 @@ def create_bundle(
         description = _description(catalog, contents, part.programs)
         with written_bundle(path) as bundle:
             _write_small(bundle, catalog, contents, description, part)
-            for artifact, file in _fetched(session, artifacts):
+            for artifact, file in _fetched(session, catalog, artifacts):
                 chunks = _verified_chunks(file, artifact)
                 bundle.add_chunks(f"{ARTIFACTS}/{artifact.sha256}", file.stat().st_size, chunks)
             sha256 = bundle.finish()
@@ -256,7 +264,9 @@ def _write_small(
         bundle.add(f"{WHEELS}/{name}", part.wheels[name])
 
 
-def _fetched(session: Session, artifacts: Sequence[Artifact]) -> Iterator[tuple[Artifact, Path]]:
+def _fetched(
+    session: Session, catalog: Catalog, artifacts: Sequence[Artifact]
+) -> Iterator[tuple[Artifact, Path]]:
     """Fetch each archive, give its verified file, and remove that afterwards."""
     store = session.store
     with network_for(session) as network:
@@ -265,7 +275,14 @@ def _fetched(session: Session, artifacts: Sequence[Artifact]) -> Iterator[tuple[
             # An install of this user may be downloading the same archive.
             with store.lock(artifact.sha256):
                 require_space(store.partials, artifact.size or 0, (f"to download: {name}",))
-                file = fetch.fetch(artifact, store.partials, network, session.user.progress)
+                try:
+                    file = fetch.fetch(artifact, store.partials, network, session.user.progress)
+                except (HostUnreachable, ProxyError, TlsError) as error:
+                    # An install would take them by itself. What goes to other machines is chosen.
+                    if INDEX_CHANNEL in catalog.channels and session.settings.channel is None:
+                        index = f"--channel {INDEX_CHANNEL}"
+                        error.hint += f"; or take the builds of the package index: {index}"
+                    raise
                 session.user.progress.stage(name, "packing")
                 yield artifact, file
             store.drop_downloads([artifact.sha256])
