@@ -19,7 +19,7 @@ from tsuku_publish.release_files.documents import UnknownLibraries
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
-from tsuku_publish.upstream.makers import load_makers
+from tsuku_publish.upstream.makers import MakerSet, load_makers
 
 TAG = "b99001"
 CPU = f"llama-{TAG}-bin-ubuntu-x64.tar.gz"
@@ -57,7 +57,7 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def makers(files: Path, **changes: object) -> str:
+def makers(files: Path, since: str = "b1", **changes: object) -> str:
     """The text of ``makers.toml`` about that wheel."""
     content = (files / WHEEL).read_bytes()
     fields: dict[str, object] = {
@@ -70,8 +70,8 @@ def makers(files: Path, **changes: object) -> str:
         "take": ["libmaker.so.9"],
     }
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**fields, **changes}.items()]
-    head = ['["maker-1"]', 'license = "its own"', 'source = "its page"']
-    return "\n".join([*head, '[["maker-1".packages]]', *lines, ""])
+    head = ["[[maker-1]]", f'since = "{since}"', 'license = "its own"', 'source = "its page"']
+    return "\n".join([*head, "[[maker-1.packages]]", *lines, ""])
 
 
 def recorded(data: Path, files: Path) -> None:
@@ -144,26 +144,45 @@ def test_a_rule_that_names_no_set_is_not_used(data: Path) -> None:
     assert "makers.toml has no [maker-1]" in wrong.reason
 
 
+def test_the_tag_decides_which_version_of_a_toolkit_it_is(data: Path, files: Path) -> None:
+    """Each version has other sonames: a build of an older tag cannot use a newer one's."""
+    older, newer = makers(files), makers(files, since="b99002", take=["libmaker-jit.so"])
+    (data / "makers.toml").write_text(f"{newer}\n{older}", "utf-8")
+    rules = load_rules(data)
+    (rule,) = (each for each in rules.builds if each.makers)
+    tags = ("b1", TAG, "b99002", "b100000")
+    taken = [[each.take[0] for each in rules.packages(rule, tag)] for tag in tags]
+    assert taken == [["libmaker.so.9"]] * 2 + [["libmaker-jit.so"]] * 2
+    (data / "makers.toml").write_text(newer, "utf-8")
+    assert load_rules(data).packages(rule, TAG) == ()
+    (data / "makers.toml").write_text(f"{older}\n{older}", "utf-8")
+    with pytest.raises(PublishError, match="two sets of maker-1 are for the same tags"):
+        load_makers(data)
+
+
 # --- the sets of this project -------------------------------------------------------------------
 
-_OPTIONAL = {"libOpenCL.so.1"}
-"""What one adapter needs: ur_loader.cpp of intel/llvm passes over one that cannot be loaded."""
-
 _OF_SYSTEMS = {
+    "libOpenCL.so.1",  # the driver's loader: oneDNN and oneMKL of 2025.3 need it, 2026.1 can use it
     *("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0"),
     *("libgcc_s.so.1", "librt.so.1", "libstdc++.so.6", "libz.so.1"),
 }
 
 
-@pytest.mark.parametrize("name", sorted(load_makers(DATA)))
-def test_a_recorded_set_needs_nothing_but_the_system(name: str) -> None:
+SETS = [(name, each) for name, sets in load_makers(DATA).items() for each in sets]
+
+
+@pytest.mark.parametrize(
+    "packed", [each for _, each in SETS], ids=[f"{n}-{s.since}" for n, s in SETS]
+)
+def test_a_recorded_set_needs_nothing_but_the_system(packed: MakerSet) -> None:
     """Of every library that is taken, every library that it needs, as measured on its bytes."""
     contents = load_contents(DATA / "facts/archives")
-    packages = load_makers(DATA)[name].packages
+    packages = packed.packages
     records = [contents[each.sha256] for each in packages]
     brought = {library for each in records for library in each.brings}
     needed = {library for each in records for library in each.libraries}
     assert brought == {library for each in packages for library in each.take}
-    assert needed - brought <= _OF_SYSTEMS | _OPTIONAL
+    assert needed - brought <= _OF_SYSTEMS
     for package, record in zip(packages, records, strict=True):
         assert record.listing["size"] == package.size

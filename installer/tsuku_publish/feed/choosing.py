@@ -154,13 +154,13 @@ def _require_fit(
     for asset in build.artifacts:
         if asset.sha256 not in contents:
             raise PublishError(unread.get(asset.name, f"{asset.name} was not read"))
-    for package in rules.packages(build.rule):
+    for package in rules.packages(build.rule, release.tag):
         if package.sha256 not in contents:
             raise PublishError(f"{package.file} of makers.toml was not read")
     with reading("its rule in rules.toml"):
         # The rule alone, then with what was measured.
         document = document_of_one(release, build, rules)
-        records = recorded(digests_of(build, rules), contents)
+        records = recorded(digests_of(build, rules, release.tag), contents)
         for variant in build.rule.variants:
             requirements(build.required(variant, rules), records, rules.libraries)
     try:

@@ -63,11 +63,11 @@ def release_document(
     platforms: dict[str, Any] = {}
     for build in classify(release, rules):
         variants = platforms.setdefault(build.rule.platform, {})
-        records = recorded(digests_of(build, rules), contents)
+        records = recorded(digests_of(build, rules, release.tag), contents)
         for variant in build.rule.variants:
             requires = requirements(build.required(variant, rules), records, rules.libraries)
             made = _variant(build, variant, requires, contents, release.tag)
-            made["artifacts"] += packages_of(rules.packages(build.rule), contents)
+            made["artifacts"] += packages_of(rules.packages(build.rule, release.tag), contents)
             variants[variant.name] = made
     head = Head(
         release=release.tag,
@@ -132,9 +132,9 @@ def packages_of(
     ]
 
 
-def digests_of(build: ClassifiedBuild, rules: Rules) -> tuple[str, ...]:
+def digests_of(build: ClassifiedBuild, rules: Rules, tag: str) -> tuple[str, ...]:
     """Return the digests of all archives of a build, the build itself first."""
-    packages = (each.sha256 for each in rules.packages(build.rule))
+    packages = (each.sha256 for each in rules.packages(build.rule, tag))
     return (*(asset.sha256 for asset in build.artifacts), *packages)
 
 

@@ -62,7 +62,8 @@ class Refresh:
         """Record what every archive of a release holds. Raises ``PublishError``."""
         taken = {
             package.sha256: package.take
-            for each in self._rules.makers.values()
+            for sets in self._rules.makers.values()
+            for each in sets
             for package in each.packages
         }
         with Network(self._environ) as network:

@@ -18,7 +18,7 @@ from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
-from tsuku_publish.upstream.makers import MakerPackage, MakerSet, load_makers
+from tsuku_publish.upstream.makers import MakerPackage, Makers, load_makers, packages_for
 from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
 from tsuku_publish.upstream.source.marked import Fact
 
@@ -37,7 +37,7 @@ class VariantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One build: its asset, the archive that is unpacked with it, and its variants.
 
-    ``makers`` names a set of ``makers.toml``, whose packages are unpacked with it, too. A person
+    ``makers`` names sets of ``makers.toml``, whose packages are unpacked with it, too. A person
     writes it: a mistyped key must not change what a build is.
     """
 
@@ -119,11 +119,11 @@ class Rules:
     systems: Mapping[str, Mapping[str, str]]
     sources: tuple[SourceFacts, ...]
     wrong: tuple[WrongRule, ...] = ()
-    makers: Mapping[str, MakerSet] = field(default_factory=dict)
+    makers: Makers = field(default_factory=dict)
 
-    def packages(self, rule: Rule) -> tuple[MakerPackage, ...]:
-        """Return the makers' packages that a rule's build needs."""
-        return self.makers[rule.makers].packages if rule.makers else ()
+    def packages(self, rule: Rule, tag: str) -> tuple[MakerPackage, ...]:
+        """Return the makers' packages that a rule's build of this tag needs."""
+        return packages_for(self.makers[rule.makers], tag) if rule.makers else ()
 
     @property
     def libraries(self) -> frozenset[str]:

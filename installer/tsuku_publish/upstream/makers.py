@@ -1,6 +1,7 @@
 """Makers' libraries in packages of the index, as companions of upstream's builds.
 
-``makers.toml`` has them, in sets that a rule names. A build is whole with all packages of its set.
+``makers.toml`` has them in sets, by a name that a rule gives: one set for each version of a toolkit
+that upstream has built with. A build is whole with all packages of its set.
 """
 
 from collections.abc import Mapping
@@ -38,32 +39,56 @@ class MakerPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MakerSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that belong together; ``license`` and ``source`` are for those who read the data."""
+    """Packages that belong together, for the tags from ``since`` on, until the next set.
 
+    ``license`` and ``source`` are for those who read the data.
+    """
+
+    since: Annotated[str, msgspec.Meta(pattern="^b[0-9]{1,15}$")]
     license: _Word
     source: _Word
     packages: Annotated[tuple[MakerPackage, ...], msgspec.Meta(min_length=1)]
 
+    @property
+    def first(self) -> int:
+        """The number of the first tag that it is for."""
+        return int(self.since[1:])
 
-def load_makers(data: Path) -> Mapping[str, MakerSet]:
+
+Makers = Mapping[str, tuple[MakerSet, ...]]
+"""The sets of each name, the newest first."""
+
+
+def load_makers(data: Path) -> Makers:
     """Read ``makers.toml``, which may be absent. Raises ``PublishError``."""
     path = data / "makers.toml"
     if not path.exists():
         return {}
     with reading(path):
         raw: dict[str, Any] = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
-        sets = msgspec.convert(raw, dict[str, MakerSet])
-        _require_one_each(sets)
-        return sets
+        sets = msgspec.convert(raw, dict[str, tuple[MakerSet, ...]])
+        for name, each in sets.items():
+            if len({one.first for one in each}) != len(each):
+                raise PublishError(f"two sets of {name} are for the same tags")
+            for one in each:
+                _require_one_each(f"{name} since {one.since}", one)
+        return {
+            name: tuple(sorted(each, key=lambda one: -one.first)) for name, each in sets.items()
+        }
 
 
-def _require_one_each(sets: Mapping[str, MakerSet]) -> None:
+def packages_for(sets: tuple[MakerSet, ...], tag: str) -> tuple[MakerPackage, ...]:
+    """Return the packages of the set for a tag; none for a tag before the first set."""
+    number = int(tag.removeprefix("b"))
+    return next((each.packages for each in sets if each.first <= number), ())
+
+
+def _require_one_each(name: str, packages: MakerSet) -> None:
     """Refuse two packages of one set that bring the same library. Raises ``PublishError``."""
-    for name, each in sets.items():
-        taken: dict[str, str] = {}
-        for package in each.packages:
-            for library in package.take:
-                if library in taken:
-                    both = f"{taken[library]} and {package.project}"
-                    raise PublishError(f"{name}: {library} is taken of {both}")
-                taken[library] = package.project
+    taken: dict[str, str] = {}
+    for package in packages.packages:
+        for library in package.take:
+            if library in taken:
+                both = f"{taken[library]} and {package.project}"
+                raise PublishError(f"{name}: {library} is taken of {both}")
+            taken[library] = package.project
