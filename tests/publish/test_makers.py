@@ -1,6 +1,7 @@
 """Makers' packages in the data of a publisher: rules that name them, records, release files."""
 
 import json
+import re
 import zipfile
 from dataclasses import replace
 from hashlib import sha256
@@ -19,7 +20,7 @@ from tsuku_publish.release_files.documents import UnknownLibraries
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
-from tsuku_publish.upstream.makers import MakerSet, load_makers
+from tsuku_publish.upstream.makers import MakerSet, load_makers, packages_for
 
 TAG = "b99001"
 CPU = f"llama-{TAG}-bin-ubuntu-x64.tar.gz"
@@ -186,3 +187,27 @@ def test_a_recorded_set_needs_nothing_but_the_system(packed: MakerSet) -> None:
     assert needed - brought <= _OF_SYSTEMS
     for package, record in zip(packages, records, strict=True):
         assert record.listing["size"] == package.size
+
+
+WINDOWS = {
+    r"/sycl(\d+)\.dll": "libsycl.so",
+    r"/mkl_sycl_blas\.(\d+)\.dll": "libmkl_sycl_blas.so",
+    r"/mkl_core\.(\d+)\.dll": "libmkl_core.so",
+}
+"""What upstream copies beside its SYCL build for Windows, and the same library on Linux."""
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DATA / "facts/sources").glob("b*.json")), ids=lambda p: p.stem
+)
+def test_a_set_has_the_versions_that_upstream_packs_for_windows(path: Path) -> None:
+    """Both systems are built with one version of oneAPI, as the recorded sources say."""
+    text = path.read_text("utf-8")
+    wanted = {
+        f"{library}.{found[1]}"
+        for pattern, library in WINDOWS.items()
+        if (found := re.search(pattern, text))
+    }
+    packages = packages_for(load_makers(DATA)["oneapi"], path.stem)
+    assert len(wanted) == len(WINDOWS)
+    assert wanted <= {library for each in packages for library in each.take}
