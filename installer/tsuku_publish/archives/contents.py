@@ -7,7 +7,7 @@ so a record lists exactly what an install would write.
 import json
 import re
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
