@@ -543,6 +543,7 @@ def test_situation_12_a_driver_after_a_suspend_is_named_and_not_remembered(
 def test_situation_12_a_temporary_problem_is_marked_as_temporary(
     stubs: StubDrivers, root: Path, code: int, slug: str
 ) -> None:
+    write(root, "/dev/nvidia-uvm")
     found = seen(stubs.only("cuda", root=with_module(root, "580.159.04"), cuInit=code))
     assert list(found.problems) == [slug]
     assert [each.slug for each in found.hardware.all_problems if each.transient] == [slug]

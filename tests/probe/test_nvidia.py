@@ -10,12 +10,12 @@ from support.stub_drivers import StubDrivers
 
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.facts.containers import Container, Runtime
 from tsuku_llm.probe.facts.machine import MachineKind, PciDevice
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
-INSIDE = Container(Runtime.OTHER)
+INSIDE = MachinePlace(Kind.CONTAINER)
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
 
@@ -33,7 +33,8 @@ def machine(root: Path, files: dict[str, str]) -> Path:
 
 def with_module(root: Path, version: str = "580.159.04", **files: str) -> Path:
     text = KERNEL.format(version)
-    return machine(root, {"proc/driver/nvidia/version": text, "dev/nvidiactl": "", **files})
+    devices = {"dev/nvidiactl": "", "dev/nvidia-uvm": ""}
+    return machine(root, {"proc/driver/nvidia/version": text, **devices, **files})
 
 
 def slug(api: Api) -> str | None:
@@ -122,6 +123,18 @@ def test_a_driver_that_closes_our_pipe_is_blamed(stubs: StubDrivers) -> None:
     assert hardware.api("opencl").gpus
 
 
+@pytest.mark.parametrize("code", [3, 304, 999])
+def test_cuda_without_its_uvm_device_is_named(
+    stubs: StubDrivers, tmp_path: Path, code: int
+) -> None:
+    root = with_module(tmp_path)
+    (root / "dev/nvidia-uvm").unlink()
+    api = cuda(stubs.host("cuda", "nvml", root=root, cuInit=code))
+    assert slug(api) == "nvidia-uvm-missing"
+    assert api.problem
+    assert "rmmod" not in api.problem.fix
+
+
 def test_a_broken_nvml_does_not_harm_cuda(stubs: StubDrivers) -> None:
     api = cuda(stubs.host("cuda", "nvml", nvmlInit_v2="crash"))
     assert (api.state, len(api.gpus), api.driver) == (ApiState.OK, 1, None)
@@ -138,6 +151,10 @@ def test_a_broken_nvml_does_not_harm_cuda(stubs: StubDrivers) -> None:
         (802, "cuda-not-ready", True),
         (803, "driver-updated-reboot", True),
         (804, "driver-updated-reboot", True),
+        (46, "cuda-device-busy", True),
+        (805, "cuda-mps", True),
+        (807, "cuda-mps", True),
+        (808, "cuda-mps", True),
         (999, "cuda-after-suspend", True),
         (12345, "cuda-error", False),
         (-1, "cuda-error", False),
@@ -218,7 +235,7 @@ def test_groups_of_a_container_are_given_at_its_start() -> None:
     opened = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
     answer = DriverAnswer((opened, {"call": "cuInit", "code": 100}), "done")
     raw = RawNvidia(cuda=answer, kernel=KERNEL.format("580.95.05"), control="r")
-    problem = parse(raw, MachineKind(inside=INSIDE)).problem
+    problem = parse(raw, MachineKind(place=INSIDE)).problem
     assert problem
     assert problem.slug == "gpu-permission"
     assert "--group-add $(stat -c %g /dev/nvidiactl)" in problem.fix
@@ -337,10 +354,10 @@ CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x10
 @pytest.mark.parametrize(
     ("machine", "words", "fix"),
     [
-        (MachineKind(inside=INSIDE), "no NVIDIA GPU is visible in it", "if the host has"),
-        (MachineKind(inside=INSIDE, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
+        (MachineKind(place=INSIDE), "no NVIDIA GPU is visible in it", "if the host has"),
+        (MachineKind(place=INSIDE, pci=(OTHER,)), "no NVIDIA GPU is visible", "if the host has"),
         (
-            MachineKind(inside=INSIDE, pci=(CARD,)),
+            MachineKind(place=INSIDE, pci=(CARD,)),
             "not given its device",
             "start the container with --gpus",
         ),
@@ -348,7 +365,11 @@ CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x10
         (MachineKind(os="windows", pci=(OTHER,)), "no NVIDIA GPU on the PCI bus", "nothing, if"),
         (MachineKind(pci=(CARD,)), "kernel module is not loaded", "modprobe"),
         (MachineKind(), "kernel module is not loaded", "modprobe"),
-        (MachineKind(wsl=True, pci=(OTHER,)), "finds no device", "switched on"),
+        (
+            MachineKind(place=MachinePlace(Kind.WSL, wsl=True), pci=(OTHER,)),
+            "finds no device",
+            "switched on",
+        ),
         (MachineKind(os="windows"), "finds no device", "switched on"),
     ],
 )

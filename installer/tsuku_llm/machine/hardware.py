@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tsuku_llm.machine.places import MachinePlace
+
 
 class GpuKind(str, enum.Enum):
     """The kind of a device, as its driver reports it (the values are Vulkan's device types)."""
@@ -136,8 +138,7 @@ class Hardware:
     with the one that this system lacks for it, None if it can be loaded. ``evidence`` holds
     supporting facts (the devices on the PCI bus): they explain, and never decide. ``simulated``
     names the snapshot if the machine is a replayed one. ``packages`` is the family of the package
-    manager (``packages.family_of``), "" if it is not known, and ``container`` tells that this is a
-    container.
+    manager (``packages.family_of``), "" if it is not known, and ``place`` where this program runs.
     """
 
     os: str
@@ -154,7 +155,12 @@ class Hardware:
     evidence: tuple[Evidence, ...] = ()
     simulated: str | None = None
     packages: str = ""
-    container: bool = False
+    place: MachinePlace = field(default_factory=MachinePlace)
+
+    @property
+    def container(self) -> bool:
+        """Whether the kernel, its modules and its device files are a host's."""
+        return self.place.contained
 
     @property
     def platform(self) -> str:

@@ -39,6 +39,9 @@ class Host(Protocol):
     def access(self, path: str) -> str | None:
         """Return this user's rights on a file, some of "rw"; None if the file does not exist."""
 
+    def lacks(self, path: str) -> bool:
+        """Tell whether a file is known not to exist; a recording may not have been asked."""
+
     def environment(self, name: str) -> str | None:
         """Return one variable of this process's environment."""
 

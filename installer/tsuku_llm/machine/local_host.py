@@ -99,6 +99,10 @@ class LocalHost:
         modes = (("r", os.R_OK), ("w", os.W_OK))
         return "".join(letter for letter, mode in modes if os.access(path, mode))
 
+    def lacks(self, path: str) -> bool:
+        """Answer as ``Host`` describes."""
+        return self.access(path) is None
+
     def environment(self, name: str) -> str | None:
         """Answer as ``Host`` describes."""
         return self._environ.get(name)

@@ -197,14 +197,34 @@ def family_of(system: str, release_file: str = "") -> str:
     """
     if system != "linux":
         return {"darwin": "homebrew", "windows": "winget"}.get(system, "")
+    words = _words_of(release_file)
+    family = next((_FAMILIES[name] for name in _ids(words) if name in _FAMILIES), "")
+    return "ostree" if family == "fedora" and "OSTREE_VERSION" in words else family
+
+
+def systems_of(release_file: str) -> tuple[str, ...]:
+    """Return the words for a Linux system, its own id first, then what it is like.
+
+    A system whose programs are read-only is like no other: what helps there does not help here.
+    """
+    words = _words_of(release_file)
+    ids = tuple(dict.fromkeys(_ids(words)))
+    if ids and _FAMILIES.get(ids[0]) == "":
+        return ids[:1]
+    return ("ostree", *ids) if "OSTREE_VERSION" in words else ids
+
+
+def _words_of(release_file: str) -> dict[str, list[str]]:
     words: dict[str, list[str]] = {}
     for line in release_file.splitlines():
         key, _, value = line.partition("=")
         words[key] = value.strip().strip("\"'").lower().split()
+    return words
+
+
+def _ids(words: Mapping[str, Sequence[str]]) -> list[str]:
     # Without an ID, the first word of the name says what it is.
     first = [*words.get("NAME", ()), *words.get("PRETTY_NAME", ())][:1]
     ids = (*words.get("ID", first), *words.get("ID_LIKE", ()))
     # The whole id counts first, then its first part, as in "opensuse-leap".
-    names = (name for word in ids for name in (word, word.partition("-")[0]))
-    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), "")
-    return "ostree" if family == "fedora" and "OSTREE_VERSION" in words else family
+    return [name for word in ids for name in (word, word.partition("-")[0])]

@@ -62,8 +62,16 @@ class RecordingHost:
         return self._recording.system
 
     def read_text(self, path: str) -> str | None:
-        """Answer as ``Host`` describes, and record the text."""
-        return _once(self._recording.files, path, self._host.read_text)
+        """Answer as ``Host`` describes, and record the text, or what of it is asked for."""
+        cut = _CUT.get(path)
+        if cut is None:
+            return _once(self._recording.files, path, self._host.read_text)
+
+        def read(path: str) -> str | None:
+            text = self._host.read_text(path)
+            return None if text is None else cut(text)
+
+        return _once(self._recording.files, path, read)
 
     def list_dir(self, path: str) -> Names | None:
         """Answer as ``Host`` describes, and record the names."""
@@ -72,6 +80,10 @@ class RecordingHost:
     def access(self, path: str) -> str | None:
         """Answer as ``Host`` describes, and record the rights."""
         return _once(self._recording.access, path, self._host.access)
+
+    def lacks(self, path: str) -> bool:
+        """Answer as ``Host`` describes, from what ``access`` records."""
+        return self.access(path) is None
 
     def environment(self, name: str) -> str | None:
         """Answer as ``Host`` describes, and record the variable."""
@@ -108,6 +120,24 @@ class RecordingHost:
                 facts=(getattr(error, "strerror", None) or str(error),),
                 hint=f"choose another file: {TSUKU} probe --record FILE",
             ) from error
+
+
+def _container_of(environment: str) -> str:
+    """Keep the one variable that tells the container's runtime; the others may be secrets."""
+    return "".join(f"{each}\0" for each in environment.split("\0") if each.startswith("container="))
+
+
+def _mount_points(mounts: str) -> str:
+    """Keep where the root is mounted; the other mounts name folders and servers of the user."""
+    rows = (line.split(" ")[:5] for line in mounts.splitlines())
+    return "".join(f"{' '.join(row)}\n" for row in rows if row[4:] == ["/"]) or "none\n"
+
+
+_CUT: Mapping[str, Callable[[str], str]] = {
+    "/proc/1/environ": _container_of,
+    "/proc/self/mountinfo": _mount_points,
+}
+"""The files of which a recording has a part only."""
 
 
 def _once(known: dict[str, T], key: str, ask: Callable[[str], T]) -> T:
@@ -160,6 +190,10 @@ class ReplayHost:
     def access(self, path: str) -> str | None:
         """Answer as ``Host`` describes, from the recording."""
         return self.recording.access.get(path)
+
+    def lacks(self, path: str) -> bool:
+        """Answer as ``Host`` describes: a question that was not recorded tells nothing."""
+        return path in self.recording.access and self.recording.access[path] is None
 
     def environment(self, name: str) -> str | None:
         """Answer as ``Host`` describes, from the recording."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.machine.backends import AMD, facts_of
+from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.containers import AMD_GPU
-from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix
 
 NODES = "/sys/class/kfd/kfd/topology/nodes"
 COMPUTE_DEVICE = "/dev/kfd"
@@ -151,17 +151,16 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
     if broken or raw.hip.end == "not-started":
         return broken
     if answers.library(raw.hip) is None:
-        return _runtime_problem(raw.hip, targets)
+        return _runtime_problem(raw.hip, targets, machine)
     # The kernel lists GPUs of the whole machine in every container, also without the device file.
     if raw.access is None and targets and machine.container:
         return Problem(
             "container-without-gpu",
-            f"this container sees an AMD GPU but was not given {COMPUTE_DEVICE}",
-            machine.inside.give_files(COMPUTE_DEVICE, "/dev/dri", plugin=AMD_GPU),
+            f"this {machine.place.name} sees an AMD GPU but was not given {COMPUTE_DEVICE}",
+            files_fix(machine, COMPUTE_DEVICE, "/dev/dri"),
         )
     if raw.access is not None and raw.access != "rw":
-        text = f"this user may not open {COMPUTE_DEVICE}"
-        return Problem("gpu-permission", text, permission_fix(machine, COMPUTE_DEVICE))
+        return closed_file(machine, COMPUTE_DEVICE)
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
         return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
@@ -179,7 +178,9 @@ def _no_device(raw: RawAmd, *, seen: bool) -> Problem:
     return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
 
 
-def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem | None:
+def _runtime_problem(
+    answer: DriverAnswer, targets: tuple[str, ...], machine: MachineKind
+) -> Problem | None:
     error = answers.missing_dependency(answer)
     if error:
         text = f"AMD's HIP runtime is installed but does not load: {error}"
@@ -189,5 +190,5 @@ def _runtime_problem(answer: DriverAnswer, targets: tuple[str, ...]) -> Problem 
     return Problem(
         "rocm-runtime-missing",
         f"there is an AMD GPU ({', '.join(targets)}), but ROCm's runtime is not installed",
-        "install ROCm's runtime, or use Vulkan, which needs none",
+        machine.fix(Need.ROCM_RUNTIME),
     )

@@ -40,7 +40,7 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         evidence=machine.evidence(kind),
         simulated=host.name,
         packages=kind.packages,
-        container=kind.container,
+        place=kind.place,
     )
 
 

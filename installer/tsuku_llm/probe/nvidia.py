@@ -12,13 +12,18 @@ from typing import Any
 
 from tsuku_llm.ground.own_name import SUDO
 from tsuku_llm.machine.backends import NVIDIA
+from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.nvidia_cards import CLOSED, OPEN, Generation, generation_of
+from tsuku_llm.machine.places import OWN_LIBRARIES
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
+from tsuku_llm.probe.facts.machine import MachineKind, PciDevice, closed_file
 
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
+UVM_DEVICE = "/dev/nvidia-uvm"
+MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 CUDA_CODES = {
     0: "CUDA_SUCCESS",
@@ -35,6 +40,12 @@ CUDA_CODES = {
     802: "CUDA_ERROR_SYSTEM_NOT_READY",
     803: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
     804: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    805: "CUDA_ERROR_MPS_CONNECTION_FAILED",
+    806: "CUDA_ERROR_MPS_RPC_FAILURE",
+    807: "CUDA_ERROR_MPS_SERVER_NOT_READY",
+    808: "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
+    809: "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED",
+    810: "CUDA_ERROR_MPS_CLIENT_TERMINATED",
     999: "CUDA_ERROR_UNKNOWN",
 }
 NVML_CODES = {
@@ -79,13 +90,19 @@ _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 
 @dataclass(frozen=True, slots=True)
 class RawNvidia:
-    """The raw answers: two APIs, the kernel module's text, one variable, one device file."""
+    """The raw answers: two APIs, the kernel module's text, two variables, two device files.
+
+    ``no_uvm`` tells that /dev/nvidia-uvm is known not to exist: older recordings do not say.
+    """
 
     cuda: DriverAnswer = ABSENT
     nvml: DriverAnswer = ABSENT
     kernel: str | None = None
     visible: str | None = None
     control: str | None = None
+    uvm: str | None = None
+    no_uvm: bool = False
+    mps: str | None = None
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
@@ -96,6 +113,9 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
         kernel=host.read_text(KERNEL_MODULE),
         visible=host.environment("CUDA_VISIBLE_DEVICES"),
         control=host.access(CONTROL_DEVICE),
+        uvm=host.access(UVM_DEVICE),
+        no_uvm=host.lacks(UVM_DEVICE),
+        mps=host.environment(MPS_PIPE),
     )
 
 
@@ -151,6 +171,14 @@ def kernel_version(text: str | None) -> str | None:
     return _version_in(text.partition("\n")[0]) if text else None
 
 
+def kernel_flavour(text: str | None) -> str | None:
+    """Return the flavour of the loaded kernel module, which its text names since branch 515."""
+    first = text.partition("\n")[0] if text else ""
+    if "Open Kernel Module" in first:
+        return OPEN
+    return CLOSED if "Kernel Module" in first else None
+
+
 def _version_in(text: str | None) -> str | None:
     match = _VERSION.search(text) if text else None
     return match[0] if match else None
@@ -192,6 +220,10 @@ def _evidence(raw: RawNvidia) -> tuple[Evidence, ...]:
         found.append(Evidence(KERNEL_MODULE, kernel_version(raw.kernel) or "present"))
     if raw.visible is not None:
         found.append(Evidence("CUDA_VISIBLE_DEVICES", repr(raw.visible)[:300]))
+    if raw.mps is not None:
+        found.append(Evidence(MPS_PIPE, repr(raw.mps)[:300]))
+    if raw.no_uvm and raw.control is not None:
+        found.append(Evidence(UVM_DEVICE, "does not exist"))
     return tuple(found)
 
 
@@ -208,16 +240,43 @@ def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem |
     # A mismatch comes first: NVML or the version numbers can show it when cuInit's code is less
     # specific.
     if _mismatch(raw):
-        return _mismatch_problem(raw)
+        return _mismatch_problem(raw, machine)
     init = answers.code(raw.cuda, "cuInit")
-    known = _INIT_PROBLEMS.get(init) if init is not None else None
-    if known:
-        # The fixes are Linux commands.
-        return known if machine.os == "linux" else replace(known, fix=_RESTART)
     # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
     if init in (0, 100, 101):
         return _no_device(raw, machine)
-    return _other(raw, init) if state is ApiState.FAILED else None
+    named = _named(raw, machine, init) or (_other(raw, init) if state is ApiState.FAILED else None)
+    # The fixes are Linux commands.
+    return named if named is None or machine.os == "linux" else replace(named, fix=_RESTART)
+
+
+def _named(raw: RawNvidia, machine: MachineKind, init: int | None) -> Problem | None:
+    """Return the problem that a code of cuInit names, with what helps in this place."""
+    if init in _WITHOUT_UVM and (found := _uvm(raw, machine)):
+        return found
+    if init in _TEMPORARY:
+        slug, text, need = _TEMPORARY[init]
+        return Problem(slug, text, machine.fix(need), transient=True)
+    return _INIT_PROBLEMS.get(init) if init is not None else None
+
+
+_WITHOUT_UVM = (3, 304, 999)
+"""The codes of cuInit where it cannot open /dev/nvidia-uvm; which one, depends on the version."""
+
+
+def _uvm(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of the device file for CUDA's memory, if that is what is missing."""
+    # WSL and Jetsons have other device files.
+    if machine.os != "linux" or machine.wsl or machine.tegra:
+        return None
+    if raw.no_uvm:
+        text = f"NVIDIA's driver has no {UVM_DEVICE} here, which CUDA needs"
+        fix = machine.fix(Need.NVIDIA_UVM)
+        return Problem("nvidia-uvm-missing", text, fix, transient=True)
+    if raw.uvm is not None and raw.uvm != "rw":
+        text = f"{UVM_DEVICE} may not be opened here, and CUDA needs it"
+        return Problem("nvidia-uvm-closed", text, machine.fix(Need.NVIDIA_UVM_CLOSED))
+    return None
 
 
 def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
@@ -231,13 +290,24 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
     if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None
+    if held := _held(machine, ("vfio-pci", "pci-stub")):
+        return held
     if machine.container:
         return _container(raw, machine)
-    return Problem(
-        "nvidia-driver-missing",
-        "there is an NVIDIA GPU, but its driver library (libcuda) is not installed",
-        "install the NVIDIA driver; the CUDA toolkit is not needed",
-    )
+    text = "there is an NVIDIA GPU, but its driver library (libcuda) is not installed"
+    return Problem("nvidia-driver-missing", text, _driver_fix(machine))
+
+
+def _driver_fix(machine: MachineKind) -> str:
+    """Return how to install the driver, of a branch that serves the card."""
+    for each in machine.of_vendor(NVIDIA):
+        served = generation_of(each.device)
+        if served and served.last:
+            return machine.fix(Need.NVIDIA_LEGACY, branch=str(served.last))
+        if served and CLOSED not in served.modules:
+            more = f"a {served.name} card needs the branch {served.first} or newer"
+            return f"{machine.fix(Need.NVIDIA_DRIVER)}; {more}, with its open kernel modules"
+    return machine.fix(Need.NVIDIA_DRIVER)
 
 
 def _mismatch(raw: RawNvidia) -> bool:
@@ -251,67 +321,202 @@ def _mismatch(raw: RawNvidia) -> bool:
     return bool(cuda and user and kernel and user != kernel)
 
 
-def _mismatch_problem(raw: RawNvidia) -> Problem:
+def _mismatch_problem(raw: RawNvidia, machine: MachineKind) -> Problem:
     kernel, library = kernel_version(raw.kernel), _version_in(answers.library(raw.cuda))
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
     # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
     library_path = answers.library(raw.cuda) or ""
     compat = answers.code(raw.cuda, "cuInit") == 804 or "/compat/" in library_path
     aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
+    fix = machine.fix(Need.NVIDIA_SAME_VERSION, version=kernel or "the host's version")
     return Problem(
         "driver-updated-reboot",
         f"NVIDIA's user library does not match the kernel module that is loaded{facts}",
-        f"restart the machine to load the new driver{aside}",
+        f"{fix}{aside}",
         transient=True,
     )
 
 
 def _container(raw: RawNvidia, machine: MachineKind) -> Problem:
-    """Say what this container has of NVIDIA's GPU, and what it lacks."""
+    """Say what this place has of NVIDIA's GPU, and what it lacks."""
     # The kernel module's text and the bus are the host's, also in a container.
     sees = machine.has_pci(NVIDIA) or raw.kernel is not None
     library = answers.library(raw.cuda) is not None
+    place = machine.place.name
+    need = Need.NVIDIA_GPU
     if sees and library:
-        text = f"this container sees an NVIDIA GPU but was not given its device ({CONTROL_DEVICE})"
+        text = f"this {place} sees an NVIDIA GPU but was not given its device ({CONTROL_DEVICE})"
     elif sees:
-        text = "this container sees an NVIDIA GPU but was not given its driver"
+        text = f"this {place} sees an NVIDIA GPU but was not given its driver"
+        if raw.control is not None and machine.place.kind in OWN_LIBRARIES:
+            need = Need.NVIDIA_LIBRARIES
     else:
-        text = "this container has NVIDIA's driver library, but no NVIDIA GPU is visible in it"
-    give = machine.inside.give_nvidia()
+        text = f"this {place} has NVIDIA's driver library, but no NVIDIA GPU is visible in it"
+    version = kernel_version(raw.kernel) or "VERSION"
+    give = machine.fix(need, version=version, dashed=version.replace(".", "-"))
     fix = give if sees else f"if the host has an NVIDIA GPU: {give}"
     return Problem("container-without-gpu", text, fix)
 
 
+def _held(machine: MachineKind, modules: tuple[str, ...] = ()) -> Problem | None:
+    """Return the problem of cards that other kernel modules hold, if that is all of them."""
+    cards = machine.of_vendor(NVIDIA)
+    held = [each for each in cards if each.driver in (modules or HOLDERS)]
+    if not held or len(held) < len(cards):
+        return None
+    card, module = held[0], held[0].driver or ""
+    if module in ("vfio-pci", "pci-stub"):
+        text = f"the NVIDIA GPU {card.slot} is reserved for a virtual machine ({module})"
+        return Problem("gpu-set-aside", text, machine.fix(Need.SET_ASIDE))
+    text = f"the NVIDIA GPU {card.slot} is held by the module {module}, so nvidia cannot use it"
+    return Problem("nouveau", text, machine.fix(Need.NOUVEAU, module=module))
+
+
+HOLDERS = ("vfio-pci", "pci-stub", "nouveau", "nova_core", "nova")
+"""Kernel modules that keep NVIDIA's own from a card."""
+
+
 def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
-    # The checks go from the most to the least specific cause; the first that matches is told.
-    if any(answers.integer(line.get("mig")) for line in answers.calls(raw.nvml, "device")):
-        return Problem(
-            "mig-without-instance",
-            "the NVIDIA GPU is in MIG mode and offers no instance here",
-            f"create one: {SUDO}nvidia-smi mig -cgi 0 -C; or pass one to this container",
-        )
-    # WSL has other device files, another kernel module, and Microsoft's adapters on its bus.
-    seen = raw.control is not None or machine.wsl
-    if machine.container and not seen:
-        return _container(raw, machine)
-    problem = _NO_DEVICE
-    if raw.kernel is None and not machine.wsl:
-        # The bus is visible and has other GPUs only: the library may be a leftover.
-        leftover = machine.pci and not machine.has_pci(NVIDIA) and not machine.tegra
-        problem = _LEFTOVER if leftover else _MODULE if machine.os == "linux" else _NO_DEVICE
+    """Say why a driver that initialises lists nothing: the first check that finds a cause."""
+    found = (check(raw, machine) for check in _CHECKS)
+    return next((each for each in found if each), _NO_DEVICE)
+
+
+def _mig(raw: RawNvidia, _: MachineKind) -> Problem | None:
+    if not any(answers.integer(line.get("mig")) for line in answers.calls(raw.nvml, "device")):
+        return None
+    return Problem(
+        "mig-without-instance",
+        "the NVIDIA GPU is in MIG mode and offers no instance here",
+        f"create one: {SUDO}nvidia-smi mig -cgi 0 -C; or pass one to this container",
+    )
+
+
+def _held_here(_: RawNvidia, machine: MachineKind) -> Problem | None:
+    return _held(machine) if machine.os == "linux" else None
+
+
+def _lost(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a card that fell off the bus while the driver ran."""
+    codes = [answers.code(raw.nvml, "nvmlInit_v2")]
+    codes += [answers.integer(line.get("code")) for line in answers.calls(raw.nvml, "device")]
+    if GPU_IS_LOST not in codes:
+        return None
+    text = "the NVIDIA GPU is lost: it fell off the bus and does not answer any more"
+    return Problem("nvidia-card-lost", text, machine.fix(Need.NVIDIA_LOST), transient=True)
+
+
+GPU_IS_LOST = 15
+
+
+def _not_given(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    given = raw.control is not None or machine.wsl
+    return _container(raw, machine) if machine.container and not given else None
+
+
+def _no_module(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # Without a module and its device files no variable and no permission decides.
-    if machine.os == "linux" and raw.kernel is None and not seen:
-        return problem
-    if raw.visible is not None:
-        return Problem(
-            "cuda-hidden",
-            f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible",
-            "unset CUDA_VISIBLE_DEVICES",
-        )
-    if raw.control is not None and raw.control != "rw":
-        text = f"this user may not open {CONTROL_DEVICE}"
-        return Problem("gpu-permission", text, permission_fix(machine, CONTROL_DEVICE))
-    return problem
+    if machine.os != "linux" or raw.control is not None:
+        return None
+    return _leftover(raw, machine)
+
+
+def _leftover(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a driver without its kernel module."""
+    # WSL has other device files, another kernel module, and Microsoft's adapters on its bus.
+    if raw.kernel is not None or machine.wsl:
+        return None
+    # The bus is visible and has other GPUs only: the library may be a leftover.
+    if machine.pci and not machine.has_pci(NVIDIA) and not machine.tegra:
+        return _LEFTOVER
+    if machine.os != "linux":
+        return None
+    text = "NVIDIA's library is installed, but its kernel module is not loaded"
+    return Problem("nvidia-module-missing", text, machine.fix(Need.NVIDIA_MODULE))
+
+
+def _hidden(raw: RawNvidia, _: MachineKind) -> Problem | None:
+    if raw.visible is None:
+        return None
+    text = f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible"
+    return Problem("cuda-hidden", text, "unset CUDA_VISIBLE_DEVICES")
+
+
+def _closed(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    managed = answers.code(raw.nvml, "nvmlInit_v2")
+    if (raw.control is None or raw.control == "rw") and managed != NO_PERMISSION:
+        return None
+    return closed_file(machine, CONTROL_DEVICE)
+
+
+NO_PERMISSION = 4
+
+
+def _no_files(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a module that is loaded and whose device files are not made yet."""
+    if raw.kernel is None or raw.control is not None or machine.wsl or machine.tegra:
+        return None
+    text = "NVIDIA's module is loaded, but its device files (/dev/nvidia*) are not made yet"
+    fix = machine.fix(Need.NVIDIA_FILES)
+    return Problem("nvidia-files-missing", text, fix, transient=True)
+
+
+def _taken_away(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a container whose device rules were loaded again without its GPU."""
+    if not machine.container or answers.code(raw.nvml, "nvmlInit_v2") != UNKNOWN_ERROR:
+        return None
+    text = f"this {machine.place.name} may not open the device files of its GPU any more"
+    return Problem("container-lost-gpu", text, machine.fix(Need.DEVICE_RULES), transient=True)
+
+
+UNKNOWN_ERROR = 999
+
+
+def _not_started(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    listed = answers.value(raw.nvml, "nvmlDeviceGetCount_v2", "count")
+    if listed != 0 or not machine.has_pci(NVIDIA) or machine.os != "linux" or machine.wsl:
+        return None
+    text = "NVIDIA's module serves this card, but could not start it"
+    return Problem("nvidia-card-not-started", text, machine.fix(Need.NVIDIA_START))
+
+
+def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return why the driver serves none of the cards: its branch, or its module's flavour."""
+    version = kernel_version(raw.kernel) or _version_in(answers.library(raw.cuda))
+    if version is None or machine.os != "linux" or machine.wsl:
+        return None
+    branch, flavour = int(version.partition(".")[0]), kernel_flavour(raw.kernel)
+    cards = machine.of_vendor(NVIDIA)
+    found = [_misfit(each, generation_of(each.device), branch, flavour, machine) for each in cards]
+    # One card that it serves is enough to look for another reason.
+    return None if not found or None in found else found[0]
+
+
+def _misfit(
+    card: PciDevice,
+    served: Generation | None,
+    branch: int,
+    flavour: str | None,
+    machine: MachineKind,
+) -> Problem | None:
+    if served is None:
+        return None
+    name = f"the NVIDIA GPU {card.slot} ({served.name})"
+    if served.last and branch > served.last:
+        text = f"{name} is served up to the branch {served.last} of the driver; this is {branch}"
+        fix = machine.fix(Need.NVIDIA_LEGACY, branch=str(served.last))
+        return Problem("nvidia-driver-too-new", text, fix)
+    if branch < served.first:
+        more = "" if CLOSED in served.modules else ", with its open kernel modules"
+        text = f"{name} needs the branch {served.first} of the driver or newer; this is {branch}"
+        fix = machine.fix(Need.NVIDIA_NEWER, branch=str(served.first), flavour=more)
+        return Problem("nvidia-driver-too-old", text, fix)
+    if flavour is None or flavour in served.modules:
+        return None
+    need = Need.NVIDIA_OPEN if flavour == CLOSED else Need.NVIDIA_CLOSED
+    wanted = OPEN if flavour == CLOSED else CLOSED
+    text = f"{name} needs the {wanted} kernel modules of the driver; the {flavour} one is loaded"
+    return Problem("nvidia-module-flavour", text, machine.fix(need, branch=str(branch)))
 
 
 def _other(raw: RawNvidia, init: int | None) -> Problem:
@@ -326,6 +531,12 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
     )
 
 
+# From the most to the least specific cause.
+_CHECKS = (
+    *(_mig, _held_here, _lost, _refused, _not_given, _no_module, _hidden),
+    *(_closed, _no_files, _taken_away, _not_started, _leftover),
+)
+
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
 _NO_DEVICE = Problem(
     "cuda-no-device",
@@ -336,11 +547,6 @@ _LEFTOVER = Problem(
     "cuda-no-device",
     "NVIDIA's driver library is installed, but there is no NVIDIA GPU on the PCI bus",
     "nothing, if this machine has no NVIDIA GPU; else check that it is switched on and seated",
-)
-_MODULE = Problem(
-    "nvidia-module-missing",
-    "NVIDIA's library is installed, but its kernel module is not loaded",
-    f"{SUDO}modprobe nvidia; if that fails, check Secure Boot and the kernel's headers",
 )
 _INIT_PROBLEMS = {
     34: Problem(
@@ -358,16 +564,31 @@ _INIT_PROBLEMS = {
         "NVIDIA's driver is too old for its own libraries",
         "update the NVIDIA driver",
     ),
-    802: Problem(
+}
+MPS_CODES = range(805, 811)
+_TEMPORARY: Mapping[int | None, tuple[str, str, Need]] = {
+    46: (
+        "cuda-device-busy",
+        "NVIDIA's card is busy: another process has it for itself (exclusive mode)",
+        Need.NVIDIA_BUSY,
+    ),
+    802: (
         "cuda-not-ready",
         "NVIDIA's driver is not ready yet (on NVSwitch machines it waits for fabricmanager)",
-        f"{SUDO}systemctl start nvidia-fabricmanager, then try again",
-        transient=True,
+        Need.NVIDIA_FABRIC,
     ),
-    999: Problem(
+    999: (
         "cuda-after-suspend",
         "NVIDIA's driver lost its device, as happens after a suspend (cuInit 999)",
-        f"{SUDO}rmmod nvidia_uvm && {SUDO}modprobe nvidia_uvm, or restart the machine",
-        transient=True,
+        Need.NVIDIA_AWAKE,
     ),
+    **{
+        code: (
+            "cuda-mps",
+            f"the MPS daemon of NVIDIA's driver refuses this process ({CUDA_CODES[code]})",
+            Need.NVIDIA_MPS,
+        )
+        for code in MPS_CODES
+    },
 }
+"""The codes of cuInit for states that pass."""

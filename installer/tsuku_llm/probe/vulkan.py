@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
+from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import command_for
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.containers import AMD_GPU, INTEL_GPU
-from tsuku_llm.probe.facts.machine import MachineKind, permission_fix
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -177,9 +177,7 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
         return _loader_problem(answer, _installed(answer), machine)
     closed = [path for path, access in raw.nodes if access != "rw"]
     if closed:
-        text = "this user may not open the GPU's render node in /dev/dri"
-        fix = permission_fix(machine, closed[0])
-        return _icd_problem(files, machine) or Problem("gpu-permission", text, fix)
+        return _icd_problem(files, machine) or closed_file(machine, closed[0])
     # A driver that does not load, or that a variable hides, explains why only a software device,
     # or none, is left.
     return (
@@ -268,11 +266,8 @@ def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | 
 def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:
     """Return the fix for a container, which has only the drivers and devices it was given."""
     if machine.has_pci(NVIDIA):
-        return machine.inside.give_nvidia(graphics=True)
-    plugin = AMD_GPU if machine.has_pci(AMD) else INTEL_GPU
-    if not machine.has_pci(AMD) and not machine.has_pci(INTEL):
-        plugin = f"{AMD_GPU} or {INTEL_GPU}"
-    fix = machine.inside.give_files("/dev/dri", plugin=plugin)
+        return machine.fix(Need.NVIDIA_VULKAN)
+    fix = files_fix(machine, "/dev/dri")
     if not has_drivers:
         command = command_for(tuple(_MESA.values()), machine.packages, container=True)
         fix = f"in the container: {command or 'install its Vulkan driver'}; {fix}"

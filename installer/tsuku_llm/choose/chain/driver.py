@@ -93,7 +93,9 @@ def _faults(
     reason = api_obstacle(api)
     if reason is None:
         return {}
-    module = _unbound(backend, adapters)
+    # What a driver says of its own module tells more than the bus does.
+    told = api.problem and _OF_API.get(api.problem.slug) is Stage.MODULE
+    module = None if told else _unbound(backend, adapters)
     found = {Stage.MODULE: module} if module else {}
     # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
@@ -105,6 +107,12 @@ def _faults(
 
 _OF_MACHINE = {"wsl-without-gpu": Stage.MODULE, "drivers-not-asked": Stage.INIT}
 _OF_API = {
+    "gpu-set-aside": Stage.MODULE,
+    "nouveau": Stage.MODULE,
+    "nvidia-card-not-started": Stage.MODULE,
+    "nvidia-driver-too-new": Stage.MODULE,
+    "nvidia-driver-too-old": Stage.MODULE,
+    "nvidia-module-flavour": Stage.MODULE,
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
     "vulkan-icd-broken": Stage.LIBRARY,
@@ -115,7 +123,11 @@ _OF_API = {
     "mig-without-instance": Stage.DEVICE,
     "cuda-hidden": Stage.DEVICE,
     "cuda-no-device": Stage.DEVICE,
+    "container-lost-gpu": Stage.DEVICE,
     "container-without-gpu": Stage.DEVICE,
+    "nvidia-card-lost": Stage.DEVICE,
+    "nvidia-files-missing": Stage.DEVICE,
+    "selinux-denies": Stage.DEVICE,
     "gpu-permission": Stage.DEVICE,
     "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tsuku_llm.ground.own_name import SUDO
+from tsuku_llm.machine.backends import AMD, INTEL
+from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Evidence, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
-from tsuku_llm.probe.facts import answers, containers
-from tsuku_llm.probe.facts.containers import Container, Runtime
-from tsuku_llm.probe.facts.environment import is_wsl
+from tsuku_llm.machine.places import Kind, MachinePlace
+from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.place import find_place
 
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 
@@ -36,21 +37,36 @@ class PciDevice:
 class MachineKind:
     """The kind of machine; on Windows only ``os``, ``pci`` and ``packages`` carry information.
 
-    ``packages`` is the family of its package manager, ``inside`` the container that this is.
+    ``packages`` is the family of its package manager, ``place`` where this runs, and ``signs``
+    what speaks for that place. ``selinux`` tells that SELinux enforces its rules.
     """
 
     os: str = "linux"
-    inside: Container = field(default_factory=Container)
-    wsl: bool = False
+    place: MachinePlace = field(default_factory=MachinePlace)
+    signs: tuple[Evidence, ...] = ()
     wsl_device: bool = False
+    selinux: bool = False
     tegra: str | None = None
     pci: tuple[PciDevice, ...] = ()
     packages: str = ""
 
     @property
+    def wsl(self) -> bool:
+        """Whether the kernel is that of WSL."""
+        return self.place.wsl
+
+    @property
     def container(self) -> bool:
-        """Whether this is a container."""
-        return self.inside.runtime is not Runtime.NONE
+        """Whether the kernel is that of a host."""
+        return self.place.contained
+
+    def fix(self, need: Need, **facts: str) -> str:
+        """Return what helps in this place."""
+        return fix_for(need, self.place, **facts)
+
+    def of_vendor(self, vendor: int) -> tuple[PciDevice, ...]:
+        """Return the devices of a vendor on the bus."""
+        return tuple(device for device in self.pci if device.vendor == vendor)
 
     def has_pci(self, vendor: int) -> bool:
         """Tell whether the bus lists a device of that vendor."""
@@ -59,29 +75,49 @@ class MachineKind:
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     """Ask the host for the few files that tell what kind of machine it is."""
-    wsl = is_wsl(host)
+    place, signs = find_place(host)
     return MachineKind(
-        inside=containers.collect(host),
-        wsl=wsl,
-        wsl_device=wsl and host.access("/dev/dxg") is not None,
+        place=place,
+        signs=signs,
+        selinux=(host.read_text("/sys/fs/selinux/enforce") or "").strip() == "1",
+        wsl_device=place.wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
         pci=parse_pci(by_question.get("pci", ABSENT)),
         packages=family_of("linux", host.read_text("/etc/os-release") or ""),
     )
 
 
-def permission_fix(machine: MachineKind, device: str) -> str:
-    """Return how this user gets the right to open a GPU's device file."""
-    if machine.container:
-        # The container's own groups have other numbers than the host's, which owns the file.
-        return (
-            f"start the container with the file's group: --group-add $(stat -c %g {device}); "
-            "with podman without root: --group-add keep-groups"
-        )
-    return (
-        f"add the user to the groups video and render: {SUDO}usermod -aG video,render $USER; then "
-        "log in again"
+def closed_file(machine: MachineKind, device: str) -> Problem:
+    """Return the problem of a device file that this user may not open, and what to do."""
+    if machine.selinux and machine.container:
+        # A group would not help: the label of the container decides.
+        text = f"{device} may not be opened here, and SELinux enforces its rules"
+        return Problem("selinux-denies", text, machine.fix(Need.SELINUX, device=device))
+    text = f"this user may not open {device}"
+    return Problem("gpu-permission", text, machine.fix(Need.PERMISSION, device=device))
+
+
+def files_fix(machine: MachineKind, *files: str) -> str:
+    """Return how this place gets device files of a GPU of AMD or Intel."""
+    return machine.fix(
+        Need.FILES,
+        files=" and ".join(files),
+        flags=" ".join(f"--device {each}" for each in files),
+        plugin=_plugin(machine),
     )
+
+
+def _plugin(machine: MachineKind) -> str:
+    """Return the resource of the makers' device plugins for the GPUs on the bus.
+
+    Intel's is named after the kernel module (intel-device-plugins-for-kubernetes#1670).
+    """
+    found = [AMD_PLUGIN] if machine.has_pci(AMD) else []
+    found += [f"gpu.intel.com/{each.driver or 'xe'}" for each in machine.of_vendor(INTEL)]
+    return next(iter(found), f"{AMD_PLUGIN} or gpu.intel.com/xe (or i915, as the node drives it)")
+
+
+AMD_PLUGIN = "amd.com/gpu"
 
 
 def parse_tegra(release: str | None, compatible: str | None) -> str | None:
@@ -114,12 +150,12 @@ def _hex(value: object) -> int | None:
 
 
 def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
-    """List the devices on the bus with their kernel modules, and the container's facts."""
+    """List the devices on the bus with their kernel modules, and the signs of the place."""
     bus = (
         Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
         for device in machine.pci
     )
-    return (*bus, *machine.inside.evidence())
+    return (*bus, *machine.signs)
 
 
 def problems(machine: MachineKind) -> tuple[Problem, ...]:
@@ -134,7 +170,7 @@ def problems(machine: MachineKind) -> tuple[Problem, ...]:
             )
         )
     # A container in WSL lacks /dev/dxg only because it was not passed in.
-    if machine.wsl and not machine.wsl_device and not machine.container:
+    if machine.place.kind is Kind.WSL and not machine.wsl_device:
         found.append(
             Problem(
                 "wsl-without-gpu",

@@ -1,0 +1,225 @@
+"""The place of this process, from several signs, each kept as evidence.
+
+A container has only the drivers and devices that it was started with, and its host's kernel
+module. One sign rarely is enough: ``$container`` is lost over ssh, a runtime's file may be absent,
+and a pod has the files of the runtime below Kubernetes. The signs are those that
+``systemd-detect-virt`` knows, and what the runtimes' documentation says that they set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tsuku_llm.machine.hardware import Evidence
+from tsuku_llm.machine.host import Host
+from tsuku_llm.machine.packages import systems_of
+from tsuku_llm.machine.places import Kind, MachinePlace
+from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.environment import KERNEL_RELEASE, is_wsl
+
+# Innermost first: a pod has the marks of its runtime, and a toolbox those of podman.
+_ORDER = (
+    *(Kind.FLATPAK, Kind.SNAP, Kind.APPTAINER, Kind.TOOLBOX, Kind.DISTROBOX),
+    *(Kind.KUBERNETES, Kind.PODMAN, Kind.DOCKER, Kind.NSPAWN, Kind.INCUS, Kind.LXD),
+    *(Kind.CONTAINERD, Kind.LXC, Kind.CONTAINER, Kind.CHROOT),
+)
+_VARIABLES = {
+    "FLATPAK_ID": Kind.FLATPAK,
+    "APPTAINER_CONTAINER": Kind.APPTAINER,
+    "SINGULARITY_CONTAINER": Kind.APPTAINER,
+    "TOOLBOX_PATH": Kind.TOOLBOX,
+    "DISTROBOX_ENTER_PATH": Kind.DISTROBOX,
+    "KUBERNETES_SERVICE_HOST": Kind.KUBERNETES,
+    "SCHROOT_CHROOT_NAME": Kind.CHROOT,
+}
+_MARKS = {
+    "/.flatpak-info": Kind.FLATPAK,
+    "/.singularity.d": Kind.APPTAINER,
+    "/run/.toolboxenv": Kind.TOOLBOX,
+    "/var/run/secrets/kubernetes.io": Kind.KUBERNETES,
+    "/run/.containerenv": Kind.PODMAN,
+    "/.dockerenv": Kind.DOCKER,
+    "/dev/incus/sock": Kind.INCUS,
+    "/dev/lxd/sock": Kind.LXD,
+}
+# What $container, /run/systemd/container and /run/host/container-manager may say.
+_WORDS = {
+    "flatpak": Kind.FLATPAK,
+    "podman": Kind.PODMAN,
+    "docker": Kind.DOCKER,
+    "lxc": Kind.LXC,
+    "lxc-libvirt": Kind.LXC,
+    "incus": Kind.INCUS,
+    "lxd": Kind.LXD,
+    "systemd-nspawn": Kind.NSPAWN,
+    "wsl": Kind.WSL,
+}
+_SAID_IN = ("/run/systemd/container", "/run/host/container-manager")
+_CONTROL_GROUPS = ("/proc/1/cgroup", "/proc/self/cgroup")
+_GROUPS = (
+    (re.compile(r"kubepods"), Kind.KUBERNETES),
+    (re.compile(r"libpod|/machine\.slice/podman"), Kind.PODMAN),
+    (re.compile(r"/docker[/-]|\bdocker-[0-9a-f]{12}"), Kind.DOCKER),
+    (re.compile(r"cri-containerd|nerdctl"), Kind.CONTAINERD),
+    (re.compile(r"/lxc(?:\.payload|/)|:/\.lxc"), Kind.LXC),
+)
+_DEBIAN_CHROOT = "/etc/debian_chroot"
+_INIT = "/proc/1/environ"
+_MOUNTS = "/proc/self/mountinfo"
+_LABEL = "/proc/self/attr/current"
+_HYPERVISORS = (
+    ("QEMU", "KVM"),
+    ("KVM", "KVM"),
+    ("VMware", "VMware"),
+    ("innotek", "VirtualBox"),
+    ("VirtualBox", "VirtualBox"),
+    ("Xen", "Xen"),
+    ("Parallels", "Parallels"),
+    ("BHYVE", "bhyve"),
+    ("Apple Virtualization", "Apple"),
+    ("Google Compute Engine", "Google"),
+    ("OpenStack", "OpenStack"),
+    ("Virtual Machine", "Hyper-V"),
+)
+_FIRMWARE = ("/sys/class/dmi/id/sys_vendor", "/sys/class/dmi/id/product_name")
+_SERVICES = {
+    "GITHUB_ACTIONS": "GitHub Actions",
+    "GITLAB_CI": "GitLab CI",
+    "JENKINS_URL": "Jenkins",
+    "BUILDKITE": "Buildkite",
+    "TF_BUILD": "Azure Pipelines",
+    "CIRCLECI": "CircleCI",
+    "CI": "CI",
+}
+
+# CDI: the Container Device Interface of podman and Docker. Its files are the host's.
+_CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+_CDI_KIND = re.compile(
+    r"""^\s*["']?kind["']?\s*:\s*["']?(?P<kind>[\w.-]{1,253}/[\w.-]{1,63})""", re.MULTILINE
+)
+_MOST_FILES = 20
+# What NVIDIA's toolkit reads from the container's environment.
+_TOOLKIT = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSign:
+    """One fact that speaks for a place."""
+
+    kind: Kind
+    fact: Evidence
+
+
+def find_place(host: Host) -> tuple[MachinePlace, tuple[Evidence, ...]]:
+    """Ask the host for the signs; return the place, and what speaks for it."""
+    signs = tuple(_signs(host))
+    hypervisor = _hypervisor(host)
+    wsl = is_wsl(host)
+    place = MachinePlace(
+        kind=conclude(signs, wsl=wsl, virtual=hypervisor is not None),
+        hypervisor=hypervisor or None,
+        ci=next((name for key, name in _SERVICES.items() if host.environment(key)), None),
+        wsl=wsl,
+        systems=_systems(host),
+    )
+    facts = [each.fact for each in signs]
+    if place.contained:
+        told = ((name, host.environment(name)) for name in _TOOLKIT)
+        facts += [Evidence(name, value[:64]) for name, value in told if value is not None]
+    if kinds := tuple(dict.fromkeys(_cdi_kinds(host))):
+        facts.append(Evidence("CDI", ", ".join(kinds)))
+    if place.kind is Kind.VM and hypervisor:
+        facts.append(Evidence("hypervisor", hypervisor))
+    return place, tuple(facts)
+
+
+def conclude(signs: tuple[PlaceSign, ...], *, wsl: bool, virtual: bool) -> Kind:
+    """Return the innermost place that a sign speaks for, else what the kernel runs on."""
+    seen = {each.kind for each in signs}
+    # Incus and LXD also give their socket to virtual machines.
+    if virtual and not seen & {Kind.LXC, Kind.CONTAINER}:
+        seen -= {Kind.INCUS, Kind.LXD}
+    found = next((kind for kind in _ORDER if kind in seen), None)
+    return found or (Kind.WSL if wsl else Kind.VM if virtual else Kind.BARE_METAL)
+
+
+def _signs(host: Host) -> Iterator[PlaceSign]:
+    for name, kind in _VARIABLES.items():
+        if value := host.environment(name):
+            yield PlaceSign(kind, Evidence(name, answers.words(value) or "set"))
+    for path, kind in _MARKS.items():
+        if host.access(path) is not None:
+            yield PlaceSign(kind, Evidence(path, "present"))
+    yield from _said(host)
+    for path in _CONTROL_GROUPS:
+        text = host.read_text(path) or ""
+        found = ((pattern.search(text), kind) for pattern, kind in _GROUPS)
+        yield from (PlaceSign(kind, Evidence(path, match[0])) for match, kind in found if match)
+    if _is_confined_snap(host):
+        yield PlaceSign(Kind.SNAP, Evidence("SNAP", host.environment("SNAP") or ""))
+    mounts = host.read_text(_MOUNTS)
+    # The root of a chroot is a folder, which nothing is mounted on.
+    if mounts and not any(line.split(" ")[4:5] == ["/"] for line in mounts.splitlines()):
+        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
+    if named := host.read_text(_DEBIAN_CHROOT):
+        yield PlaceSign(Kind.CHROOT, Evidence(_DEBIAN_CHROOT, answers.words(named) or "present"))
+
+
+def _said(host: Host) -> Iterator[PlaceSign]:
+    """Yield what names the runtime: a variable, and files that it writes."""
+    said = [("container", host.environment("container"))]
+    said += [(path, host.read_text(path)) for path in _SAID_IN]
+    said.append((f"container in {_INIT}", _init_container(host)))
+    for name, word in said:
+        if text := answers.words(word):
+            yield PlaceSign(_WORDS.get(text.lower(), Kind.CONTAINER), Evidence(name, text))
+
+
+def _systems(host: Host) -> tuple[str, ...]:
+    """Return the words for the system; Docker Desktop's kernel on a Mac is one of them."""
+    words = systems_of(host.read_text("/etc/os-release") or "")
+    return ("linuxkit", *words) if "linuxkit" in (host.read_text(KERNEL_RELEASE) or "") else words
+
+
+def _init_container(host: Host) -> str | None:
+    """Return what started the first process, which only root and that process may read."""
+    entries = (host.read_text(_INIT) or "").split("\0")
+    return next((each.partition("=")[2] for each in entries if each.startswith("container=")), None)
+
+
+def _is_confined_snap(host: Host) -> bool:
+    """Tell whether this is a strict snap; the terminal of a classic one also has ``SNAP``."""
+    if not host.environment("SNAP"):
+        return False
+    label = host.read_text(_LABEL)
+    return label is None or (label.startswith("snap.") and "(enforce)" in label)
+
+
+def _hypervisor(host: Host) -> str | None:
+    """Return the maker of the virtual machine, "" for an unknown one, None if there is none."""
+    texts = [host.read_text(path) or "" for path in _FIRMWARE]
+    for text in texts:
+        for word, name in _HYPERVISORS:
+            if word in text:
+                return name
+    if "control_d" in (host.read_text("/proc/xen/capabilities") or ""):
+        return None  # the host of Xen's virtual machines
+    flags = (host.read_text("/proc/cpuinfo") or "").partition("\n\n")[0]
+    # On bare metal, no processor has it.
+    if re.search(r"^flags\s*:.*\bhypervisor\b", flags, re.MULTILINE):
+        return ""
+    return None
+
+
+def _cdi_kinds(host: Host) -> Iterator[str]:
+    """Find the kinds of devices in CDI files, which are YAML or JSON."""
+    for folder in _CDI_FOLDERS:
+        for name in (host.list_dir(folder) or ())[:_MOST_FILES]:
+            if name.endswith((".yaml", ".json")):
+                text = host.read_text(f"{folder}/{name}") or ""
+                # JSON may be one line.
+                found = _CDI_KIND.search(text.replace("{", "{\n").replace(",", ",\n"))
+                if found:
+                    yield found["kind"]

@@ -1,0 +1,242 @@
+"""Where a process runs, from its signs; and the fix that is one there."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.fake_roots import with_pci, write
+from support.stub_drivers import StubDrivers
+
+from tsuku_llm.machine.fixes import TABLE, Need, fix_for
+from tsuku_llm.machine.hardware import Hardware
+from tsuku_llm.machine.host import LocalHost
+from tsuku_llm.machine.nvidia_cards import GENERATIONS, generation_of
+from tsuku_llm.machine.packages import systems_of
+from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, MachinePlace
+from tsuku_llm.machine.snapshot import RecordingHost
+from tsuku_llm.probe import probe
+from tsuku_llm.probe.facts.place import find_place
+
+POD_GROUP = "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-a.scope\n"
+# Files, variables, and the place that they speak for.
+SIGNS: list[tuple[dict[str, str], dict[str, str], Kind]] = [
+    ({"/.dockerenv": ""}, {}, Kind.DOCKER),
+    ({"/proc/1/cgroup": "12:devices:/docker/3f4ecc1b7bf9\n"}, {}, Kind.DOCKER),
+    ({"/proc/1/cgroup": "0::/system.slice/docker-3f4ecc1b7bf9aa.scope\n"}, {}, Kind.DOCKER),
+    ({"/run/.containerenv": ""}, {}, Kind.PODMAN),
+    ({}, {"container": "podman"}, Kind.PODMAN),
+    ({"/proc/self/cgroup": "0::/user.slice/libpod-conmon-1.scope\n"}, {}, Kind.PODMAN),
+    ({"/proc/1/cgroup": "0::/system.slice/nerdctl-1.scope\n"}, {}, Kind.CONTAINERD),
+    ({"/proc/1/cgroup": "0::/nerdctl/1\n"}, {}, Kind.CONTAINERD),
+    ({"/proc/1/cgroup": POD_GROUP}, {}, Kind.KUBERNETES),
+    ({"/.dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Kind.KUBERNETES),
+    ({"/var/run/secrets/kubernetes.io/serviceaccount/token": ""}, {}, Kind.KUBERNETES),
+    ({}, {"container": "lxc"}, Kind.LXC),
+    ({"/run/systemd/container": "lxc"}, {}, Kind.LXC),
+    ({"/proc/1/environ": "HOME=/root\0container=lxc\0"}, {}, Kind.LXC),
+    ({"/proc/1/cgroup": "0::/lxc.payload.one/init.scope\n"}, {}, Kind.LXC),
+    ({"/dev/incus/sock": ""}, {"container": "lxc"}, Kind.INCUS),
+    ({"/dev/lxd/sock": ""}, {}, Kind.LXD),
+    ({"/dev/lxd/sock": "", "/sys/class/dmi/id/sys_vendor": "QEMU\n"}, {}, Kind.VM),
+    ({}, {"container": "systemd-nspawn"}, Kind.NSPAWN),
+    ({"/run/host/container-manager": "systemd-nspawn\n"}, {}, Kind.NSPAWN),
+    ({"/.singularity.d/env": ""}, {}, Kind.APPTAINER),
+    ({}, {"APPTAINER_CONTAINER": "/a.sif"}, Kind.APPTAINER),
+    ({"/.flatpak-info": ""}, {"container": "flatpak"}, Kind.FLATPAK),
+    ({}, {"SNAP": "/snap/x/1"}, Kind.SNAP),
+    ({"/proc/self/attr/current": "snap.x.x (enforce)\n"}, {"SNAP": "/snap/x/1"}, Kind.SNAP),
+    ({"/proc/self/attr/current": "snap.code (complain)\n"}, {"SNAP": "/snap/x"}, Kind.BARE_METAL),
+    ({"/run/.containerenv": "", "/run/.toolboxenv": ""}, {}, Kind.TOOLBOX),
+    (
+        {"/run/.containerenv": ""},
+        {"container": "podman", "DISTROBOX_ENTER_PATH": "/usr/bin/distrobox-enter"},
+        Kind.DISTROBOX,
+    ),
+    ({"/etc/debian_chroot": "sid\n"}, {}, Kind.CHROOT),
+    ({"/proc/self/mountinfo": "22 1 8:1 / /proc rw - proc proc rw\n"}, {}, Kind.CHROOT),
+    ({"/proc/self/mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda rw\n"}, {}, Kind.BARE_METAL),
+    ({}, {"container": "crio"}, Kind.CONTAINER),
+    ({"/proc/sys/kernel/osrelease": "6.6.87-microsoft-standard-WSL2\n"}, {}, Kind.WSL),
+    ({"/sys/class/dmi/id/product_name": "VirtualBox\n"}, {}, Kind.VM),
+    ({"/proc/cpuinfo": "processor: 0\nflags\t: fpu hypervisor sse\n"}, {}, Kind.VM),
+    ({"/proc/xen/capabilities": "control_d\n"}, {}, Kind.BARE_METAL),
+    ({"/etc/os-release": "ID=debian\n"}, {}, Kind.BARE_METAL),
+]
+
+
+@pytest.mark.parametrize(("files", "variables", "kind"), SIGNS)
+def test_the_place_is_told_by_its_signs(
+    tmp_path: Path, files: dict[str, str], variables: dict[str, str], kind: Kind
+) -> None:
+    for name, text in files.items():
+        write(tmp_path, name, text)
+    place, facts = find_place(LocalHost(tmp_path, variables))
+    assert place.kind is kind
+    assert place.contained is (kind not in WITH_A_KERNEL)
+    if place.contained:
+        assert facts, "what spoke for it is among the facts"
+
+
+def test_every_place_but_bare_metal_has_a_sign_here() -> None:
+    assert {kind for *_, kind in SIGNS} == set(Kind)
+
+
+def test_a_recording_has_no_secret_of_the_first_process(tmp_path: Path) -> None:
+    write(tmp_path, "/proc/1/environ", "TOKEN=hunter2\0container=lxc\0")
+    write(tmp_path, "/proc/self/mountinfo", "22 1 0:1 /home/anna / rw - nfs host:/share rw\n")
+    host = RecordingHost(LocalHost(tmp_path, {}))
+    place, _ = find_place(host)
+    assert place.kind is Kind.LXC
+    text = json.dumps(host.content())
+    assert "container=lxc" in text
+    assert "hunter2" not in text
+    assert "host:/share" not in text
+
+
+def test_the_service_that_runs_it_is_told(tmp_path: Path) -> None:
+    place, _ = find_place(LocalHost(tmp_path, {"CI": "true", "GITLAB_CI": "true"}))
+    assert place.ci == "GitLab CI"
+
+
+# --- what is passed to containers ------------------------------------------------------------
+
+YAML = 'cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices:\n- name: "0"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("/etc/cdi/nvidia.yaml", YAML),
+        ("/var/run/cdi/nvidia.json", json.dumps({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu"})),
+        ("/etc/cdi/a.json", json.dumps({"kind": "nvidia.com/gpu", "devices": []}, indent=1)),
+    ],
+)
+def test_the_kinds_of_cdi_devices_are_facts(tmp_path: Path, name: str, text: str) -> None:
+    write(tmp_path, name, text)
+    _, facts = find_place(LocalHost(tmp_path, {}))
+    assert ("CDI", "nvidia.com/gpu") in [(fact.call, fact.result) for fact in facts]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kind: [", "kind: x", "\0" * 70_000, "devices:\n- name: kind"]
+)
+def test_a_cdi_file_without_a_kind_is_no_fact(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "/etc/cdi/broken.yaml", text)
+    write(tmp_path, "/etc/cdi/notes.txt", YAML)
+    _, facts = find_place(LocalHost(tmp_path, {}))
+    assert not facts
+
+
+def test_what_nvidias_toolkit_was_told_is_a_fact(tmp_path: Path) -> None:
+    write(tmp_path, "/.dockerenv")
+    _, facts = find_place(LocalHost(tmp_path, {"NVIDIA_VISIBLE_DEVICES": "void"}))
+    assert ("NVIDIA_VISIBLE_DEVICES", "void") in [(fact.call, fact.result) for fact in facts]
+
+
+# --- the table of fixes ----------------------------------------------------------------------
+
+FOR_CONTAINERS = {Need.NVIDIA_GPU, Need.NVIDIA_LIBRARIES}
+SYSTEMS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("ubuntu", "debian"),
+    ("debian",),
+    ("arch",),
+    ("nixos",),
+)
+
+
+@pytest.mark.parametrize("need", Need)
+def test_every_need_has_a_fix_in_every_place(need: Need) -> None:
+    for kind in Kind:
+        if need in FOR_CONTAINERS and kind in WITH_A_KERNEL:
+            continue
+        if need is Need.NVIDIA_LIBRARIES and kind not in OWN_LIBRARIES:
+            continue
+        for systems in SYSTEMS:
+            assert fix_for(need, MachinePlace(kind, systems=systems), branch="580", version="580.1")
+
+
+def test_no_row_of_the_table_is_behind_one_that_takes_all() -> None:
+    taken: set[Need] = set()
+    for row in TABLE:
+        assert row.need not in taken
+        if not row.places and not row.systems:
+            taken.add(row.need)
+
+
+def test_the_kernel_of_a_host_is_mended_on_the_host() -> None:
+    """No fix for a container loads a module, or restarts the machine that it is on."""
+    for need in Need:
+        for kind in set(Kind) - WITH_A_KERNEL:
+            if need is Need.NVIDIA_LIBRARIES and kind not in OWN_LIBRARIES:
+                continue
+            fix = fix_for(need, MachinePlace(kind), branch="580", version="580.1", module="nouveau")
+            if "modprobe nvidia" in fix or "systemctl start" in fix:
+                assert "on the host" in fix
+
+
+def test_a_read_only_system_is_like_no_other() -> None:
+    assert systems_of("ID=steamos\nID_LIKE=arch\n") == ("steamos",)
+    assert systems_of("ID=linuxmint\nID_LIKE=ubuntu debian\n")[:2] == ("linuxmint", "ubuntu")
+
+
+def in_container(stubs: StubDrivers, root: Path, **variables: str) -> Hardware:
+    """Probe a container that sees an NVIDIA card on the bus, and was given no driver."""
+    host = stubs.only(root=with_pci(root))
+    return probe(LocalHost(Path(host._root), {**host._environ, **variables}), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"container": "docker"}, ["--gpus all", "NVIDIA Container Toolkit"]),
+        ({"container": "podman"}, ["--device nvidia.com/gpu=all", "nvidia-ctk cdi generate"]),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, ["nvidia.com/gpu: 1", "device plugin"]),
+        ({"container": "other"}, ["--gpus all", "--device nvidia.com/gpu=all"]),
+        ({"container": "lxc"}, ["on the host", "pct set"]),
+        ({"SINGULARITY_CONTAINER": "a.sif"}, ["--nv"]),
+    ],
+)
+def test_the_fix_is_the_flag_of_what_runs_the_container(
+    stubs: StubDrivers, tmp_path: Path, variables: dict[str, str], words: list[str]
+) -> None:
+    found = in_container(stubs, tmp_path, **variables)
+    assert found.place.contained
+    (problem,) = [each for each in found.all_problems if each.slug == "container-without-gpu"]
+    assert all(word in problem.fix for word in words)
+
+
+# --- NVIDIA's generations --------------------------------------------------------------------
+
+# The chips of NVIDIA's devices in pci.ids of 2026-08-22 (pciutils/pciids c1c12547), as runs of
+# numbers whose chips begin with the same letters. GeForce 9 and older have no driver any more.
+PCI_IDS = """
+Fermi 06c0-06df 0dc0-0f06 1040-109b 1140-1140 1200-1251
+Kepler 0fa0-103f 1180-11ff 1280-130b
+Maxwell, Pascal or Volta 1340-1436 15c2-15ff 1613-1676 1725-172f 174d-17fd 1b00-1d56 1d81-1df6
+Turing 1e02-1ff9 2182-21d1
+Ampere 2080-20ff 2200-223f 2414-25fb
+Hopper 2302-23f0
+Ada 2681-28f8
+Blackwell 2900-2d83 2f04-2f58
+Blackwell (GB10) 2e03-2e2a
+Blackwell Ultra 3180-3340
+"""
+
+
+def test_the_generations_are_those_of_the_list_of_pci_devices() -> None:
+    named = set()
+    for line in PCI_IDS.split("\n")[1:-1]:
+        name, *runs = line.rsplit(" ", line.count("-"))
+        named.add(name)
+        for run in runs:
+            for number in run.split("-"):
+                found = generation_of(int(number, 16))
+                assert found
+                assert found.name == name
+    assert named == {each.name for each in GENERATIONS}
+
+
+@pytest.mark.parametrize("number", [None, 0x0040, 0x1E01, 0x3000, 0xFFFF])
+def test_a_number_of_no_known_generation_says_nothing(number: int | None) -> None:
+    assert generation_of(number) is None
