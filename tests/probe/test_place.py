@@ -10,6 +10,7 @@ from support.stub_drivers import StubDrivers
 from tsuku_llm.machine.fixes import TABLE, Need, fix_for
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.host import LocalHost
+from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.nvidia_cards import GENERATIONS, generation_of
 from tsuku_llm.machine.packages import systems_of
 from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, MachinePlace
@@ -240,3 +241,35 @@ def test_the_generations_are_those_of_the_list_of_pci_devices() -> None:
 @pytest.mark.parametrize("number", [None, 0x0040, 0x1E01, 0x3000, 0xFFFF])
 def test_a_number_of_no_known_generation_says_nothing(number: int | None) -> None:
     assert generation_of(number) is None
+
+
+# --- the kernel modules of AMD and Intel ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "module", "words"),
+    [
+        (0x1002, 0x6798, "radeon", "amdgpu.si_support=1"),
+        (0x1002, 0x67B1, "radeon", "amdgpu.cik_support=1"),
+        (0x1002, 0x68B8, "radeon", "another GPU"),
+        (0x1002, 0x7550, None, "modprobe amdgpu"),
+        (0x8086, 0xE20B, None, "xe"),
+        (0x8086, 0x64A0, "i915", "xe"),
+        (0x8086, 0x0412, None, "modprobe i915"),
+        (0x10DE, 0x2684, None, "modprobe nvidia"),
+        (0x1002, 0x744C, "vfio-pci", "virtual machine"),
+        (0x1002, 0x744C, "amdgpu", None),
+        (0x8086, 0xE20B, "xe", None),
+        (0x8086, 0x56A0, "i915", None),
+        (0x1AF4, 0x1050, None, None),
+    ],
+)
+def test_a_card_that_the_kernel_does_not_drive_is_told(
+    vendor: int, device: int, module: str | None, words: str | None
+) -> None:
+    problem = not_driven(BusCard("a card", vendor, device, module), MachinePlace())
+    if words is None:
+        assert problem is None
+    else:
+        assert problem
+        assert words in problem.fix

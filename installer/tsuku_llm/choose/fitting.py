@@ -33,7 +33,8 @@ BY_DRIVER = frozenset({"cuda-driver", "cuda-ptx"})
 """The slugs of reasons that a newer driver for CUDA removes."""
 
 BY_CARD = frozenset(
-    {"cuda-capability", "jetson", "opencl-device", "rocm-gfx", "vulkan-16bit-storage"}
+    {"cuda-capability", "jetson", "opencl-device", "rocm-gfx"}
+    | {"vulkan-16bit-storage", "vulkan-limits"}
 )
 """The slugs of reasons that only another GPU, or another build, removes."""
 
@@ -394,9 +395,31 @@ def _vulkan_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
     if gpu.storage_16bit is False:
         text = f"{gpu.name}: Vulkan without 16-bit storage (storageBuffer16BitAccess)"
         return Reason("vulkan-16bit-storage", text)
+    if limit := _vulkan_limit(gpu):
+        return Reason("vulkan-limits", f"{gpu.name}: {limit}")
     return _at_least("vulkan", requires.vulkan, api.version, "a Vulkan loader of") or _at_least(
         "vulkan", requires.vulkan, gpu.api_version, f"{gpu.name}: Vulkan"
     )
+
+
+# The smallest tiles of ggml-vulkan's matrix multiplication, and the largest table of a quantized
+# type beside them: ``ggml_vk_matmul_shmem_support`` of ggml-vulkan.cpp (b11434). With less, the
+# backend ends with "Shared memory size too small for matrix multiplication". Several of its
+# shaders have 512 invocations (ggml-org/llama.cpp#26213).
+_TILES, _TABLE = 64 * 33, 8 * 1024
+_INVOCATIONS = 512
+
+
+def _vulkan_limit(gpu: Gpu) -> str | None:
+    """Return what a device has too little of for ggml-vulkan, in words."""
+    needed = _TILES * (2 if gpu.float_16 else 4) + _TABLE
+    if gpu.shared_memory is not None and gpu.shared_memory < needed:
+        have = f"{gpu.shared_memory:,} bytes of shared memory"
+        return f"llama.cpp's Vulkan backend needs {needed:,} bytes of shared memory, it has {have}"
+    if gpu.invocations is not None and gpu.invocations < _INVOCATIONS:
+        have = f"{gpu.invocations} invocations in a group"
+        return f"llama.cpp's Vulkan backend needs {_INVOCATIONS} invocations, it has {have}"
+    return None
 
 
 def _opencl_device(requires: Requirements, _api: Api, gpu: Gpu) -> Reason | None:

@@ -67,7 +67,9 @@ class Gpu:
     API's own enumeration. ``compute_capability`` is NVIDIA's ("9.0"), ``gfx`` AMD's ("gfx1100"),
     ``api_version`` the device's own version of the API. ``storage_16bit`` tells whether a Vulkan
     device has 16-bit values in storage buffers, without which ggml's backend passes it over; None
-    if it was not asked.
+    if it was not asked. ``shared_memory`` and ``invocations`` are what a Vulkan device gives to one
+    group of shaders, in bytes and in number, and ``float_16`` whether it computes with half
+    precision; they were not asked if they are None.
     """
 
     api: str
@@ -83,6 +85,9 @@ class Gpu:
     driver: str | None = None
     uuid: str | None = None
     storage_16bit: bool | None = None
+    shared_memory: int | None = None
+    invocations: int | None = None
+    float_16: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,8 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
 def parse(raw: RawNvidia, machine: MachineKind) -> Api:
     """Read the API ``cuda`` from everything that NVIDIA's libraries and files said."""
     state = answers.state(raw.cuda, "cuInit", "cuDeviceGetCount")
-    gpus = _gpus(raw) if state is ApiState.OK else ()
+    zluda = _is_zluda(raw)
+    gpus = _gpus(raw) if state is ApiState.OK and not zluda else ()
     told = cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version"))
     # A Jetson's driver has branches of its own.
     branch = None if machine.tegra else cuda_of_driver(driver_version(raw))
@@ -138,7 +139,15 @@ def parse(raw: RawNvidia, machine: MachineKind) -> Api:
         driver=driver_version(raw),
         gpus=gpus,
         evidence=evidence,
-        problem=None if gpus else _problem(raw, machine, state),
+        problem=None if gpus else _ZLUDA if zluda else _problem(raw, machine, state),
+    )
+
+
+def _is_zluda(raw: RawNvidia) -> bool:
+    """Tell whether libcuda is ZLUDA's, which translates CUDA for other GPUs."""
+    names = (str(line.get("name")) for line in answers.calls(raw.cuda, "device"))
+    return "zluda" in (answers.library(raw.cuda) or "").lower() or any(
+        "[ZLUDA]" in name for name in names
     )
 
 
@@ -542,6 +551,11 @@ _NO_DEVICE = Problem(
     "cuda-no-device",
     "NVIDIA's driver is installed but finds no device",
     "check that the GPU is switched on and not given to a virtual machine",
+)
+_ZLUDA = Problem(
+    "zluda",
+    "the libcuda that was found is ZLUDA's, on which llama.cpp's CUDA builds do not run",
+    "take ZLUDA's folder out of LD_LIBRARY_PATH, and use Vulkan or ROCm",
 )
 _LEFTOVER = Problem(
     "cuda-no-device",

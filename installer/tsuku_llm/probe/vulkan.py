@@ -16,7 +16,7 @@ from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Pr
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import command_for
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix, undriven
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -107,6 +107,7 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
     driver = " ".join(
         filter(None, map(answers.words, (line.get("driver"), line.get("driver_info"))))
     )
+    limits = _LIMITS.get(answers.integer(line.get("driver_id")), {})
     return Gpu(
         api="vulkan",
         index=answers.integer(line.get("index")) or 0,
@@ -119,7 +120,17 @@ def _gpu(line: Mapping[str, Any]) -> Gpu:
         driver=driver or None,
         uuid=answers.words(line.get("uuid")),
         storage_16bit=_flag(line.get("storage16")),
+        shared_memory=answers.positive(line.get("shared_memory", limits.get("shared_memory"))),
+        invocations=answers.positive(line.get("invocations", limits.get("invocations"))),
+        float_16=_flag(line.get("float16", limits.get("float16"))),
     )
+
+
+_LIMITS: Mapping[int | None, Mapping[str, Any]] = {
+    # Mesa's V3DV, of the Raspberry Pi (ggml-org/llama.cpp#26213).
+    19: {"shared_memory": 16384, "invocations": 256, "float16": False},
+}
+"""What a recording from before these questions lacks, for drivers that have it in common."""
 
 
 def _flag(value: object) -> bool | None:
@@ -183,6 +194,8 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
     return (
         _icd_problem(files, machine)
         or _variable_problem(files)
+        or undriven(machine, AMD, INTEL)
+        or _too_old(raw, machine, gpus)
         or _software_problem(gpus, machine)
         or _error_problem(answer, machine)
     )
@@ -261,6 +274,25 @@ def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | 
         # A software device is Mesa's: its drivers are installed.
         return Problem("software-only", text, _container_fix(machine, has_drivers=True))
     return Problem("software-only", text, _SOFTWARE_WSL if machine.wsl else _SOFTWARE)
+
+
+_DRIVERS = {AMD: ("radeon", "amd"), INTEL: ("intel",)}
+"""Parts of the names of Mesa's and AMD's drivers' files, by the maker of the GPU."""
+
+
+def _too_old(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Problem | None:
+    """Return the problem of a driver that is there, may open the GPU, and does not list it."""
+    if not any(access == "rw" for _, access in raw.nodes):
+        return None
+    files = [posixpath.basename(str(each.get("file"))) for each in _installed(raw.vulkan)]
+    for vendor, names in _DRIVERS.items():
+        installed = any(name in file for name in names for file in files)
+        if installed and machine.has_pci(vendor):
+            version = next((gpu.driver for gpu in gpus if gpu.driver and "Mesa" in gpu.driver), "")
+            of = f" ({version.partition(' ')[2]})" if version else ""
+            text = f"the Vulkan driver of this GPU is installed{of}, and too old for it"
+            return Problem("vulkan-driver-too-old", text, machine.fix(Need.NEWER_MESA))
+    return None
 
 
 def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from tsuku_llm.choose.chain.links import Adapter, Link, LinkState, Stage, Subject, adapters_in
 from tsuku_llm.choose.fitting import api_obstacle
-from tsuku_llm.ground.own_name import SUDO
 from tsuku_llm.machine.backends import (
     AMD,
     INTEL,
@@ -17,7 +16,9 @@ from tsuku_llm.machine.backends import (
     backend_of_api,
     facts_of,
 )
+from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Api, ApiState, Hardware, Problem
+from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import command_for
 
 
@@ -95,7 +96,7 @@ def _faults(
         return {}
     # What a driver says of its own module tells more than the bus does.
     told = api.problem and _OF_API.get(api.problem.slug) is Stage.MODULE
-    module = None if told else _unbound(backend, adapters)
+    module = None if told else _unbound(backend, adapters, hardware)
     found = {Stage.MODULE: module} if module else {}
     # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
@@ -131,6 +132,10 @@ _OF_API = {
     "gpu-permission": Stage.DEVICE,
     "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
+    "no-kernel-driver": Stage.MODULE,
+    "old-kernel-driver": Stage.MODULE,
+    "vulkan-driver-too-old": Stage.LIBRARY,
+    "zluda": Stage.LIBRARY,
     "vulkan-no-device": Stage.DEVICE,
     "software-only": Stage.DEVICE,
 }
@@ -195,29 +200,19 @@ _RESTART = "restart the machine; if the problem remains, reinstall the GPU's dri
 _SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
 
 
-def _unbound(backend: str, adapters: tuple[Adapter, ...]) -> Problem | None:
+def _unbound(backend: str, adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
     """Return the fault if the backend can use none of the adapters as the kernel drives them."""
     # One adapter without a fault is enough.
-    faults = [_not_driven(backend, adapter) for adapter in adapters]
+    faults = [_not_driven(backend, adapter, hardware) for adapter in adapters]
     return None if None in faults else next(iter(faults), None)
 
 
-def _not_driven(backend: str, adapter: Adapter) -> Problem | None:
-    if adapter.driver is None:
-        module = _MODULES.get(adapter.vendor, "its module")
-        fix = f"{SUDO}modprobe {module}; if that fails, {VENDOR_DRIVER}"
-        return Problem("no-kernel-driver", f"no kernel driver is bound to {adapter.name}", fix)
-    if adapter.driver in ("vfio-pci", "pci-stub"):
-        text = f"{adapter.name} is reserved for a virtual machine ({adapter.driver})"
-        return Problem(
-            "gpu-set-aside",
-            text,
-            "give it back to the host, or run tsuku-llm in the virtual machine",
-        )
+def _not_driven(backend: str, adapter: Adapter, hardware: Hardware) -> Problem | None:
     if backend == "cuda" and adapter.driver == "nouveau":
         text = f"{adapter.name} uses the driver nouveau, which does not support CUDA"
-        return Problem("nouveau", text, "install the NVIDIA driver, or use Vulkan")
-    return None
-
-
-_MODULES = {NVIDIA: "nvidia", AMD: "amdgpu", INTEL: "i915"}
+        fix = fix_for(Need.NVIDIA_DRIVER, hardware.place)
+        return Problem("nouveau", text, f"{fix}; or use Vulkan")
+    if hardware.os != "linux":
+        return None
+    card = BusCard(adapter.name, adapter.vendor, adapter.device, adapter.driver)
+    return not_driven(card, hardware.place)

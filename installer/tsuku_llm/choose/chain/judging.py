@@ -128,6 +128,7 @@ _FIXES = {
     "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",
     "vulkan": "update the GPU's driver and the Vulkan loader",
     "vulkan-16bit-storage": "use another GPU: this one is too old for llama.cpp's Vulkan backend",
+    "vulkan-limits": "use another GPU: this one has too little for llama.cpp's Vulkan backend",
     "rocm-runtime": "install the ROCm runtime that the build needs",
     "cuda-driver": "update NVIDIA's driver",
     "cuda-ptx": "update NVIDIA's driver",

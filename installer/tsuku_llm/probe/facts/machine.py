@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from tsuku_llm.machine.backends import AMD, INTEL
 from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Evidence, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import family_of
 from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe.facts import answers
@@ -87,6 +89,20 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     )
 
 
+def undriven(machine: MachineKind, *vendors: int) -> Problem | None:
+    """Return the problem of the cards of these vendors, if the kernel drives none of them."""
+    found = [_undriven(each, machine) for each in machine.pci if each.vendor in vendors]
+    return None if None in found else next(iter(found), None)
+
+
+def _undriven(card: PciDevice, machine: MachineKind) -> Problem | None:
+    # A container may be shown the host's bus without the host's modules.
+    if machine.container and card.driver is None:
+        return None
+    on_bus = BusCard(f"PCI {card.slot}", card.vendor, card.device, card.driver)
+    return not_driven(on_bus, machine.place)
+
+
 def closed_file(machine: MachineKind, device: str) -> Problem:
     """Return the problem of a device file that this user may not open, and what to do."""
     if machine.selinux and machine.container:
@@ -129,6 +145,15 @@ def parse_tegra(release: str | None, compatible: str | None) -> str | None:
     return None
 
 
+def has_server_cuda(tegra: str) -> bool:
+    """Tell whether a Jetson runs CUDA for arm64 servers: Thor, and JetPack 7 (Linux for Tegra 38).
+
+    CUDA 13 has one toolkit for both.
+    """
+    release = re.match(r"# R(\d{1,4})\b", tegra)
+    return "tegra264" in tegra or (release is not None and int(release[1]) >= 38)
+
+
 def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
     """Read each line of the worker's list."""
     return tuple(
@@ -161,7 +186,7 @@ def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
 def problems(machine: MachineKind) -> tuple[Problem, ...]:
     """Return the problems that concern the whole machine."""
     found = []
-    if machine.tegra:
+    if machine.tegra and not has_server_cuda(machine.tegra):
         found.append(
             Problem(
                 "jetson",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 VERSION_1_0, VERSION_1_1, VERSION_1_2 = 1 << 22, 1 << 22 | 1 << 12, 1 << 22 | 2 << 12
 SUCCESS, INCOMPLETE = 0, 5
+SHARED_MEMORY, INVOCATIONS = 54, 58
+"""Where maxComputeSharedMemorySize and maxComputeWorkGroupInvocations are, in units of 32 bits."""
 DISCRETE = 2
 LIBRARIES = {
     "win32": ["vulkan-1.dll"],
@@ -61,7 +63,9 @@ class VkDeviceProperties(ctypes.Structure):
         ("type", c_uint32),
         ("name", c_char * 256),
         ("cache_uuid", c_uint8 * 16),
-        ("limits_and_sparse", c_uint64 * 66),  # 524 bytes that we do not read
+        ("aligned", c_uint64 * 0),  # the limits have 64-bit sizes among them
+        # VkPhysicalDeviceLimits (504 bytes), then the sparse properties (20), and their padding.
+        ("limits", c_uint32 * 132),
     )
 
 
@@ -101,6 +105,10 @@ class Storage16Features(ctypes.Structure):
         ("push_constant", c_uint32),
         ("input_output", c_uint32),
     )
+
+
+class Float16Features(ctypes.Structure):
+    _fields_ = (("type", c_uint32), ("next", c_void_p), ("float_16", c_uint32), ("int_8", c_uint32))
 
 
 class DeviceFeatures2(ctypes.Structure):
@@ -199,10 +207,14 @@ def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
         "device": properties.device,
         "driver_version": properties.driver,
         "heaps": _heaps(vulkan, device),
+        "shared_memory": properties.limits[SHARED_MEMORY],
+        "invocations": properties.limits[INVOCATIONS],
     }
     if min(api, properties.api) >= VERSION_1_1:
         facts |= _more(vulkan, device, properties.api)
         facts["storage16"] = _storage16(vulkan, device)
+        if properties.api >= VERSION_1_2 or FLOAT_16 in _extensions(vulkan, device):
+            facts["float16"] = _float16(vulkan, device)
     return facts
 
 
@@ -238,6 +250,19 @@ def _storage16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
     query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(storage), c_void_p))
     vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
     return bool(storage.storage_buffer)
+
+
+FLOAT_16 = b"VK_KHR_shader_float16_int8"
+
+
+def _float16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
+    """Tell whether shaders compute with half precision (Vulkan 1.2, or an extension)."""
+    if not hasattr(vulkan, "vkGetPhysicalDeviceFeatures2"):
+        return None
+    floats = Float16Features(1000082000, None)
+    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(floats), c_void_p))
+    vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
+    return bool(floats.float_16)
 
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:

@@ -1,0 +1,77 @@
+"""Which kernel module drives a GPU, and what is wrong if another one does, or none. Pure.
+
+Sources: the device numbers by chip, pci.ids of 2026-08-22; which of AMD's generations need an
+option for amdgpu, ``drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c`` of Linux; which of Intel's only xe
+drives, ``include/drm/intel/pciids.h`` of Linux.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
+from tsuku_llm.machine.fixes import Need, fix_for
+from tsuku_llm.machine.hardware import Problem
+from tsuku_llm.machine.places import MachinePlace
+
+
+class BusCard(NamedTuple):
+    """A GPU on the PCI bus; ``module`` is the kernel module that is bound to it, if any."""
+
+    name: str
+    vendor: int | None
+    device: int | None
+    module: str | None
+
+
+SET_ASIDE = ("vfio-pci", "pci-stub")
+"""The modules that keep a card for a virtual machine."""
+
+# Radeon HD 7000 and 8000, R5 to R9 of the 200 and 300 series: radeon, unless it is told otherwise.
+_SI = ((0x6600, 0x6631), (0x6660, 0x666F), (0x6780, 0x679F), (0x6800, 0x683F))
+_CIK = (
+    *((0x1304, 0x131D), (0x6640, 0x665F), (0x67A0, 0x67BE)),
+    *((0x9830, 0x983F), (0x9850, 0x985F)),
+)
+# Lunar Lake, Battlemage, Panther Lake, Wildcat Lake.
+_XE_ONLY = (
+    *((0x6420, 0x6420), (0x64A0, 0x64B0), (0xE202, 0xE2FF)),
+    *((0xB080, 0xB0FF), (0xFD80, 0xFD81)),
+)
+
+
+def not_driven(card: BusCard, place: MachinePlace) -> Problem | None:
+    """Return the problem of a card that no program can use as the kernel drives it."""
+    if card.module in SET_ASIDE:
+        text = f"{card.name} is reserved for a virtual machine ({card.module})"
+        return Problem("gpu-set-aside", text, fix_for(Need.SET_ASIDE, place))
+    if card.vendor == AMD and card.module == "radeon":
+        return _on_radeon(card, place)
+    needs_xe = card.vendor == INTEL and _in(card.device, _XE_ONLY)
+    if needs_xe and card.module not in ("xe", None):
+        text = f"{card.name} is driven by the module {card.module}, and only xe serves it"
+        return Problem("no-kernel-driver", text, fix_for(Need.INTEL_NEW_MODULE, place))
+    if card.module is not None:
+        return None
+    need = {
+        AMD: Need.AMD_MODULE,
+        INTEL: Need.INTEL_NEW_MODULE if needs_xe else Need.INTEL_OLD_MODULE,
+        NVIDIA: Need.NVIDIA_MODULE,
+    }.get(card.vendor or 0)
+    if need is None:
+        return None
+    text = f"no kernel driver is bound to {card.name}"
+    return Problem("no-kernel-driver", text, fix_for(need, place))
+
+
+def _on_radeon(card: BusCard, place: MachinePlace) -> Problem:
+    text = f"{card.name} is driven by the old module radeon, for which there is no Vulkan"
+    generation = "si" if _in(card.device, _SI) else "cik" if _in(card.device, _CIK) else None
+    if generation is None:
+        return Problem("old-kernel-driver", text, "use another GPU: amdgpu does not serve this one")
+    fix = fix_for(Need.AMD_OLD_MODULE, place, generation=generation)
+    return Problem("old-kernel-driver", text, fix)
+
+
+def _in(device: int | None, ranges: tuple[tuple[int, int], ...]) -> bool:
+    return device is not None and any(first <= device <= last for first, last in ranges)
