@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from tsuku_llm.choose.chain.links import Adapter, Link, LinkState, Stage, Subject, adapters_in
+from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
+from tsuku_llm.choose.chain.links import Link, LinkState, Stage, Subject
+from tsuku_llm.choose.chain.ways import install_api
 from tsuku_llm.choose.fitting import api_obstacle
 from tsuku_llm.machine.backends import (
     AMD,
     INTEL,
     NVIDIA,
     VENDOR_DRIVER,
-    BackendFacts,
     backend_of_api,
     facts_of,
 )
 from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Api, ApiState, Hardware, Problem
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
-from tsuku_llm.machine.packages import command_for
 
 
 def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
@@ -167,7 +167,7 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     if stage is not Stage.LIBRARY:
         return _RESTART if stage is Stage.INIT else _SWITCHED_ON
     backend = backend_of_api(api.name)
-    fix = _install(backend, hardware, adapters) if backend else VENDOR_DRIVER
+    fix = install_api(backend, hardware, adapters) if backend else VENDOR_DRIVER
     if adapters:
         return fix
     # Other GPUs on the bus: it is visible, and there is none for this backend.
@@ -175,23 +175,6 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
         return _NO_SUCH_GPU
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return f"if this machine has such a GPU: {fix}; if not, nothing will help"
-
-
-def _install(backend: BackendFacts, hardware: Hardware, adapters: tuple[Adapter, ...]) -> str:
-    """Say how to install a driver API: the command for the adapters here, or words."""
-    if hardware.os != "linux":
-        return VENDOR_DRIVER
-    seen = {each.vendor for each in adapters}
-    # Without a visible adapter: the packages for all vendors, as the user knows which one it is.
-    libraries = [
-        library
-        for vendor, names in backend.api_libraries.items()
-        if vendor in seen or not seen
-        for library in names
-    ]
-    wanted = tuple(dict.fromkeys(libraries))
-    command = command_for(wanted, hardware.packages, container=hardware.container)
-    return command or backend.api_fix
 
 
 _NO_SUCH_API = "nothing on this machine changes that: no system of its kind has this backend"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.chain.driver import driver_links
 from tsuku_llm.choose.chain.links import Chain, Link, LinkState, Listed, Stage, Subject, subject_of
+from tsuku_llm.choose.chain.ways import FIXES
 from tsuku_llm.choose.fitting import Reason, lacking_libraries, system_obstacle
 from tsuku_llm.choose.selection import Selection
 from tsuku_llm.ground.errors import NotInstalled, TsukuError
@@ -97,7 +98,7 @@ def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reaso
 
 
 def _fix(subject: Subject, reason: Reason, selection: Selection, hardware: Hardware) -> str:
-    own = _FIXES.get(reason.slug)
+    own = FIXES.get(reason.slug)
     if reason.slug == "vcruntime":
         own = command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or own
     if reason.slug == "libraries" and subject.variant:
@@ -117,25 +118,6 @@ def _instead(subject: Subject, selection: Selection) -> str | None:
 
 NOTHING = "nothing on this machine changes that: it needs another build of llama.cpp"
 """The fix where none helps."""
-
-_DISTRIBUTION = "use a newer release of the distribution, for example in a container"
-_FIXES = {
-    "libc": "run it on a glibc distribution, for example in a Debian container",
-    "musl": "run it on a musl distribution, for example in an Alpine container",
-    "glibc": _DISTRIBUTION,
-    "libstdcxx": _DISTRIBUTION,
-    "macos": "update macOS",
-    "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",
-    "vulkan": "update the GPU's driver and the Vulkan loader",
-    "vulkan-16bit-storage": "use another GPU: this one is too old for llama.cpp's Vulkan backend",
-    "vulkan-limits": "use another GPU: this one has too little for llama.cpp's Vulkan backend",
-    "rocm-runtime": "install the ROCm runtime that the build needs",
-    "cuda-driver": "update NVIDIA's driver",
-    "cuda-ptx": "update NVIDIA's driver",
-    "jetson": "build llama.cpp with the JetPack's own CUDA",
-    "unknown-requirement": "update tsuku-llm",
-}
-"""The fixes for reasons of ``selection`` that something else than another variant can fix."""
 
 
 # --- the installed build ---------------------------------------------------------------------
