@@ -82,7 +82,9 @@ _SYSTEM_CONTAINERS = _at(Kind.LXC, Kind.INCUS, Kind.LXD, Kind.NSPAWN)
 _CONTAINED = OWN_LIBRARIES | _PASSED_IN | {Kind.FLATPAK}
 _NVIDIA_FILES = "/dev/nvidiactl, /dev/nvidia0, /dev/nvidia-uvm and /dev/nvidia-uvm-tools"
 _POD = "resources.limits: {plugin}: 1; the cluster needs its maker's device plugin"
-_CDI = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+_ROOT = "sudo "
+"""What comes before a command for root on the host, where the user is another one."""
+_CDI = f"{_ROOT}nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
 _INCUS = "on the host: incus config device add NAME gpu gpu"
 _LXD = "on the host: lxc config device add NAME gpu gpu"
 _USER_LIBRARIES = (
@@ -174,7 +176,7 @@ TABLE = (
     ),
     Row(
         Need.NVIDIA_GPU,
-        "on the host: make the box anew with the driver: distrobox create --nvidia",
+        "on the host: make the box again, with the driver: distrobox create --nvidia",
         _at(Kind.DISTROBOX),
     ),
     Row(
@@ -358,7 +360,7 @@ TABLE = (
     Row(Need.NVIDIA_SAME_VERSION, "restart the machine to load the new driver"),
     Row(
         Need.NVIDIA_FABRIC,
-        "on the host, not in this {place}: sudo systemctl start nvidia-fabricmanager, then try "
+        f"on the host, not in this {{place}}: {_ROOT}systemctl start nvidia-fabricmanager, then try "
         "again",
         _CONTAINED,
     ),
@@ -386,7 +388,7 @@ TABLE = (
     ),
     Row(
         Need.NVIDIA_BUSY,
-        "end that process; or on the host: sudo nvidia-smi -c DEFAULT",
+        f"end that process; or on the host: {_ROOT}nvidia-smi -c DEFAULT",
         _CONTAINED,
     ),
     Row(Need.NVIDIA_BUSY, f"end that process, or: {SUDO}nvidia-smi -c DEFAULT"),
@@ -495,7 +497,7 @@ TABLE = (
     ),
     Row(
         Need.NVIDIA_START,
-        "on the host: sudo dmesg | grep NVRM says why; look there whether nvidia-smi lists the "
+        f"on the host: {_ROOT}dmesg | grep NVRM says why; look there whether nvidia-smi lists the "
         "card, and pass it to this {place} again",
         _CONTAINED,
     ),
@@ -529,7 +531,7 @@ TABLE = (
     Row(
         Need.NOUVEAU,
         "keep {module} from the card (blacklist {module} in /etc/modprobe.d, then make the "
-        "initramfs anew), and restart the machine",
+        "initramfs again), and restart the machine",
     ),
     Row(
         Need.SET_ASIDE,
@@ -594,7 +596,7 @@ TABLE = (
     Row(
         Need.SELINUX,
         "start the container with --security-opt label=disable; or on the host: "
-        "sudo setsebool -P container_use_devices 1",
+        f"{_ROOT}setsebool -P container_use_devices 1",
         _CONTAINED,
     ),
     Row(
@@ -617,7 +619,7 @@ TABLE = (
     ),
     Row(
         Need.PERMISSION,
-        "on the host: add the user to the groups video and render: sudo usermod -aG video,render "
+        f"on the host: add the user to the groups video and render: {_ROOT}usermod -aG video,render "
         "$USER; then log in again",
         _at(Kind.TOOLBOX, Kind.DISTROBOX, Kind.APPTAINER, Kind.FLATPAK, Kind.SNAP),
     ),
@@ -698,6 +700,21 @@ def fix_for(need: Need, place: MachinePlace, **facts: str) -> str:
         and (not row.places or place.kind in row.places)
         and (not row.systems or not row.systems.isdisjoint(place.systems))
     )
+
+
+def for_any_gpu(place: MachinePlace) -> str:
+    """Return how this place gets a GPU of which nothing is visible here, "" on bare metal."""
+    if place.contained and "linuxkit" in place.systems:
+        # Docker Desktop's virtual machine. On a Mac it has no GPU (docker/model-runner#158).
+        return f"Docker Desktop passes no GPU of a Mac to containers: run {TSUKU} on macOS itself"
+    if place.contained:
+        nvidia = fix_for(Need.NVIDIA_GPU, place, dashed="VERSION")
+        flags, plugin = "--device /dev/dri", "amd.com/gpu or gpu.intel.com/xe"
+        files = fix_for(Need.FILES, place, files="/dev/dri", flags=flags, plugin=plugin)
+        return f"if the host has an NVIDIA GPU: {nvidia}; one of AMD or Intel: {files}"
+    if place.kind is Kind.VM:
+        return "if the host has a GPU, it has to be passed to this virtual machine there"
+    return ""
 
 
 class _Facts(dict[str, str]):

@@ -17,7 +17,7 @@ from tsuku_llm.machine.backends import (
     backend_of_api,
     facts_of,
 )
-from tsuku_llm.machine.fixes import Need, fix_for
+from tsuku_llm.machine.fixes import Need, fix_for, for_any_gpu
 from tsuku_llm.machine.hardware import Api, ApiState, Hardware, Problem
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 
@@ -96,7 +96,7 @@ def _faults(
         return {}
     # What a driver says of its own module tells more than the bus does.
     told = api.problem and _OF_API.get(api.problem.slug) is Stage.MODULE
-    module = None if told else _unbound(backend, adapters, hardware)
+    module = None if told else _nvidias(adapters, hardware) or _unbound(backend, adapters, hardware)
     found = {Stage.MODULE: module} if module else {}
     # A problem of the whole machine explains the API's own one.
     problem = next((each for each in hardware.problems if each.slug in _OF_MACHINE), api.problem)
@@ -173,6 +173,9 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     # Other GPUs on the bus: it is visible, and there is none for this backend.
     if any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
         return _NO_SUCH_GPU
+    # A container or a virtual machine has to be given one first.
+    if given := for_any_gpu(hardware.place):
+        return f"{given}; then here: {fix}"
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return f"if this machine has such a GPU: {fix}; if not, nothing will help"
 
@@ -181,6 +184,14 @@ _NO_SUCH_API = "nothing on this machine changes that: no system of its kind has 
 _NO_SUCH_GPU = "nothing on this machine changes that: it has no GPU for this backend"
 _RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
 _SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
+
+
+def _nvidias(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
+    """Return what CUDA says of NVIDIA's kernel module, which serves all interfaces."""
+    problem = hardware.api("cuda").problem
+    if problem is None or _OF_API.get(problem.slug) is not Stage.MODULE:
+        return None
+    return problem if adapters and all(each.vendor == NVIDIA for each in adapters) else None
 
 
 def _unbound(backend: str, adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.chain.driver import driver_links
 from tsuku_llm.choose.chain.links import Chain, Link, LinkState, Listed, Stage, Subject, subject_of
-from tsuku_llm.choose.chain.ways import FIXES
+from tsuku_llm.choose.chain.ways import FIXES, ways_to_gpus
 from tsuku_llm.choose.fitting import Reason, lacking_libraries, system_obstacle
 from tsuku_llm.choose.selection import Selection
 from tsuku_llm.ground.errors import NotInstalled, TsukuError
@@ -57,6 +57,9 @@ def remedy(
     subject = subject_of(requested, everything, hardware, None)
     chain = diagnose(subject, hardware, everything, NotInstalled(""), None)
     fix = chain.fault.fix if chain.fault else NOTHING
+    # Who asks for any GPU is told what takes the least, as explain and install do.
+    if requested == "gpu" and (found := ways_to_gpus(everything, hardware)):
+        fix = min(found, key=lambda way: way.effort).fix
     # Only what fits here is offered, and never the request that has just failed.
     best = next(iter(everything.compatible), None)
     other = f"{TSUKU} install --backend {best.variant.name}" if best else ""

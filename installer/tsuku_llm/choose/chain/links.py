@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.chain.adapters import adapters_in
+from tsuku_llm.choose.chain.ways import cheapest_backend
 from tsuku_llm.choose.selection import Selection, best_gpu
 from tsuku_llm.ground.errors import SelectionError, TsukuError
 from tsuku_llm.ground.records import documented
@@ -175,10 +176,12 @@ def _shows_a_gpu(hardware: Hardware) -> bool:
 
 
 def _most_promising(selection: Selection, hardware: Hardware) -> str | None:
-    """Choose the GPU backend that came furthest if none fits; among equals, the first one.
+    """Choose the GPU backend whose way takes the least; else the one that came furthest.
 
-    The order is the manifest's.
+    The order among equals is the manifest's.
     """
+    if cheapest := cheapest_backend(selection, hardware):
+        return cheapest
     backends = [each.backend for each in selection.variants if each.backend != "cpu"]
     return max(backends, key=lambda each: _promise(hardware.api(facts_of(each).api)), default=None)
 

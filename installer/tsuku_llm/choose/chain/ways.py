@@ -1,11 +1,270 @@
-"""What helps against each reason, and how a driver API is installed."""
+"""The cheapest way to a GPU that is not used: all backends compared by what a user has to do. Pure.
+
+A way is for one card and one variant. Its effort is that of what keeps the variant from the card:
+the system's obstacle, and the driver's. The least effort is told first, by every command alike.
+"""
 
 from __future__ import annotations
 
-from tsuku_llm.choose.chain.adapters import Adapter
-from tsuku_llm.machine.backends import VENDOR_DRIVER, BackendFacts
-from tsuku_llm.machine.hardware import Hardware
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tsuku_llm.catalog.manifest import Variant
+from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
+from tsuku_llm.choose.fitting import Reason, system_obstacle, why_not
+from tsuku_llm.choose.selection import Selection, is_made_by
+from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.ground.records import documented
+from tsuku_llm.machine.backends import (
+    AMD,
+    INTEL,
+    NVIDIA,
+    VENDOR_DRIVER,
+    BackendFacts,
+    facts_of,
+    maker_in,
+)
+from tsuku_llm.machine.fixes import Need, fix_for
+from tsuku_llm.machine.hardware import Api, GpuKind, Hardware, Problem
+from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import command_for
+
+
+@documented("gpu", "backend", "variant", "problem", "fix")
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What to do so that a GPU is used by a variant, and what keeps it from that so far."""
+
+    gpu: str
+    backend: str
+    variant: str
+    problem: str
+    fix: str
+    effort: int
+
+    @property
+    def told(self) -> str:
+        """The way in one line, with the command that makes it count."""
+        return f"to use {self.gpu}: {self.fix}; then: {TSUKU} install"
+
+
+class Effort(enum.IntEnum):
+    """What a user has to do; the sum counts where two things are in the way."""
+
+    NONE = 0
+    VARIABLE = 1
+    PACKAGE = 2
+    RIGHT = 3
+    START = 4
+    DRIVER = 6
+    SYSTEM = 12
+    NEVER = 1000
+
+
+_EFFORTS = {
+    **dict.fromkeys(
+        ("cuda-hidden", "rocm-hidden", "vulkan-driver-hidden", "vulkan-driver-file-missing"),
+        Effort.VARIABLE,
+    ),
+    **dict.fromkeys(("cuda-stub-library", "zluda"), Effort.VARIABLE),
+    **dict.fromkeys(
+        ("vulkan-icd-without-loader", "vulkan-loader-without-icd", "vulkan-icd-broken"),
+        Effort.PACKAGE,
+    ),
+    **dict.fromkeys(("software-only", "opencl-loader-without-icd", "api-absent"), Effort.PACKAGE),
+    **dict.fromkeys(("vcruntime", "vulkan-no-device"), Effort.PACKAGE),
+    **dict.fromkeys(
+        ("gpu-permission", "selinux-denies", "nvidia-uvm-missing", "nvidia-uvm-closed"),
+        Effort.RIGHT,
+    ),
+    **dict.fromkeys(("nvidia-files-missing", "nvidia-module-missing", "cuda-mps"), Effort.RIGHT),
+    **dict.fromkeys(("cuda-device-busy", "cuda-not-ready", "cuda-after-suspend"), Effort.RIGHT),
+    **dict.fromkeys(("container-without-gpu", "container-lost-gpu"), Effort.START),
+    **dict.fromkeys(("glibc", "libstdcxx", "libc", "musl", "macos", "loader"), Effort.SYSTEM),
+    **dict.fromkeys(("x86-64-level", "cpu-features", "memory", "word-size"), Effort.NEVER),
+    **dict.fromkeys(("cuda-capability", "jetson", "rocm-gfx", "opencl-device"), Effort.NEVER),
+    **dict.fromkeys(("vulkan-16bit-storage", "vulkan-limits", "api-not-asked"), Effort.NEVER),
+    **dict.fromkeys(("gpu-set-aside", "unknown-requirement", "not-requested"), Effort.NEVER),
+}
+"""The effort for each reason; one that is not here takes a driver."""
+
+
+def ways_to_gpus(everything: Selection, hardware: Hardware) -> tuple[Way, ...]:
+    """Return the cheapest way to each GPU that is not used, and would be better.
+
+    ``everything`` compares all variants of the release. Nothing is returned for a card that no
+    effort brings into use.
+    """
+    found = (
+        _cheapest(name, vendor, everything, hardware)
+        for name, vendor in _unused(everything, hardware)
+    )
+    return tuple(way for way in found if way)
+
+
+def cheapest_backend(everything: Selection, hardware: Hardware) -> str | None:
+    """Return the backend of the way that takes the least, None without one."""
+    best = min(ways_to_gpus(everything, hardware), key=lambda way: way.effort, default=None)
+    return best.backend if best else None
+
+
+def _unused(everything: Selection, hardware: Hardware) -> Iterator[tuple[str, int]]:
+    """Yield the cards that would be better than what is used, by name and maker."""
+    best = next(iter(everything.compatible), None)
+    used = best.gpu if best else None
+    told: set[int] = set()
+    for name in everything.idle:
+        gpus = (gpu for api in hardware.apis for gpu in api.hardware_gpus if gpu.name == name)
+        maker = next((gpu.vendor_id for gpu in gpus if gpu.vendor_id), None) or maker_in(name)
+        if maker is not None and maker not in told:
+            told.add(maker)
+            yield name, maker
+    # A card that no driver lists: only beside the processor, or a GPU that is part of it.
+    if used and used.kind is not GpuKind.INTEGRATED:
+        return
+    listed = {gpu.vendor_id for api in hardware.apis for gpu in api.hardware_gpus}
+    for adapter in adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL})):
+        # Beside an integrated GPU, another maker's adapter is a card; Intel's rarely is.
+        rarely = used is not None and adapter.vendor == INTEL
+        if adapter.vendor not in told | listed and not rarely:
+            told.add(adapter.vendor)
+            yield f"the {_MAKERS[adapter.vendor]} GPU ({adapter.name})", adapter.vendor
+
+
+_MAKERS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
+
+
+def _cheapest(name: str, vendor: int, everything: Selection, hardware: Hardware) -> Way | None:
+    alone = replace(
+        hardware,
+        apis=tuple(
+            replace(api, gpus=tuple(gpu for gpu in api.gpus if is_made_by(vendor, api.name, gpu)))
+            for api in hardware.apis
+        ),
+    )
+    found = [
+        way
+        for variant in everything.variants
+        if not variant.parts
+        and variant.backend != "cpu"
+        and vendor in facts_of(variant.backend).vendors
+        and (way := _way(name, vendor, variant, alone))
+    ]
+    return min(found, key=lambda way: way.effort, default=None)
+
+
+def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | None:
+    """Return what this variant needs to use this card, None if nothing helps."""
+    system = system_obstacle(variant, hardware)
+    # As if the system had everything: then what remains is the driver's, or the card's.
+    anywhere = replace(
+        hardware,
+        libc=None,
+        libstdcxx=None,
+        cpu=None,
+        memory=None,
+        os_version=None,
+        vcruntime=None,
+    )
+    device = why_not(variant, anywhere)
+    fixes = [_system_fix(system, hardware)] if system else []
+    effort = _effort_of(system.slug) if system else Effort.NONE
+    if device:
+        problem = _problem(variant.backend, vendor, device, hardware)
+        fixes.insert(0, problem.fix)
+        effort += _effort_of(problem.slug)
+        # What keeps another interface from the card: then this one has to work as well.
+        own = hardware.api(facts_of(variant.backend).api).problem
+        effort += 0 if own is None or problem is own else 1
+        effort += 1 if own is None and problem is hardware.api("cuda").problem else 0
+        if vendor == NVIDIA and variant.backend == "vulkan":
+            more = _nvidias_part(hardware, problem)
+            fixes += [more.fix] if more else []
+            effort += Effort.PACKAGE if more else Effort.NONE
+    if effort >= Effort.NEVER or not all(fixes):
+        return None
+    text = device.text if device else system.text if system else ""
+    fix = ", and ".join(fixes) or f"{TSUKU} install --backend {variant.name}"
+    return Way(name, variant.backend, variant.name, text, fix, effort)
+
+
+def _effort_of(slug: str) -> int:
+    return _EFFORTS.get(slug, Effort.DRIVER)
+
+
+def _system_fix(reason: Reason, hardware: Hardware) -> str:
+    if reason.slug == "vcruntime":
+        return command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or FIXES["vcruntime"]
+    return FIXES.get(reason.slug, "")
+
+
+def _problem(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Problem:
+    """Return what keeps a driver API from the cards of a vendor, with its fix."""
+    api, cuda = hardware.api(facts_of(backend).api), hardware.api("cuda")
+    machine = next((each for each in hardware.problems if each.slug in OF_MACHINE), None)
+    # The kernel's module serves all interfaces of a maker.
+    shared = vendor == NVIDIA and cuda.problem and not cuda.gpus
+    if shared and cuda.problem and cuda.problem.slug not in _OF_CUDA:
+        machine = machine or cuda.problem
+    told = machine or (None if api.gpus else api.problem)
+    if told is None and api.hardware_gpus:
+        told = Problem(reason.slug, reason.text, FIXES.get(reason.slug, ""))
+    adapters = tuple(adapters_in(hardware.evidence, frozenset({vendor})))
+    return told or _undriven(adapters, hardware) or _missing(backend, reason, adapters, hardware)
+
+
+def _missing(
+    backend: str, reason: Reason, adapters: tuple[Adapter, ...], hardware: Hardware
+) -> Problem:
+    """Return the problem of an interface that is not installed, or without a maker's driver."""
+    row, cuda = facts_of(backend), hardware.api("cuda")
+    nvidias = any(each.vendor == NVIDIA for each in adapters)
+    if nvidias and cuda.gpus and hardware.api(row.api).library is not None:
+        # The loader is there and lists no NVIDIA card.
+        fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
+        return Problem("api-absent", reason.text, fix)
+    fix = install_api(row, hardware, adapters)
+    slug = "driver" if fix in (row.api_fix, VENDOR_DRIVER) else "api-absent"
+    return Problem(slug, reason.text, fix)
+
+
+OF_MACHINE = ("wsl-without-gpu", "drivers-not-asked")
+"""Problems of the whole machine, which explain those of each API."""
+
+_OF_CUDA = (
+    "cuda-hidden",
+    "cuda-library-broken",
+    "cuda-stub-library",
+    "cuda-driver-too-old",
+    "zluda",
+)
+"""Problems of CUDA alone: another interface of the same card may work."""
+
+
+def _undriven(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
+    if hardware.os != "linux" or hardware.container:
+        return None
+    found = [
+        not_driven(BusCard(each.name, each.vendor, each.device, each.driver), hardware.place)
+        for each in adapters
+    ]
+    return None if None in found else next(iter(found), None)
+
+
+def _branch(cuda: Api) -> str:
+    return (cuda.driver or "").partition(".")[0] or "BRANCH"
+
+
+def _nvidias_part(hardware: Hardware, problem: Problem) -> Problem | None:
+    """Return how NVIDIA's part for Vulkan is installed, where it is not there."""
+    vulkan, cuda = hardware.api("vulkan"), hardware.api("cuda")
+    there = any("nvidia" in fact.call and " → " in fact.call for fact in vulkan.evidence)
+    if there or not cuda.gpus or vulkan.library is not None:
+        return None
+    fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
+    return None if fix == problem.fix else Problem("api-absent", problem.text, fix)
+
 
 _DISTRIBUTION = "use a newer release of the distribution, for example in a container"
 FIXES = {

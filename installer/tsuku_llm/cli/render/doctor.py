@@ -39,6 +39,7 @@ def lines(examination: Examination) -> tuple[str, ...]:
         *table([*rows, *_cache_rows(examination.caches)]),
         f"this is {PROGRAM} {__version__}, {examination.updater.summary}",
         *_verdict(examination),
+        *_ways(examination),
         *(f"also {named_problem(problem)}" for problem in _others(examination)),
         *told,
         *((stale,) if stale and stale not in told else ()),
@@ -114,10 +115,17 @@ def _verdict(examination: Examination) -> tuple[str, ...]:
         if chain.subject.backend == "cpu" and examination.choice.selection.requested == "auto":
             return (
                 "no link is broken; no GPU is visible",
-                f"if this machine has one: {TSUKU} doctor --backend gpu",
+                examination.given_gpu or f"if this machine has one: {TSUKU} doctor --backend gpu",
             )
         return ("no link is broken",)
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
+
+
+def _ways(examination: Examination) -> Iterator[str]:
+    """Yield the cheapest way to each GPU that is not used."""
+    fix = examination.chain.fault.fix if examination.chain.fault else ""
+    for way in examination.choice.ways:
+        yield f"then: {TSUKU} install" if way.fix == fix else way.told
 
 
 def _broken(link: Link, fault: Problem) -> str:

@@ -16,6 +16,7 @@ from tsuku_llm.catalog.manifest import Release, ReleaseEntry, Variant
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.chain.judging import remedy
+from tsuku_llm.choose.chain.ways import Way, ways_to_gpus
 from tsuku_llm.choose.fitting import BY_COMPILING, Reason
 from tsuku_llm.choose.selection import Candidate, Request, Selection, select
 from tsuku_llm.ground.errors import (
@@ -55,7 +56,7 @@ from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 @documented(
     *("*selection", "selected", "*release", "repository", "stale", "revocation"),
-    *("channel", "kept_by", "passed_over", "platform", "simulated", "problems", "hint"),
+    *("channel", "kept_by", "passed_over", "platform", "simulated", "problems", "ways", "hint"),
 )
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -64,8 +65,9 @@ class Choice:
     ``sequence`` is the release's place in the signed order of releases. ``revocation`` is set if
     this release was revoked. ``passed_over`` says of the releases of the channel that were not
     taken why, newest first. ``kept_by`` is the setting that named the release. ``hint`` is
-    ``what_helps``, if no variant fits. ``stale`` says that the metadata has expired, or that this
-    machine's clock must be wrong.
+    ``what_helps``, if no variant fits. ``ways`` are the cheapest ways to GPUs that are not used, if
+    the user left the choice of a backend to the machine. ``stale`` says that the metadata has
+    expired, or that this machine's clock must be wrong.
     """
 
     catalog: Catalog
@@ -79,6 +81,7 @@ class Choice:
     kept_by: str | None = None
     hint: str | None = None
     stale: str | None = None
+    ways: tuple[Way, ...] = ()
 
     @property
     def selected(self) -> str | None:
@@ -457,7 +460,13 @@ def _compared(
         bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
         selection = held_only(selection, entry.release, bounds)
     stale = catalog.freshness.warning(session.machine.now)
-    return Choice(catalog, channel, entry.sequence, release, hardware, selection, stale=stale)
+    ways: tuple[Way, ...] = ()
+    if selection.requested in ("auto", "gpu"):
+        everything = select(release, hardware, Request(prefer=settings.prefer))
+        ways = ways_to_gpus(everything, hardware)
+    return Choice(
+        catalog, channel, entry.sequence, release, hardware, selection, stale=stale, ways=ways
+    )
 
 
 def _with_libraries(session: Session, release: Release, hardware: Hardware) -> Hardware:
@@ -508,9 +517,17 @@ def tell_temporary(note: Callable[[str], None], choice: Choice) -> None:
 
 
 def tell_idle(note: Callable[[str], None], choice: Choice) -> None:
-    """Print which GPUs a driver lists and no variant that fits can use."""
-    if names := choice.selection.idle:
-        note(f"idle: {', '.join(names)}; what would help: {TSUKU} doctor")
+    """Print what would bring the GPUs into use that are not, or that nothing does."""
+    for way in choice.ways:
+        note(way.told)
+    if names := idle_without_a_way(choice):
+        note(f"idle: {', '.join(names)}; why: {TSUKU} doctor --backend gpu")
+
+
+def idle_without_a_way(choice: Choice) -> tuple[str, ...]:
+    """Return the names of the GPUs that a driver lists and that nothing brings into use."""
+    told = {way.gpu for way in choice.ways}
+    return tuple(name for name in choice.selection.idle if name not in told)
 
 
 def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installed) -> None:

@@ -21,6 +21,7 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.run.gate import gate
+from tsuku_llm.machine.fixes import for_any_gpu
 from tsuku_llm.machine.own_copy import Updater
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.choice import Choice, choose, choose_like
@@ -57,6 +58,11 @@ class Examination:
     def program(self) -> Mapping[str, str]:
         """The version of this program, and the way in which this copy was installed."""
         return {"version": __version__, "way": self.updater.way}
+
+    @property
+    def given_gpu(self) -> str:
+        """How this place gets a GPU, if it has to be given one; else empty."""
+        return for_any_gpu(self.choice.hardware.place)
 
 
 def examine(session: Session) -> Examination:
