@@ -279,11 +279,11 @@ A rule that a whole folder breaks for one reason is named in ``pyproject.toml``,
 doors: the modules that functions import because a start does without them.
 """
 
-SHARED_BY_SOURCES = {"answers", "containers", "elf", "environment", "icd", "machine", "protocol"}
-SHARED_BY_SOURCES |= {"search"}
+SHARED_BY_SOURCES = {"answers", "elf", "environment", "icd", "machine", "protocol"}
+SHARED_BY_SOURCES |= {"place", "search"}
 """The modules of ``probe`` that every source of facts may use: how to search, read and answer."""
 
-ABOVE_SOURCES = {"assemble", "facts", "main", "probe", "questions", "worker"}
+ABOVE_SOURCES = {"assemble", "facts", "main", "probe", "questions", "visible", "worker"}
 """The modules of ``probe`` that put the sources together, and its folders."""
 
 WRITES_SETTINGS = {

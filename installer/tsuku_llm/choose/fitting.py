@@ -91,7 +91,11 @@ def usable_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
         return ()
     api = hardware.api(facts_of(variant.backend).api)
     rule = _DEVICE_RULES.get(variant.backend, _any_device)
-    return tuple(gpu for gpu in api.hardware_gpus if rule(variant.requires, api, gpu) is None)
+    return tuple(
+        gpu
+        for gpu in api.hardware_gpus
+        if gpu.hidden_by is None and rule(variant.requires, api, gpu) is None
+    )
 
 
 def compiles_at_first_start(variant: Variant, gpu: Gpu | None) -> bool:
@@ -117,6 +121,10 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
         if reason := api_obstacle(api):
             yield reason
             continue
+        if hidden := next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None):
+            # It lists this card, and would use it.
+            text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
+            yield Reason("hidden-device", text)
         rule = _DEVICE_RULES.get(row.name, _any_device)
         found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
         refused = [(gpu, reason) for gpu, reason in found if reason]

@@ -478,7 +478,7 @@ def _best(gpus: Iterable[Gpu], ranks: Mapping[Gpu, tuple[int, int]]) -> Gpu | No
 
 def _idle(best: Gpu | None, hardware: Hardware) -> tuple[str, ...]:
     """Return the names of the GPUs that a driver lists and that rank before the chosen device."""
-    listed = [gpu for api in hardware.apis for gpu in api.hardware_gpus]
+    listed = [gpu for api in hardware.apis for gpu in api.hardware_gpus if not gpu.hidden_by]
     ranks = device_ranks([*listed, *([best] if best else [])])
     chosen = ranks[best] if best else (CPU_RANK, 0)
     better = {(ranks[gpu], gpu.name) for gpu in listed if ranks[gpu] < chosen}

@@ -360,8 +360,8 @@ TABLE = (
     Row(Need.NVIDIA_SAME_VERSION, "restart the machine to load the new driver"),
     Row(
         Need.NVIDIA_FABRIC,
-        f"on the host, not in this {{place}}: {_ROOT}systemctl start nvidia-fabricmanager, then try "
-        "again",
+        f"on the host, not in this {{place}}: {_ROOT}systemctl start nvidia-fabricmanager, then "
+        "try again",
         _CONTAINED,
     ),
     Row(
@@ -619,8 +619,8 @@ TABLE = (
     ),
     Row(
         Need.PERMISSION,
-        f"on the host: add the user to the groups video and render: {_ROOT}usermod -aG video,render "
-        "$USER; then log in again",
+        f"on the host: add the user to the groups video and render: {_ROOT}usermod -aG "
+        "video,render $USER; then log in again",
         _at(Kind.TOOLBOX, Kind.DISTROBOX, Kind.APPTAINER, Kind.FLATPAK, Kind.SNAP),
     ),
     Row(

@@ -69,7 +69,8 @@ class Gpu:
     device has 16-bit values in storage buffers, without which ggml's backend passes it over; None
     if it was not asked. ``shared_memory`` and ``invocations`` are what a Vulkan device gives to one
     group of shaders, in bytes and in number, and ``float_16`` whether it computes with half
-    precision; they were not asked if they are None.
+    precision; they were not asked if they are None. ``hidden_by`` is the variable that leaves the
+    card out for its maker's interface: then no build uses it through this one.
     """
 
     api: str
@@ -88,6 +89,7 @@ class Gpu:
     shared_memory: int | None = None
     invocations: int | None = None
     float_16: bool | None = None
+    hidden_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

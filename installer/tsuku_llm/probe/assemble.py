@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from tsuku_llm.machine.hardware import Api, Cpu, Hardware
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import family_of
-from tsuku_llm.probe import amd, apple, cpu, intel, libc, libraries, nvidia, opencl, vulkan, windows
+from tsuku_llm.probe import (
+    amd,
+    apple,
+    cpu,
+    intel,
+    libc,
+    libraries,
+    nvidia,
+    opencl,
+    visible,
+    vulkan,
+    windows,
+)
 from tsuku_llm.probe.facts import answers, machine
 
 
@@ -88,7 +100,7 @@ def _apis(
 ) -> tuple[Api, ...]:
     intel_answer = intel.collect(by_question)
     level_zero, cl = intel.parse(intel_answer), opencl.parse(opencl.collect(by_question))
-    return (
+    apis = (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),
         level_zero,
@@ -96,6 +108,8 @@ def _apis(
         cl,
         intel.openvino(level_zero, cl, intel_answer),
     )
+    set_here = ((name, host.environment(name)) for name in visible.VARIABLES)
+    return visible.mark_hidden(apis, {name: value for name, value in set_here if value is not None})
 
 
 def _cpu(arch: str, vendor: str | None, name: str | None, features: tuple[str, ...]) -> Cpu:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
@@ -26,7 +27,7 @@ from tsuku_llm.machine.backends import (
     maker_in,
 )
 from tsuku_llm.machine.fixes import Need, fix_for
-from tsuku_llm.machine.hardware import Api, GpuKind, Hardware, Problem
+from tsuku_llm.machine.hardware import Api, ApiState, GpuKind, Hardware, Problem
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import command_for
 
@@ -72,7 +73,7 @@ _EFFORTS = {
         ("vulkan-icd-without-loader", "vulkan-loader-without-icd", "vulkan-icd-broken"),
         Effort.PACKAGE,
     ),
-    **dict.fromkeys(("software-only", "opencl-loader-without-icd", "api-absent"), Effort.PACKAGE),
+    **dict.fromkeys(("software-only", "opencl-loader-without-icd"), Effort.PACKAGE),
     **dict.fromkeys(("vcruntime", "vulkan-no-device"), Effort.PACKAGE),
     **dict.fromkeys(
         ("gpu-permission", "selinux-denies", "nvidia-uvm-missing", "nvidia-uvm-closed"),
@@ -84,8 +85,8 @@ _EFFORTS = {
     **dict.fromkeys(("glibc", "libstdcxx", "libc", "musl", "macos", "loader"), Effort.SYSTEM),
     **dict.fromkeys(("x86-64-level", "cpu-features", "memory", "word-size"), Effort.NEVER),
     **dict.fromkeys(("cuda-capability", "jetson", "rocm-gfx", "opencl-device"), Effort.NEVER),
-    **dict.fromkeys(("vulkan-16bit-storage", "vulkan-limits", "api-not-asked"), Effort.NEVER),
-    **dict.fromkeys(("gpu-set-aside", "unknown-requirement", "not-requested"), Effort.NEVER),
+    **dict.fromkeys(("vulkan-16bit-storage", "vulkan-limits"), Effort.NEVER),
+    **dict.fromkeys(("gpu-set-aside", "unknown-requirement", "hidden-device"), Effort.NEVER),
 }
 """The effort for each reason; one that is not here takes a driver."""
 
@@ -171,17 +172,13 @@ def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | 
     fixes = [_system_fix(system, hardware)] if system else []
     effort = _effort_of(system.slug) if system else Effort.NONE
     if device:
-        problem = _problem(variant.backend, vendor, device, hardware)
-        fixes.insert(0, problem.fix)
-        effort += _effort_of(problem.slug)
-        # What keeps another interface from the card: then this one has to work as well.
-        own = hardware.api(facts_of(variant.backend).api).problem
-        effort += 0 if own is None or problem is own else 1
-        effort += 1 if own is None and problem is hardware.api("cuda").problem else 0
-        if vendor == NVIDIA and variant.backend == "vulkan":
-            more = _nvidias_part(hardware, problem)
-            fixes += [more.fix] if more else []
-            effort += Effort.PACKAGE if more else Effort.NONE
+        step = _step(variant.backend, vendor, device, hardware)
+        fixes.insert(0, step.fix)
+        effort += step.effort
+        more = _nvidias_part(hardware) if vendor == NVIDIA and variant.backend == "vulkan" else ""
+        if more and more != step.fix:
+            fixes.append(more)
+            effort += Effort.PACKAGE
     if effort >= Effort.NEVER or not all(fixes):
         return None
     text = device.text if device else system.text if system else ""
@@ -199,34 +196,50 @@ def _system_fix(reason: Reason, hardware: Hardware) -> str:
     return FIXES.get(reason.slug, "")
 
 
-def _problem(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Problem:
-    """Return what keeps a driver API from the cards of a vendor, with its fix."""
+class Step(NamedTuple):
+    """What a driver API needs for a card, and how much that is."""
+
+    fix: str
+    effort: int
+
+
+def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Step:
+    """Return what brings the cards of a vendor to a driver API."""
     api, cuda = hardware.api(facts_of(backend).api), hardware.api("cuda")
     machine = next((each for each in hardware.problems if each.slug in OF_MACHINE), None)
+    if machine:
+        return _of(machine)
     # The kernel's module serves all interfaces of a maker.
-    shared = vendor == NVIDIA and cuda.problem and not cuda.gpus
-    if shared and cuda.problem and cuda.problem.slug not in _OF_CUDA:
-        machine = machine or cuda.problem
-    told = machine or (None if api.gpus else api.problem)
-    if told is None and api.hardware_gpus:
-        told = Problem(reason.slug, reason.text, FIXES.get(reason.slug, ""))
+    shared = cuda.problem if vendor == NVIDIA and not cuda.gpus else None
+    if shared and shared.slug not in _OF_CUDA:
+        # What is another interface's: then this one has to work as well.
+        return _of(shared, more=0 if api is cuda else 1)
+    if api.problem and not api.gpus:
+        return _of(api.problem)
+    if api.hardware_gpus:
+        return _of(Problem(reason.slug, reason.text, FIXES.get(reason.slug, "")))
     adapters = tuple(adapters_in(hardware.evidence, frozenset({vendor})))
-    return told or _undriven(adapters, hardware) or _missing(backend, reason, adapters, hardware)
+    undriven = _undriven(adapters, hardware)
+    return _of(undriven) if undriven else _missing(backend, vendor, adapters, hardware)
 
 
-def _missing(
-    backend: str, reason: Reason, adapters: tuple[Adapter, ...], hardware: Hardware
-) -> Problem:
-    """Return the problem of an interface that is not installed, or without a maker's driver."""
+def _of(problem: Problem, more: int = 0) -> Step:
+    return Step(problem.fix, _effort_of(problem.slug) + more)
+
+
+def _missing(backend: str, vendor: int, adapters: tuple[Adapter, ...], hardware: Hardware) -> Step:
+    """Return how an interface is installed that is missing, or has no driver of a maker."""
     row, cuda = facts_of(backend), hardware.api("cuda")
-    nvidias = any(each.vendor == NVIDIA for each in adapters)
-    if nvidias and cuda.gpus and hardware.api(row.api).library is not None:
+    api = hardware.api(row.api)
+    if api.state is ApiState.NOT_ASKED:
+        return Step("", Effort.NEVER)
+    if vendor == NVIDIA and cuda.gpus and api.library is not None:
         # The loader is there and lists no NVIDIA card.
         fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
-        return Problem("api-absent", reason.text, fix)
+        return Step(fix, Effort.PACKAGE)
     fix = install_api(row, hardware, adapters)
-    slug = "driver" if fix in (row.api_fix, VENDOR_DRIVER) else "api-absent"
-    return Problem(slug, reason.text, fix)
+    known = fix not in (row.api_fix, VENDOR_DRIVER)
+    return Step(fix, Effort.PACKAGE if known else Effort.DRIVER)
 
 
 OF_MACHINE = ("wsl-without-gpu", "drivers-not-asked")
@@ -256,14 +269,13 @@ def _branch(cuda: Api) -> str:
     return (cuda.driver or "").partition(".")[0] or "BRANCH"
 
 
-def _nvidias_part(hardware: Hardware, problem: Problem) -> Problem | None:
-    """Return how NVIDIA's part for Vulkan is installed, where it is not there."""
+def _nvidias_part(hardware: Hardware) -> str:
+    """Return how NVIDIA's part for Vulkan is installed, "" where it is there."""
     vulkan, cuda = hardware.api("vulkan"), hardware.api("cuda")
     there = any("nvidia" in fact.call and " → " in fact.call for fact in vulkan.evidence)
     if there or not cuda.gpus or vulkan.library is not None:
-        return None
-    fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
-    return None if fix == problem.fix else Problem("api-absent", problem.text, fix)
+        return ""
+    return fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
 
 
 _DISTRIBUTION = "use a newer release of the distribution, for example in a container"
@@ -273,6 +285,7 @@ FIXES = {
     "glibc": _DISTRIBUTION,
     "libstdcxx": _DISTRIBUTION,
     "macos": "update macOS",
+    "hidden-device": "set GGML_VK_VISIBLE_DEVICES as well, or unset the variable that is named",
     "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",
     "vulkan": "update the GPU's driver and the Vulkan loader",
     "vulkan-16bit-storage": "use another GPU: this one is too old for llama.cpp's Vulkan backend",
