@@ -64,7 +64,7 @@ def repaired_drivers(hardware: Hardware) -> Hardware:
     apis = []
     for api in hardware.apis:
         good = perfect.get(api.name, _api(api.name, "a GPU"))
-        gpus = api.hardware_gpus or good.gpus
+        gpus = tuple(replace(gpu, hidden_by=None) for gpu in api.hardware_gpus) or good.gpus
         apis.append(replace(good, gpus=gpus, version="99.0"))
     return replace(hardware, apis=tuple(apis), problems=())
 

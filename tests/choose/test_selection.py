@@ -21,7 +21,7 @@ from support.machines import (
 
 from tsuku_llm.catalog.manifest import Release
 from tsuku_llm.choose.fitting import BY_SYSTEM, sass_serves, why_not
-from tsuku_llm.choose.selection import Request, Selection, is_made_by, select
+from tsuku_llm.choose.selection import Request, Selection, is_made_by, known_request, select
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA, POLICIES, REQUESTS, VENDORS
 from tsuku_llm.machine.hardware import Api, ApiState, Cpu, Gpu, GpuKind, Hardware, Libc, Problem
@@ -702,3 +702,13 @@ def _joined(have: Api, extra: Api) -> Api:
         have.version or "0", extra.version or "0", key=lambda v: tuple(map(int, v.split(".")))
     )
     return dataclasses.replace(have, version=newest, gpus=(*have.gpus, *extra.gpus))
+
+
+@pytest.mark.parametrize(("word", "instead"), [("mlx", "metal"), ("DirectML", "vulkan")])
+def test_a_word_for_what_others_have_is_told_what_it_means_here(word: str, instead: str) -> None:
+    """And not the name that is spelled nearly like it."""
+    with pytest.raises(UnknownRequest) as caught:
+        known_request(word, ("vulkan", "cpu"))
+    assert f"--backend {instead}" in caught.value.hint
+    assert "did you mean" not in caught.value.hint
+    assert known_request("xpu", ()) == "sycl"

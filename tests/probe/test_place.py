@@ -9,7 +9,7 @@ from support.stub_drivers import StubDrivers
 
 from tsuku_llm.machine.fixes import TABLE, Need, fix_for
 from tsuku_llm.machine.hardware import Hardware
-from tsuku_llm.machine.host import LocalHost
+from tsuku_llm.machine.host import DriverAnswer, LocalHost
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.nvidia_cards import GENERATIONS, generation_of
 from tsuku_llm.machine.packages import systems_of
@@ -17,6 +17,7 @@ from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, Machine
 from tsuku_llm.machine.snapshot import RecordingHost
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.facts.place import find_place
+from tsuku_llm.probe.libc import refusal
 
 POD_GROUP = "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-a.scope\n"
 # Files, variables, and the place that they speak for.
@@ -273,3 +274,37 @@ def test_a_card_that_the_kernel_does_not_drive_is_told(
     else:
         assert problem
         assert words in problem.fix
+
+
+# --- loaders that start nothing ---------------------------------------------------------------
+
+LIBC = {"call": "libc.so.6", "path": None}
+LOADER = {"call": "loader", "path": "/lib64/ld-linux-x86-64.so.2"}
+STUB = {**LOADER, "real": "/nix/store/abc-stub-ld-x86_64-unknown-linux-musl/bin/stub"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "bits", "systems", "nix_ld", "words"),
+    [
+        ((LOADER, LIBC), 64, ("debian",), False, None),
+        ((LIBC,), 64, ("debian",), False, None),
+        ((), 32, ("debian",), False, None),
+        ((LIBC,), 32, ("debian",), False, "32-bit"),
+        ((LOADER, LIBC), 32, ("debian",), False, None),
+        ((STUB, LIBC), 64, ("nixos",), False, "nix-ld"),
+        ((LOADER, LIBC), 64, ("nixos",), False, "nix-ld"),
+        ((LOADER, LIBC), 64, ("nixos",), True, None),
+        (({**LOADER, "real": "/nix/store/a-nix-ld-2/libexec"}, LIBC), 64, ("nixos",), False, None),
+        ((LIBC,), 64, ("guix",), False, "Guix"),
+    ],
+)
+def test_a_system_that_starts_no_foreign_program_is_told(
+    lines: tuple[dict[str, str | None], ...],
+    bits: int,
+    systems: tuple[str, ...],
+    nix_ld: bool,
+    words: str | None,
+) -> None:
+    found = refusal(DriverAnswer(lines, "done"), bits, systems, nix_ld=nix_ld)
+    assert (found is None) == (words is None)
+    assert words is None or (found and words in found)

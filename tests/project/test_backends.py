@@ -27,18 +27,19 @@ GPU_ROWS = [row for row in TABLE if row.name != "cpu"]
 MAY_NAME = {
     "choose.fitting": {"cuda", "rocm", "vulkan", "opencl"},
     "choose.chain.driver": {"cuda"},
-    "choose.chain.judging": {"vulkan"},
+    "choose.chain.ways": {"cuda", "vulkan"},
     "launch.gpu.gpu_use": {"cuda", "rocm"},
     "launch.gpu.nvml": {"cuda"},
     "steps.install.from_source": {"cuda", "rocm", "vulkan"},
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
-``fitting`` has a rule for each requirement that only one backend has, and ``choose.chain.judging``
-the fix for one. ``choose.chain.driver`` says that nouveau has no CUDA. ``launch.gpu.gpu_use`` knows
-that ggml's code for ROCm complains in the words of CUDA. ``launch.gpu.nvml`` starts a child with
-the environment of a CUDA build. ``steps.install.from_source`` knows how long each compiles, and how
-its compiler names cards.
+``fitting`` has a rule for each requirement that only one backend has. ``choose.chain.ways`` knows
+that NVIDIA's kernel module serves CUDA and Vulkan, and has the fix for one requirement.
+``choose.chain.driver`` says that nouveau has no CUDA. ``launch.gpu.gpu_use`` knows that ggml's code
+for ROCm complains in the words of CUDA. ``launch.gpu.nvml`` starts a child with the environment of
+a CUDA build. ``steps.install.from_source`` knows how long each compiles, and how its compiler names
+cards.
 """
 
 

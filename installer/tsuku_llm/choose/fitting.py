@@ -40,12 +40,12 @@ BY_CARD = frozenset(
 
 BY_SYSTEM = frozenset(
     {"libc", "glibc", "musl", "libstdcxx", "macos", "vcruntime", "libraries"}
-    | {"x86-64-level", "cpu-features", "memory"}
+    | {"loader", "word-size", "x86-64-level", "cpu-features", "memory"}
 )
 """The slugs of reasons that no driver removes, but another system, machine or build does."""
 
 BY_COMPILING = (
-    (BY_SYSTEM - {"vcruntime", "libraries", "memory"})
+    (BY_SYSTEM - {"vcruntime", "libraries", "memory", "word-size"})
     | BY_DRIVER
     | {"cuda-capability", "jetson", "rocm-gfx", "rocm-runtime"}
 )
@@ -159,6 +159,14 @@ def check_known(requires: Requirements, _: Hardware) -> Reason | None:
     return Reason("unknown-requirement", text)
 
 
+def check_loader(_: Requirements, hardware: Hardware) -> Reason | None:
+    """Check that the system starts programs that were made for other systems."""
+    refuses = hardware.libc.refuses if hardware.libc else None
+    if refuses is None:
+        return None
+    return Reason("word-size" if "32-bit" in refuses else "loader", refuses)
+
+
 def check_glibc(requires: Requirements, hardware: Hardware) -> Reason | None:
     """Check the newest glibc symbol version that the build links to."""
     if requires.glibc is None or hardware.libc is None:
@@ -250,6 +258,7 @@ def check_memory(requires: Requirements, hardware: Hardware) -> Reason | None:
 
 _SYSTEM_CHECKS: tuple[Callable[[Requirements, Hardware], Reason | None], ...] = (
     check_known,
+    check_loader,
     check_glibc,
     check_musl,
     check_libstdcxx,

@@ -27,6 +27,7 @@ from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import (
+    ELSEWHERE,
     JOIN,
     NAMES,
     REQUESTS,
@@ -431,7 +432,8 @@ def known_request(word: str, variants: Iterable[str]) -> str:
     raise UnknownRequest(
         f"there is no backend or variant {word!r}",
         facts=(f"backends: {', '.join(REQUESTS)}", f"variants here: {', '.join(names)}"),
-        hint=did_you_mean(
+        hint=ELSEWHERE.get(word.lower())
+        or did_you_mean(
             word, (*REQUESTS, *WORDS, *JOINED_WORDS, *names), "name one of these, or auto"
         ),
     )

@@ -148,7 +148,7 @@ TABLE = (
         title="SYCL",
         api="level_zero",
         api_label="the Level Zero loader",
-        words=("oneapi", "level-zero", "level_zero"),
+        words=("oneapi", "level-zero", "level_zero", "xpu"),
         api_fix="install Intel's compute runtime and the Level Zero loader",
         vendors=frozenset({INTEL}),
         device_prefixes=("sycl",),
@@ -265,6 +265,19 @@ TABLE = (
         first_look="Metal needs a Mac with a GPU, and no virtual machine",
     ),
 )
+
+ELSEWHERE: Mapping[str, str] = {
+    "mlx": "MLX is another program of Apple; llama.cpp has Metal for its GPUs: --backend metal",
+    "coreml": "Core ML is another program of Apple; llama.cpp has Metal for it: --backend metal",
+    "webgpu": "no build here has WebGPU; Vulkan serves the same GPUs: --backend vulkan",
+    "directml": "llama.cpp has no DirectML; on Windows, Vulkan serves all GPUs: --backend vulkan",
+    "dml": "llama.cpp has no DirectML; on Windows, Vulkan serves all GPUs: --backend vulkan",
+    "tensorrt": "TensorRT is another program of NVIDIA; llama.cpp has CUDA: --backend cuda",
+    "musa": "no build here has MUSA; Vulkan may serve the same GPU: --backend vulkan",
+    "cann": "no build here has CANN, for Ascend's processors",
+    "rpc": "RPC is an option of a server (--rpc), not a backend to choose",
+}
+"""Words for what other programs have, or builds of others: what they mean here."""
 
 _BY_NAME = {row.name: row for row in TABLE}
 _BY_WORD = {word: row.name for row in TABLE for word in row.words if word not in NAMES}

@@ -27,6 +27,8 @@ class Need(str, enum.Enum):
     NVIDIA_VULKAN = "the container needs NVIDIA's part for Vulkan"
     NVIDIA_LIBRARIES = "the container has the device files, and needs NVIDIA's libraries"
     NVIDIA_DRIVER = "the driver is not installed"
+    NIX_DRIVER = "the driver is where only programs of NixOS look"
+    NIX_VULKAN = "Vulkan's loader is where only programs of NixOS look"
     NVIDIA_MODULE = "the kernel module is not loaded"
     NVIDIA_FILES = "the module is loaded, and its device files are not made"
     NVIDIA_UVM = "/dev/nvidia-uvm does not exist"
@@ -103,6 +105,16 @@ _BIOS = (
 _LOG_AMD = f"the kernel's log says why: {SUDO}dmesg | grep amdgpu"
 
 TABLE = (
+    # --- NixOS: programs that were made for other systems
+    Row(
+        Need.NIX_DRIVER,
+        "export LD_LIBRARY_PATH=/run/opengl-driver/lib, for this program and the server",
+    ),
+    Row(
+        Need.NIX_VULKAN,
+        "programs.nix-ld.libraries = [ pkgs.vulkan-loader ]; in the configuration of NixOS, and "
+        "export LD_LIBRARY_PATH=/run/opengl-driver/lib",
+    ),
     # --- NVIDIA: give a place the card
     Row(
         Need.NVIDIA_GPU,

@@ -118,10 +118,14 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class Libc:
-    """The C library: ``name`` is ``glibc``, ``musl`` or ``unknown``."""
+    """The C library: ``name`` is ``glibc``, ``musl`` or ``unknown``.
+
+    ``refuses`` says why no program that was made for other systems starts here; None if they do.
+    """
 
     name: str
     version: str | None
+    refuses: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tsuku_llm.machine.hardware import Api, Cpu, Hardware
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
@@ -21,6 +22,9 @@ from tsuku_llm.probe import (
     windows,
 )
 from tsuku_llm.probe.facts import answers, machine
+
+NIX_LD = "/run/current-system/sw/share/nix-ld/lib/ld.so"
+"""The loader that nix-ld uses where ``$NIX_LD`` is not set, as in a service."""
 
 
 def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
@@ -42,7 +46,15 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         os="linux",
         arch=arch,
         os_version=parse_os_release(host.read_text("/etc/os-release")),
-        libc=libc.parse(system, host.system().get("libc")),
+        libc=replace(
+            libc.parse(system, host.system().get("libc")),
+            refuses=libc.refusal(
+                system,
+                host.system().get("bits"),
+                kind.place.systems,
+                nix_ld=bool(host.environment("NIX_LD")) or host.access(NIX_LD) is not None,
+            ),
+        ),
         libstdcxx=libc.parse_libstdcxx(system),
         libraries=libraries.parse(by_question.get("libraries", ABSENT)),
         cpu=processor,

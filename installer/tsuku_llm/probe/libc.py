@@ -30,6 +30,26 @@ def parse(answer: DriverAnswer, python: object = None) -> Libc:
     return Libc("glibc", match[1]) if match else Libc("unknown", None)
 
 
+def refusal(
+    answer: DriverAnswer, bits: object, systems: tuple[str, ...], *, nix_ld: bool
+) -> str | None:
+    """Say why no program that was made for other systems starts here; None if nothing shows it.
+
+    NixOS has a loader that only prints an error (nixpkgs#269551), unless nix-ld takes its place.
+    """
+    if not answers.calls(answer, "libc.so.6"):
+        return None
+    loaders = answers.calls(answer, "loader")
+    if bits == 32 and not loaders:
+        return "this system is 32-bit: it has no loader for 64-bit programs"
+    real = " ".join(str(line.get("real")) for line in loaders)
+    if systems[:1] == ("guix",) and not loaders:
+        return "Guix starts no program that was made for other systems: it has no common loader"
+    if systems[:1] != ("nixos",) or nix_ld or "nix-ld" in real:
+        return None
+    return "NixOS starts no program that was made for other systems, unless nix-ld is on"
+
+
 def parse_libstdcxx(answer: DriverAnswer) -> str | None:
     """Return the newest GLIBCXX version that the system's libstdc++ defines."""
     return _newest(_versions(answer, "libstdc++.so.6"), "GLIBCXX_")

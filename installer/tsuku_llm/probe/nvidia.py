@@ -23,6 +23,7 @@ from tsuku_llm.probe.facts.machine import MachineKind, PciDevice, closed_file
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
 UVM_DEVICE = "/dev/nvidia-uvm"
+NIX_DRIVERS = "/run/opengl-driver/lib"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 CUDA_CODES = {
@@ -93,6 +94,7 @@ class RawNvidia:
     """The raw answers: two APIs, the kernel module's text, two variables, two device files.
 
     ``no_uvm`` tells that /dev/nvidia-uvm is known not to exist: older recordings do not say.
+    ``nix`` tells that the driver's library is where only programs of NixOS look.
     """
 
     cuda: DriverAnswer = ABSENT
@@ -103,6 +105,7 @@ class RawNvidia:
     uvm: str | None = None
     no_uvm: bool = False
     mps: str | None = None
+    nix: bool = False
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
@@ -116,6 +119,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
         uvm=host.access(UVM_DEVICE),
         no_uvm=host.lacks(UVM_DEVICE),
         mps=host.environment(MPS_PIPE),
+        nix=any(name.startswith("libcuda.so") for name in host.list_dir(NIX_DRIVERS) or ()),
     )
 
 
@@ -296,6 +300,9 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
             f"NVIDIA's libcuda is installed but does not load: {error}",
             "reinstall the NVIDIA driver's packages",
         )
+    if raw.nix:
+        text = f"NVIDIA's driver library is in {NIX_DRIVERS}, where only programs of NixOS look"
+        return Problem("driver-not-searched", text, machine.fix(Need.NIX_DRIVER))
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
     if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None

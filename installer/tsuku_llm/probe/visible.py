@@ -8,11 +8,11 @@ maker's interface was not given is marked in the others, and no build uses it th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
+from tsuku_llm.machine.backends import TABLE, VENDORS, backends_of, facts_of
 from tsuku_llm.machine.hardware import Api, Gpu
 
 
@@ -24,15 +24,28 @@ class Limit(NamedTuple):
     variables: tuple[str, ...]
 
 
-LIMITS = (
-    Limit(NVIDIA, "cuda", ("CUDA_VISIBLE_DEVICES",)),
-    Limit(AMD, "rocm", ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")),
-    Limit(INTEL, "level_zero", ("ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR")),
-)
-VULKAN = "GGML_VK_VISIBLE_DEVICES"
-"""The variable of ggml's Vulkan backend: a user who sets it has chosen the cards there."""
+def _limits() -> Iterator[Limit]:
+    """Yield the limit of each maker; HIP also reads CUDA's variable, which is NVIDIA's."""
+    taken: set[str] = set()
+    for word, maker in VENDORS.items():
+        row = facts_of(backends_of(word)[0])
+        yield Limit(
+            maker, row.api, tuple(name for name in row.hiding_variables if name not in taken)
+        )
+        taken |= set(row.hiding_variables)
 
-VARIABLES = (*(name for limit in LIMITS for name in limit.variables), VULKAN)
+
+LIMITS = tuple(_limits())
+_NAMED = {row.api: row.hiding_variables[:1] for row in TABLE if row.api}
+"""The variable that chooses among the cards of each interface."""
+
+VARIABLES = tuple(
+    dict.fromkeys(
+        name
+        for names in (*(limit.variables for limit in LIMITS), *_NAMED.values())
+        for name in names
+    )
+)
 _NOTHING = frozenset({"", "-1", "none", "nodevfiles", "void"})
 _EVERYTHING = re.compile(r"all|\*|(?:\*|level_zero|opencl)(?::(?:\*|gpu))?", re.IGNORECASE)
 
@@ -47,7 +60,8 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
         given = _given(own, variables[name])
         apis = tuple(
             api
-            if api.name == limit.api or (api.name == "vulkan" and VULKAN in variables)
+            # A user who sets the variable of this interface has chosen the cards there.
+            if api.name == limit.api or any(each in variables for each in _NAMED[api.name])
             else _marked(api, limit.maker, given, name)
             for api in apis
         )

@@ -213,6 +213,9 @@ def _loader_problem(
     if error:
         text = f"the Vulkan loader is installed but does not load: {error}"
         return Problem("vulkan-loader-broken", text, "reinstall the Vulkan loader")
+    if machine.place.systems[:1] == ("nixos",) and machine.pci:
+        text = "Vulkan's loader is where only programs of NixOS look"
+        return Problem("driver-not-searched", text, machine.fix(Need.NIX_VULKAN))
     if not files:
         return None
     command = command_for((LOADER,), machine.packages, container=machine.container)

@@ -116,6 +116,7 @@ _OF_API = {
     "nvidia-module-flavour": Stage.MODULE,
     "nvidia-module-missing": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
+    "driver-not-searched": Stage.LIBRARY,
     "vulkan-icd-broken": Stage.LIBRARY,
     "vulkan-driver-file-missing": Stage.LIBRARY,
     "vulkan-driver-hidden": Stage.LIBRARY,

@@ -68,7 +68,7 @@ _EFFORTS = {
         ("cuda-hidden", "rocm-hidden", "vulkan-driver-hidden", "vulkan-driver-file-missing"),
         Effort.VARIABLE,
     ),
-    **dict.fromkeys(("cuda-stub-library", "zluda"), Effort.VARIABLE),
+    **dict.fromkeys(("cuda-stub-library", "zluda", "driver-not-searched"), Effort.VARIABLE),
     **dict.fromkeys(
         ("vulkan-icd-without-loader", "vulkan-loader-without-icd", "vulkan-icd-broken"),
         Effort.PACKAGE,
@@ -285,6 +285,8 @@ FIXES = {
     "glibc": _DISTRIBUTION,
     "libstdcxx": _DISTRIBUTION,
     "macos": "update macOS",
+    "loader": "programs.nix-ld.enable = true; in the configuration of NixOS, or use a container",
+    "word-size": "install a 64-bit system",
     "hidden-device": "set GGML_VK_VISIBLE_DEVICES as well, or unset the variable that is named",
     "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",
     "vulkan": "update the GPU's driver and the Vulkan loader",

@@ -19,7 +19,8 @@ def ask(channel: Channel, root: str) -> None:
     """Ask which dynamic linkers exist, and which versions libc and libstdc++ define."""
     for loader in search.LOADERS.get(search.MACHINE, ()):
         if os.path.exists(root + loader):
-            channel.answer("loader", path=loader, banner=_musl_banner(root + loader))
+            real = os.path.realpath(root + loader).removeprefix(root)
+            channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
     for name in ("libc.so.6", "libstdc++.so.6"):
         channel.answer(name, **_library(root, name))
 
