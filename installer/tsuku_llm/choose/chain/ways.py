@@ -196,14 +196,14 @@ def _system_fix(reason: Reason, hardware: Hardware) -> str:
     return FIXES.get(reason.slug, "")
 
 
-class Step(NamedTuple):
+class DriverStep(NamedTuple):
     """What a driver API needs for a card, and how much that is."""
 
     fix: str
     effort: int
 
 
-def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Step:
+def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> DriverStep:
     """Return what brings the cards of a vendor to a driver API."""
     api, cuda = hardware.api(facts_of(backend).api), hardware.api("cuda")
     machine = next((each for each in hardware.problems if each.slug in OF_MACHINE), None)
@@ -223,23 +223,25 @@ def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Step
     return _of(undriven) if undriven else _missing(backend, vendor, adapters, hardware)
 
 
-def _of(problem: Problem, more: int = 0) -> Step:
-    return Step(problem.fix, _effort_of(problem.slug) + more)
+def _of(problem: Problem, more: int = 0) -> DriverStep:
+    return DriverStep(problem.fix, _effort_of(problem.slug) + more)
 
 
-def _missing(backend: str, vendor: int, adapters: tuple[Adapter, ...], hardware: Hardware) -> Step:
+def _missing(
+    backend: str, vendor: int, adapters: tuple[Adapter, ...], hardware: Hardware
+) -> DriverStep:
     """Return how an interface is installed that is missing, or has no driver of a maker."""
     row, cuda = facts_of(backend), hardware.api("cuda")
     api = hardware.api(row.api)
     if api.state is ApiState.NOT_ASKED:
-        return Step("", Effort.NEVER)
+        return DriverStep("", Effort.NEVER)
     if vendor == NVIDIA and cuda.gpus and api.library is not None:
         # The loader is there and lists no NVIDIA card.
         fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
-        return Step(fix, Effort.PACKAGE)
+        return DriverStep(fix, Effort.PACKAGE)
     fix = install_api(row, hardware, adapters)
     known = fix not in (row.api_fix, VENDOR_DRIVER)
-    return Step(fix, Effort.PACKAGE if known else Effort.DRIVER)
+    return DriverStep(fix, Effort.PACKAGE if known else Effort.DRIVER)
 
 
 OF_MACHINE = ("wsl-without-gpu", "drivers-not-asked")
