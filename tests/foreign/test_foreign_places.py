@@ -39,6 +39,7 @@ from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import read_log
 from tsuku_llm.launch.ask.canary import api_key
 from tsuku_llm.launch.ask.speed import _message as speed_message
+from tsuku_llm.launch.compute.judging import NotTold, parse_answer
 from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
 from tsuku_llm.launch.gpu.proc import _is_gguf
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
@@ -279,6 +280,7 @@ ANSWERS = [
     AnswerPlace("launch.gpu.nvml", lambda data: parse_watched(data.decode("utf-8", "replace"))),
     AnswerPlace("launch.gpu.nvml", lambda data: parse_memory(data.decode("utf-8", "replace"))),
     AnswerPlace("launch.ask.speed", speed_message),
+    AnswerPlace("launch.compute.judging", parse_answer, (NotTold,)),
     AnswerPlace("steps.servers.background", _document),
     AnswerPlace("tsuku_publish.upstream.attestations", bundles_in),
     AnswerPlace("tsuku_publish.upstream.hosting", lambda data: parse_release(data, "b1")),

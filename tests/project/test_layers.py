@@ -20,6 +20,7 @@ ROOMS = {
     "ground": "",
     "ground.processes": "",
     "launch": "",
+    "launch.compute": "",
     "probe.worker": "",
     "probe.worker.questions": "probe.worker",
     "store.records": "",
@@ -46,7 +47,9 @@ ROOMS = {
     "model_caches": "launch.memory",
     "fetch.artifacts": "catalog config fetch.http fetch.places",
     "instances": "ground.processes launch.gpu launch.plan store",
-    "launch.run": "ground.processes launch.ask launch.failed launch.gpu launch.plan machine",
+    "launch.run": (
+        "ground.processes launch.ask launch.compute launch.failed launch.gpu launch.plan machine"
+    ),
     "fetch": "catalog fetch.artifacts fetch.http fetch.places",
     "steps": "catalog config fetch ground.processes machine probe store",
     "steps.choosing": (
@@ -122,6 +125,7 @@ MOST_MODULES = 12
 """The most modules that may lie flat in a folder."""
 
 PURE = {
+    "launch.compute": {"judging", "reference_models"},
     "launch.failed": {"causes", "diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},

@@ -9,6 +9,7 @@ import atexit
 import functools
 import gzip
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -24,6 +25,7 @@ from pathlib import Path
 from support.tools import require_tool
 
 from tsuku_llm.catalog.manifest import Measured, Pieces
+from tsuku_llm.launch.compute.judging import Continuation, references
 from tsuku_llm.launch.plan.planning import Build
 
 WHEEL_VARIABLE = "TSUKU_LLM_TEST_WHEEL"
@@ -181,11 +183,14 @@ def stand_in(
     version: Sequence[str] = VERSION_STEPS,
     devices: Sequence[str] = VULKAN_STEPS,
     serve: Sequence[str] = ("listen",),
+    compute: Sequence[str] = (),
 ) -> Build:
     """A build whose server does as told; the steps are those of ``stand_in.c``."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy2(_compiled_stand_in(), folder / "llama-server")
-    return stand_in_script(folder, backend=backend, version=version, devices=devices, serve=serve)
+    return stand_in_script(
+        folder, backend=backend, version=version, devices=devices, serve=serve, compute=compute
+    )
 
 
 def stand_in_script(
@@ -195,9 +200,10 @@ def stand_in_script(
     version: Sequence[str] = VERSION_STEPS,
     devices: Sequence[str] = VULKAN_STEPS,
     serve: Sequence[str] = ("listen",),
+    compute: Sequence[str] = (),
 ) -> Build:
     """Write what the stand-in in ``folder`` does; its binary may come from elsewhere."""
-    modes = {"version": version, "devices": devices, "serve": serve}
+    modes = {"version": version, "devices": devices, "serve": serve, "compute": compute}
     lines = [f"{mode} {step}\n" for mode, steps in modes.items() for step in steps]
     (folder / "stand-in.txt").write_bytes(os.fsencode("".join(lines)))
     return Build(folder, "llama-server", backend)
@@ -205,7 +211,36 @@ def stand_in_script(
 
 def compile_stand_in(target: Path, *flags: str) -> Path:
     """Compile the stand-in to ``target`` with further flags for the compiler."""
-    return compile_program(target, Path(__file__).with_name("stand_in.c"), *flags)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "answers.h").write_text(_answers(), "utf-8")
+        source = Path(__file__).with_name("stand_in.c")
+        return compile_program(target, source, *flags, f"-I{folder}")
+
+
+def _answers() -> str:
+    """The right answers to the prompts of the reference models, and two kinds of wrong ones."""
+    rows = []
+    for reference in references().values():
+        for prompt, answer in zip(reference.prompts, reference.answers, strict=True):
+            again = Continuation(answer.tokens[:1] * 2, answer.log_probabilities[:1] * 2)
+            bodies = (completion(answer), completion(answer, nan=True), completion(again))
+            texts = (f'"prompt": {json.dumps(prompt)}', *bodies)
+            rows.append("{" + ",".join(map(json.dumps, texts)) + "},\n")
+    return "".join(rows)
+
+
+def completion(answer: Continuation, *, nan: bool = False) -> str:
+    """What a server answers; with ``nan`` as the real one does if its numbers are none."""
+    steps = [
+        {
+            "id": token,
+            "top_logprobs": [
+                {"id": each, "logprob": None if nan else value} for each, value in enumerate(row)
+            ],
+        }
+        for token, row in zip(answer.tokens, answer.log_probabilities, strict=True)
+    ]
+    return json.dumps({"content": "aaa", "completion_probabilities": steps})
 
 
 def compile_program(target: Path, source: Path, *flags: str) -> Path:

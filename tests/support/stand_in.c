@@ -1,7 +1,8 @@
 /* A stand-in for llama-server that does what the file "stand-in.txt" beside it says.
  *
  * Each line is "MODE STEP TEXT", and the steps of the mode that the arguments choose
- * (version, devices or serve) are taken in order:
+ * (version, devices, compute or serve) are taken in order. Mode compute is a start with one of the
+ * reference models; without a step for it, it listens and answers as computed (answers.h):
  *
  *     out TEXT, err TEXT    a line on that stream
  *     flood N               N lines on stderr
@@ -13,6 +14,9 @@
  *     device NAME           refuse a --device unless the environment has that variable
  *     loading N             /health is answered with 503 so many times first
  *     speed P G             completions at P tokens of a prompt and G of an answer a second
+ *     answers KIND          the reference models' answers: "nan", "repeated", "other" (those of
+ *                           another prompt), or "untold" (without probabilities)
+ *     answers-on-gpu KIND   the same, unless it runs with --device none
  *     refuse N M            a completion is answered with status N, an embedding with M
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
  *     choke N TEXT          a prompt of more than N tokens does the same
@@ -79,6 +83,13 @@ static int has(int argc, char **argv, const char *name)
     return 0;
 }
 
+/* A start with one of the models that the program makes for its gate. */
+static int has_reference(int argc, char **argv)
+{
+    const char *name = strrchr(option(argc, argv, "-m", ""), '/');
+    return name && (!strcmp(name, "/mixture.gguf") || !strcmp(name, "/recurrent.gguf"));
+}
+
 static void dump(int argc, char **argv)
 {
     char folder[4096];
@@ -110,6 +121,36 @@ static char last_words[4096];
 static char work[4096];
 static int work_from = 1, worked;
 static char awaited[4096];
+
+struct told {
+    const char *prompt, *body, *nan, *repeated;
+};
+
+static const struct told known_answers[] = {
+#include "answers.h"
+};
+
+static const char *kind = "";
+
+/* The answer to a prompt of a reference model; NULL for another prompt. */
+static const char *computed(const char *request)
+{
+    const int count = sizeof known_answers / sizeof *known_answers;
+    const char *prompt = strstr(request, "\"prompt\": [");
+    for (int i = 0; prompt && i < count; i++) {
+        const struct told *each = &known_answers[i];
+        if (strncmp(prompt, each->prompt, strlen(each->prompt)))
+            continue;
+        if (!strcmp(kind, "untold"))
+            return "{\"content\":\"aaa\"}";
+        if (!strcmp(kind, "nan"))
+            return each->nan;
+        if (!strcmp(kind, "repeated"))
+            return each->repeated;
+        return !strcmp(kind, "other") ? known_answers[(i + 1) % count].body : each->body;
+    }
+    return NULL;
+}
 
 static double prompt_speed, generation_speed;
 
@@ -157,6 +198,7 @@ static void completed(const char *request, char *body, size_t room)
 static void answer(int client)
 {
     static char request[65536], body[8192];
+    const char *content = body;
     receive(client, request, sizeof request - 1);
     const char *status = loading > 0 ? "503 Service Unavailable" : "200 OK";
     char refused[64];
@@ -193,12 +235,14 @@ static void answer(int client)
         for (int i = 1; i < 600; i++)
             sprintf(body + strlen(body), ",%d", i);
         strcat(body, "]}");
-    } else
+    } else if (!(content = computed(request))) {
         completed(request, body, sizeof body);
+        content = body;
+    }
     dprintf(client,
             "HTTP/1.1 %s\r\nContent-Type: application/json\r\n"
             "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
-            status, strlen(body), body);
+            status, strlen(content), content);
     close(client);
 }
 
@@ -331,7 +375,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
         loading = atol(text);
     else if (!strcmp(name, "speed"))
         sscanf(text, "%lf %lf", &prompt_speed, &generation_speed);
-    else if (!strcmp(name, "refuse"))
+    else if (!strcmp(name, "answers"))
+        kind = strdup(text);
+    else if (!strcmp(name, "answers-on-gpu")) {
+        if (strcmp(option(argc, argv, "--device", "none"), "none"))
+            kind = strdup(text);
+    } else if (!strcmp(name, "refuse"))
         sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
     else if (!strcmp(name, "die"))
         dies = 1, snprintf(last_words, sizeof last_words, "%s", text);
@@ -376,7 +425,9 @@ int main(int argc, char **argv)
     char path[4096], line[4096];
     const char *mode = has(argc, argv, "--version")        ? "version"
                        : has(argc, argv, "--list-devices") ? "devices"
+                       : has_reference(argc, argv)         ? "compute"
                                                            : "serve";
+    int steps = 0;
     const int signals[] = {SIGTERM, SIGINT, SIGHUP};
     for (unsigned i = 0; i < sizeof signals / sizeof *signals; i++)
         if (signal(signals[i], leave) == SIG_IGN)
@@ -404,7 +455,9 @@ int main(int argc, char **argv)
         if (text)
             *text++ = 0;
         if (!strcmp(line, mode))
-            step(name, text ? text : "", argc, argv);
+            steps++, step(name, text ? text : "", argc, argv);
     }
+    if (!strcmp(mode, "compute") && !steps)
+        serve(argc, argv, 0);
     return 0;
 }

@@ -97,11 +97,11 @@ def matching(pattern: str) -> Reader[str]:
     return checked(str, lambda found: compiled.fullmatch(found) is not None)
 
 
-def speed(value: Any, name: str) -> float:
-    """Read a number of things per second."""
+def number(value: Any, name: str) -> float:
+    """Read a number that is not negative, such as a speed."""
     if type(value) in (int, float) and 0 <= value < _LARGEST:
         return float(value)
-    raise ValueError(f"{name} is not a speed")
+    raise ValueError(f"{name} is not such a number")
 
 
 web_address = matching(r"https?://[!-~]{1,4096}")

@@ -12,7 +12,7 @@ from tsuku_llm.cli.render.installed import (
     told_lines,
 )
 from tsuku_llm.cli.terminal.answer import ReportedError
-from tsuku_llm.cli.terminal.text import named, sentence, size, table
+from tsuku_llm.cli.terminal.text import computed, named, sentence, size, table
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU
 from tsuku_llm.machine.hardware import Problem
 from tsuku_llm.steps.drivers.caches import CacheState
@@ -37,6 +37,10 @@ def lines(examination: Examination) -> tuple[str, ...]:
         _sentence(examination),
         f"from the GPU to the server, for {_subject(examination)}:",
         *table([*rows, *_cache_rows(examination.caches)]),
+        *(
+            f"the build {each}"
+            for each in computed(examination.deviation, examination.not_computed)
+        ),
         f"this is {PROGRAM} {__version__}, {examination.updater.summary}",
         *_verdict(examination),
         *_ways(examination),

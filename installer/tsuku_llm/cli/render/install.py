@@ -10,7 +10,16 @@ from tsuku_llm.cli.render.installed import (
     build_lines,
     title,
 )
-from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
+from tsuku_llm.cli.terminal.text import (
+    computed,
+    named,
+    origin,
+    sentence,
+    size,
+    table,
+    unattested,
+    unmeasured,
+)
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from tsuku_llm.steps.install.install import InstallReport
     from tsuku_llm.steps.install.own_build import OwnBuildReport
     from tsuku_llm.steps.install.update import FitChange, UpdateReport, UpToDate
+    from tsuku_llm.store.records.installed import Installed
 
 
 def lines(report: InstallReport) -> tuple[str, ...]:
@@ -67,7 +77,7 @@ def _why(report: InstallReport) -> str:
 
 def _details(report: InstallReport) -> tuple[str, ...]:
     if report.installed:
-        return (f"  in {report.installed.tree}",)
+        return (*_computed(report.installed), f"  in {report.installed.tree}")
     variant = report.candidate.variant
     archives = (
         line
@@ -81,6 +91,11 @@ def _to_download(left: int | None, variant: Variant) -> str:
     whole = variant.download_size
     # Other versions, or an earlier run, may have a part of it.
     return f"{size(left)} to download" + (f" of {size(whole)}" if left != whole else "")
+
+
+def _computed(installed: Installed) -> tuple[str, ...]:
+    receipt = installed.receipt
+    return tuple(f"  {each}" for each in computed(receipt.deviation, receipt.not_computed))
 
 
 def _binding(report: InstallReport) -> tuple[str, ...]:
@@ -110,7 +125,11 @@ def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
     return (
         sentence(said.get(report.outcome, f"{build} is installed already")),
         f"  {receipt.variant}, unsigned, from {receipt.unsigned} ({count})",
-        *((f"  in {report.installed.tree}",) if report.installed else ()),
+        *(
+            (*_computed(report.installed), f"  in {report.installed.tree}")
+            if report.installed
+            else ()
+        ),
     )
 
 

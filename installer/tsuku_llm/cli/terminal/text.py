@@ -46,6 +46,12 @@ def origin(publisher: str, repository: str) -> str:
     return f"built by {publisher}, from repository {repository}"
 
 
+def computed(deviation: float | None, not_computed: str) -> tuple[str, ...]:
+    """Return how rightly a build computed here, and what was not tried."""
+    told = () if deviation is None else (f"computes rightly here, within {deviation:.1%}",)
+    return (*told, *((f"not all of it was tried: {not_computed}",) if not_computed else ()))
+
+
 def unattested(reason: str | None) -> tuple[str, ...]:
     """Return a line if it was not verified who built a release."""
     return (f"  unattested: {reason}",) if reason else ()

@@ -69,7 +69,7 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     if address.tls:
         return None
     try:
-        status = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
+        status, _ = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
     except TimeoutError:
         return False
     except (OSError, UnicodeError, ValueError):
@@ -105,7 +105,20 @@ def post(
     limit: float,
     on_wait: Callable[[], None] = lambda: None,
 ) -> int:
-    """Return the HTTP status of the answer. Raises OSError and ValueError.
+    """Return the HTTP status of the answer; the rest is as for ``exchange``."""
+    return exchange(address, path, body, key, limit=limit, on_wait=on_wait)[0]
+
+
+def exchange(
+    address: ServerAddress,
+    path: str,
+    body: object,
+    key: Secret | None = None,
+    *,
+    limit: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> tuple[int, bytes]:
+    """Return the HTTP status of the answer, and its content. Raises OSError and ValueError.
 
     ``limit`` is in seconds. ``on_wait`` is called once a second until the answer comes; what it
     raises ends the request.
@@ -121,7 +134,7 @@ def _ask(
     limit: float,
     body: str = "",
     on_wait: Callable[[], None] = lambda: None,
-) -> int:
+) -> tuple[int, bytes]:
     method, _, path = request.partition(" ")
     content = body.encode()
     head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
@@ -151,4 +164,4 @@ def _ask(
     words = answer[:64].split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/"):
         raise ValueError("no HTTP")
-    return int(words[1])
+    return int(words[1]), answer.partition(b"\r\n\r\n")[2]

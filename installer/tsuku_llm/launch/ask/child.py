@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, NamedTuple
 
@@ -48,7 +49,7 @@ def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
             start_new_session=True,
         )
     # One thread for each pipe, before the wait: a full pipe that is not read blocks the child.
-    readers = [_PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]
+    readers = [PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]
     code: int | None = None
     try:
         with suppress(subprocess.TimeoutExpired):
@@ -144,22 +145,29 @@ class LastWords:
         return older + self._window.decode("utf-8", "replace")
 
 
-class _PipeReader(threading.Thread):
-    """The thread that empties one pipe, so that the child never blocks on it."""
+class PipeReader(threading.Thread):
+    """The thread that empties one pipe, so that the child never blocks on it.
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    ``on_data`` gets a copy of everything, in this thread.
+    """
+
+    def __init__(
+        self, stream: IO[bytes], on_data: Callable[[bytes], None] = lambda _: None
+    ) -> None:
         # Daemon: a process that left the group can hold the pipe open for as long as it runs.
         super().__init__(daemon=True)
         self._stream = stream
+        self._on_data = on_data
         # Written by this thread only. ``finish`` reads it after the join; a thread that is
         # still alive then costs at most the newest bytes.
         self._words = LastWords()
         self.start()
 
     def run(self) -> None:
-        # Ends when every process that holds the other end of the pipe has closed it.
+        """Read until every process that holds the other end of the pipe has closed it."""
         while data := os.read(self._stream.fileno(), _CHUNK):
             self._words.feed(data)
+            self._on_data(data)
 
     def finish(self) -> str:
         """Return the text; leave the pipe to the thread if a grandchild still holds it open."""
@@ -167,4 +175,8 @@ class _PipeReader(threading.Thread):
         # Close only what the thread no longer reads: the descriptor's number may be reused.
         if not self.is_alive():
             self._stream.close()
+        return self.text()
+
+    def text(self) -> str:
+        """Return what was said so far."""
         return self._words.text()

@@ -42,7 +42,7 @@ _READ_SPEEDS = records.fields(
                 {
                     "model": records.text,
                     "size": records.count,
-                    "speeds": records.named(records.speed),
+                    "speeds": records.named(records.number),
                 },
             )
         )

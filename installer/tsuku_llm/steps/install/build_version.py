@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from tsuku_llm import __version__, archive, fetch
@@ -22,6 +21,7 @@ from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.run.computing import Computation, compute
 from tsuku_llm.launch.run.gate import gate
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware
@@ -64,12 +64,13 @@ class VersionBuilder:
         self.id = version_of(choice.release.release, candidate.variant)
         # What the steps find out, for the receipt: the contents of the tree by path, the sizes of
         # the downloads and the contents of unlisted archives by digest, the server's path in the
-        # tree, and the device to pass to it.
+        # tree, the device to pass to it, and how rightly it computes there.
         self._contents: dict[str, TreeEntry] = {}
         self._sizes: dict[str, int] = {}
         self._unlisted: dict[str, tuple[TreeEntry, ...]] = {}
         self._server = candidate.variant.server
         self._device: str | None = None
+        self._computation = Computation(None)
 
     def build(self) -> Installed:
         """Fill a staged tree, try its server, and commit it.
@@ -91,7 +92,7 @@ class VersionBuilder:
                 with store.staging() as staging:
                     self._fill(staging)
                     self._say("checking", self.candidate.variant.artifacts)
-                    self._gate(staging.tree)
+                    self._gate(staging)
                     # The rename in here is the commit: before it no other process sees the version.
                     return store.commit(staging, self._receipt())
         except TrustError as error:
@@ -189,12 +190,13 @@ class VersionBuilder:
         ):
             yield arrivals
 
-    def _gate(self, tree: Path) -> None:
-        """Start the staged server once, and keep the name of the device to pass to it.
+    def _gate(self, staging: Staging) -> None:
+        """Start the staged server, let it compute, and keep the device to pass to it.
 
-        Raises ``GateFailed`` if it does not run here, and ``UnsafeLocation`` if another user could
-        have replaced it.
+        Raises ``GateFailed`` if it does not run or compute here, and ``UnsafeLocation`` if another
+        user could have replaced it.
         """
+        tree = staging.tree
         check_path(tree)  # again, as unpacking takes time: never run another user's file
         variant, gpu = self.candidate.variant, self.candidate.gpu
         repository = self.choice.catalog.repository.name
@@ -207,7 +209,14 @@ class VersionBuilder:
             self.session.user.note,
         ) as caches:
             report = gate(build, caches.environ, expected=gpu.name if gpu else None)
-        self._device = report.device
+            self._device = report.device
+            self._computation = compute(
+                build,
+                caches.environ,
+                report.device,
+                staging.unpacked,
+                on_slow=lambda: self._say("computing with", variant.artifacts[:1]),
+            )
 
     def _receipt(self) -> Receipt:
         choice, release, variant = self.choice, self.choice.release, self.candidate.variant
@@ -236,6 +245,8 @@ class VersionBuilder:
             installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
+            deviation=self._computation.deviation,
+            not_computed=self._computation.not_computed,
             hidden_by=hiding(self.session.machine.environ),
             parts=tuple(
                 PartRecord(part.name, part.backend, tuple(each.sha256 for each in part.artifacts))

@@ -38,6 +38,7 @@ from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
 from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.run.computing import compute
 from tsuku_llm.launch.run.gate import gate, list_devices
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, meaning
 from tsuku_llm.probe import probe
@@ -135,6 +136,8 @@ def install_own(
                     build.backend, session.paths, session.machine.environ, session.user.note
                 ) as caches:
                     report = gate(build, caches.environ)
+                    device = report.devices[0].name if report.devices else None
+                    computation = compute(build, caches.environ, device, staging.unpacked)
             except GateFailed as error:
                 # The settings choose among signed builds only.
                 on_cpu = _command(path, "cpu", force=force)
@@ -142,8 +145,12 @@ def install_own(
                 raise
             number = _NUMBER.search(report.version)
             version = f"b{number[1] or number[2]}" if number else receipt.version
-            device = report.devices[0].name if report.devices else None
-            receipt = receipt._replace(version=version, device=device)
+            receipt = receipt._replace(
+                version=version,
+                device=device,
+                deviation=computation.deviation,
+                not_computed=computation.not_computed,
+            )
             installed = store.commit(staging, receipt)
             store.activate(installed)
     return OwnBuildReport("installed", installed.receipt, installed)

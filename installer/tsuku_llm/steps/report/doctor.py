@@ -37,14 +37,18 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 
-@documented("*choice", "*chain", "rolled_back", "installed", "caches", "program")
+@documented(
+    *("*choice", "*chain", "rolled_back", "installed", "caches", "program"),
+    *("deviation", "not_computed"),
+)
 @dataclass(frozen=True, slots=True)
 class Examination:
     """The choice for this machine, and the state of the chain for one backend.
 
     ``installed`` holds what is known of each installed release, by its version's id. ``updater``
     tells how this program was installed. ``caches`` are those of the backend's drivers.
-    ``rolled_back`` are the releases that failed here.
+    ``rolled_back`` are the releases that failed here. ``deviation`` and ``not_computed`` are those
+    of the build in use, from its receipt.
     """
 
     choice: Choice
@@ -53,6 +57,8 @@ class Examination:
     updater: Updater
     caches: tuple[CacheState, ...] = ()
     rolled_back: tuple[RolledBack, ...] = ()
+    deviation: float | None = None
+    not_computed: str = ""
 
     @property
     def program(self) -> Mapping[str, str]:
@@ -105,7 +111,17 @@ def examine(session: Session) -> Examination:
     told = {each.id: known.of(each.receipt) for each in reader.installed()}
     caches = look_at_caches(chain.subject.backend, session.paths, session.machine.environ)
     marks = read_marks(session.paths.data)
-    return Examination(choice, chain, told, own_updater(), caches, marks)
+    receipt = in_use.receipt if in_use else None
+    return Examination(
+        choice,
+        chain,
+        told,
+        own_updater(),
+        caches,
+        marks,
+        receipt.deviation if receipt else None,
+        receipt.not_computed if receipt else "",
+    )
 
 
 def _in_use(reader: StoreReader, session: Session) -> Installed | None:

@@ -29,6 +29,9 @@ OWN = "own"
 NOT_RECORDED = "whether it is was not recorded when it was installed"
 """The reason for "unattested" if the receipt is older than that field."""
 
+NOT_TRIED = "it was not tried when it was installed"
+"""The reason for no deviation if the receipt is older than that field."""
+
 
 def reinstall_command(release: str, backend: str, repository: str) -> str:
     """Return the command that installs a build again; ``backend`` may be a variant's name."""
@@ -88,6 +91,8 @@ class PartRecord(NamedTuple):
     "installed_at",
     "unsigned",
     "parts",
+    "deviation",
+    "not_computed",
 )
 class Receipt(NamedTuple):
     """The record of what is installed and why.
@@ -106,7 +111,8 @@ class Receipt(NamedTuple):
     version made of several, the maker's own first; empty for any other version. ``unsigned`` is the
     path from which a build of the user's own was installed, None for a signed build; the first has
     no repository and no channel. ``source`` is what this machine compiled it from, None if it did
-    not.
+    not. ``deviation`` is how far its answers were from the right ones when it was installed, as a
+    part of 1; None if it did not compute. ``not_computed`` is why it did not, or not all.
     """
 
     id: str
@@ -137,6 +143,8 @@ class Receipt(NamedTuple):
     parts: tuple[PartRecord, ...] = ()
     unsigned: str | None = None
     source: str | None = None
+    deviation: float | None = None
+    not_computed: str = NOT_TRIED
 
     @property
     def builds(self) -> tuple[tuple[str, ...], ...]:
@@ -289,6 +297,8 @@ _READ = records.record(
         "hidden_by": records.many(_text),
         "unsigned": records.optional(_text),
         "source": records.optional(_text),
+        "deviation": records.optional(records.number),
+        "not_computed": _text,
         "parts": records.many(
             records.record(
                 PartRecord,
@@ -304,5 +314,6 @@ _READ = records.record(
         "parts": [],
         "unsigned": None,
         "source": None,
+        "not_computed": NOT_TRIED,
     },
 )

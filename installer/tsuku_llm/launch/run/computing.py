@@ -1,0 +1,365 @@
+"""The second half of the gate: a staged server computes, and its answers are compared.
+
+A device that is listed can still fail at its first kernel, or compute wrongly.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, NoReturn
+
+from tsuku_llm.ground import system_limits
+from tsuku_llm.ground.errors import GateFailed
+from tsuku_llm.ground.files import FOLDER_MODE, drop_tree
+from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.processes.inherited import no_core_dumps
+from tsuku_llm.launch.ask.canary import exchange
+from tsuku_llm.launch.ask.child import ChildEnd, PipeReader
+from tsuku_llm.launch.ask.health import Readiness
+from tsuku_llm.launch.ask.last_words import last_lines
+from tsuku_llm.launch.compute.judging import (
+    Continuation,
+    NotTold,
+    Reference,
+    deviation,
+    parse_answer,
+    references,
+)
+from tsuku_llm.launch.compute.reference_models import MODELS, VOCABULARY
+from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
+from tsuku_llm.launch.failed.diagnosis import diagnose, ending, signal_name
+from tsuku_llm.launch.failed.failure import distribution
+from tsuku_llm.launch.plan.planning import Build, LaunchPlan, plan_question
+
+LIMIT = 300.0
+"""Seconds for one model on a GPU: a driver may compile first (CUDA's took 45 on an H200)."""
+
+CPU_LIMIT = 60.0
+"""Seconds for one model on the processor, which compiles nothing."""
+
+_SLOW = 2.0
+"""Seconds after which the user is told what is waited for."""
+
+_ENDING = 5.0
+"""Seconds that a server gets to end whose connection broke."""
+
+_LAST_LINES = 8
+
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
+"""Signals that no build sends itself: the user, the system, or its lack of memory did."""
+
+_ON_CPU = ("--device", "none")
+_HOST = "127.0.0.1"
+
+
+class Computation(NamedTuple):
+    """The largest deviation from the right answers; None if nothing could be compared.
+
+    ``not_computed`` is why a model could not be tried, empty if all were.
+    """
+
+    deviation: float | None
+    not_computed: str = ""
+
+
+class _Fault(NamedTuple):
+    """What is wrong with a build that was asked to compute, and the lines that show it.
+
+    ``excuse``: the processor of the same build may show that the build is right: it answers the
+    same, or it does not load the model either.
+    """
+
+    problem: str
+    facts: tuple[str, ...] = ()
+    excuse: Literal["", "same", "no-load"] = ""
+    hint: str = ""
+
+
+class _NotComputed(Exception):
+    """The reason why a build cannot be judged, such as a server that is too old."""
+
+
+class _Failed(Exception):
+    """The fault of a build, while its server is asked."""
+
+    def __init__(self, fault: _Fault) -> None:
+        super().__init__(fault.problem)
+        self.fault = fault
+
+
+def compute(
+    build: Build,
+    environ: Mapping[str, str],
+    device: str | None,
+    folder: Path,
+    *,
+    on_slow: Callable[[], None] = lambda: None,
+    limit: float | None = None,
+) -> Computation:
+    """Let a build compute the reference models on its device, and compare its answers.
+
+    ``folder`` is made for the models, and removed. ``on_slow`` is called once, if it takes more
+    than a moment. A build that cannot be judged is not refused; the result has the reason. Raises
+    ``GateFailed`` if it computes wrongly, ends, or does not answer within ``limit`` seconds.
+    """
+    seconds = limit or (CPU_LIMIT if build.backend == "cpu" else LIMIT)
+    patience = _Patience(on_slow)
+    largest: float | None = None
+    problems: list[str] = []
+    try:
+        folder.mkdir(FOLDER_MODE)
+    except OSError as error:
+        return Computation(None, str(error))
+    # Only a folder that was made here is removed.
+    try:
+        for name, reference in references().items():
+            path = folder / f"{name}.gguf"
+            try:
+                path.write_bytes(MODELS[name]())
+                trial = _Trial(build, environ, device, path, reference, patience, seconds)
+                largest = max(largest or 0.0, trial.judged())
+            except OSError as error:
+                # A limit of the system says nothing about the build: no other variant is tried.
+                system_limits.refuse(error, f"starting the {build.backend} build")
+                problems.append(f"{name}: {error}")
+            except _NotComputed as error:
+                problems.append(f"{name}: {error}")
+            except _Failed as error:
+                _refuse(build, error.fault, name)
+    finally:
+        drop_tree(folder)
+    return Computation(largest, "; ".join(problems))
+
+
+class _Patience:
+    """The one call of ``on_slow``, by whichever thread waits longest."""
+
+    def __init__(self, on_slow: Callable[[], None]) -> None:
+        self._on_slow = on_slow
+        self._begun = time.monotonic()
+        # Several requests wait at the same time: only one of their threads may tell.
+        self._lock = threading.Lock()
+        self._told = False
+
+    def look(self) -> None:
+        """Call ``on_slow`` if it is time for it."""
+        with self._lock:
+            if self._told or time.monotonic() - self._begun < _SLOW:
+                return
+            self._told = True
+        self._on_slow()
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One model, loaded by one build."""
+
+    build: Build
+    environ: Mapping[str, str]
+    device: str | None
+    path: Path
+    reference: Reference
+    patience: _Patience
+    limit: float
+
+    def judged(self) -> float:
+        """Return the largest deviation. Raises ``_NotComputed``, ``_Failed`` and ``OSError``."""
+        if self.build.backend == "cpu":
+            return self._compared(self._answers((), self.limit), self.reference.answers)
+        on_gpu = ("-ngl", "99", *(("--device", self.device) if self.device else ()))
+        answers: list[Continuation] = []
+        try:
+            answers = self._answers(on_gpu, self.limit)
+            return self._compared(answers, self.reference.answers)
+        except _Failed as error:
+            if not error.fault.excuse:
+                raise
+            # Upstream may have changed what such a model means, or take it no longer. Then the
+            # processor has the same answers, or none either.
+            try:
+                on_cpu = self._answers(_ON_CPU, CPU_LIMIT)
+                if answers:
+                    return self._compared(answers, on_cpu[: len(self.reference.answers)])
+            except _Failed as second:
+                if second.fault.excuse == "no-load":
+                    raise _NotComputed(error.fault.problem) from None
+            except (_NotComputed, OSError):
+                pass
+            raise
+
+    def _compared(self, answers: Sequence[Continuation], right: Sequence[Continuation]) -> float:
+        prompts = self.reference.prompts
+        # Each prompt was answered alone, and then all but the longest together.
+        apart = [
+            (len(prompt), deviation(answer, each))
+            for prompt, answer, each in zip(
+                [*prompts, *prompts[:-1]], answers, [*right, *right[:-1]], strict=True
+            )
+        ]
+        worst, tolerance = max(each for _, each in apart), self.reference.tolerance
+        if worst <= tolerance:
+            return worst
+        wrong = map(str, sorted({size for size, each in apart if each > tolerance}))
+        far = f"by {worst:.1%}" if worst < 10 else "completely"
+        said = f"its answers are wrong {far}, after prompts of {', '.join(wrong)} tokens"
+        bound = f"a right build differs by at most {tolerance:.1%}"
+        raise _Failed(_Fault(said, (bound,), excuse="same"))
+
+    def _answers(self, placed: Sequence[str], limit: float) -> list[Continuation]:
+        """Start the server, and ask each prompt alone, then all but the longest together."""
+        address = ("--host", _HOST, "--port", str(_free_port()))
+        words = ("-m", str(self.path), *address, "--no-warmup")
+        plan = plan_question(self.build, (*self.build.arguments, *words, *placed), self.environ)
+        # Not an argument: older servers do not know it. It would look for a place first.
+        env = {**plan.env, "LLAMA_ARG_FIT": "off"}
+        plan = plan._replace(env=env, reinstall=self.build.reinstall)
+        prompts = self.reference.prompts
+        # The pool is the outer one: a server that ends breaks what its threads wait for.
+        with ThreadPoolExecutor(len(prompts)) as pool, _started(plan) as server:
+            server.wait_until_ready(limit, self.patience)
+            alone = [server.answer(prompt, self.patience) for prompt in prompts]
+            together = pool.map(lambda prompt: server.answer(prompt, self.patience), prompts[:-1])
+            return [*alone, *together]
+
+
+class _Server:
+    """A server that was started for this."""
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        child: subprocess.Popen[bytes],
+        readiness: Readiness,
+        stderr: PipeReader,
+    ) -> None:
+        self._plan = plan
+        self._child = child
+        self._readiness = readiness
+        self._stderr = stderr
+        self._deadline = 0.0
+        self._limit = 0.0
+
+    def wait_until_ready(self, limit: float, patience: _Patience) -> None:
+        """Wait until it has loaded the model."""
+        self._limit, self._deadline = limit, time.monotonic() + limit
+
+        def look() -> None:
+            patience.look()
+            if self._child.poll() is not None:
+                self._fail("when it loaded", loading=True)
+            if time.monotonic() > self._deadline:
+                raise self._hung("it did not load")
+
+        self._readiness.wait(threading.Event(), look)
+
+    def answer(self, prompt: Sequence[int], patience: _Patience) -> Continuation:
+        """Let it continue a prompt."""
+        body = {
+            "prompt": list(prompt),
+            "n_predict": 2,
+            "temperature": 0,
+            "n_probs": VOCABULARY,
+            "post_sampling_probs": False,
+            "cache_prompt": False,
+        }
+        size = f"a prompt of {len(prompt)} token{'s' * (len(prompt) > 1)}"
+        try:
+            status, content = exchange(
+                self._readiness.address,
+                "/completion",
+                body,
+                limit=max(0.001, self._deadline - time.monotonic()),
+                on_wait=patience.look,
+            )
+        except TimeoutError:
+            raise self._hung(f"{size} was not answered") from None
+        except (OSError, ValueError) as error:
+            try:
+                self._child.wait(_ENDING)
+            except subprocess.TimeoutExpired:
+                raise _NotComputed(f"{size} was not answered: {error}") from None
+            self._fail(f"at {size}", loading=False)
+        try:
+            if status == 500:
+                # Upstream's answer if a batch could not be computed (server_context, b11434).
+                raise _Failed(_Fault(f"{size} was answered with an error", self._facts()))
+            if status != 200:
+                raise _NotComputed(f"{size} was answered with HTTP status {status}")
+            return parse_answer(content)
+        except NotTold as error:
+            raise _NotComputed(str(error)) from None
+
+    def _facts(self) -> tuple[str, ...]:
+        return last_lines(self._stderr.text(), _LAST_LINES)
+
+    def _hung(self, what: str) -> _Failed:
+        return _Failed(_Fault(f"{what} within {self._limit:g} seconds"))
+
+    def _fail(self, when: str, *, loading: bool) -> NoReturn:
+        """Raise what the end of the server means."""
+        code, text = self._child.returncode, self._stderr.finish()
+        known = diagnose(code, text, distribution=distribution())
+        plan = self._plan
+        cause = f": {known.cause}" if known and known.slug != "crashed" else ""
+        name = signal_name(code)
+        said = f"it {ending(code)} {when}{cause}"
+        # A server that does not know the kind of model, or an argument, ends by itself. Windows has
+        # codes of more than 16 bits for what are signals elsewhere.
+        by_itself = loading and 0 <= code < 1 << 16 and not (known and known.fault == "backend")
+        # Too little memory is the model's fault.
+        if by_itself or name in _FROM_OUTSIDE or (known and known.fault == "model"):
+            words = last_lines(text, 1)
+            raise _NotComputed(f"{said} ({words[0]})" if words and not cause else said)
+        excuse: Literal["", "no-load"] = "no-load" if loading else ""
+        hint = known.hint(plan.backend, plan.reinstall) if known else ""
+        raise _Failed(_Fault(said, last_lines(text, _LAST_LINES), excuse, hint))
+
+
+@contextmanager
+def _started(plan: LaunchPlan) -> Iterator[_Server]:
+    """Start a server for the block; it is killed at the end."""
+    readiness = Readiness(plan)
+    with no_core_dumps():
+        child = children.start(
+            plan.argv,
+            cwd=plan.cwd,
+            env=plan.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    assert child.stderr
+    stderr = PipeReader(child.stderr, readiness.on_stderr)
+    try:
+        yield _Server(plan, child, readiness, stderr)
+    finally:
+        # Kill first: the reader ends when the last writer is gone.
+        ChildEnd(child).finish()
+        stderr.finish()
+
+
+def _free_port() -> int:
+    """Return a port that is free now: not every server says which one it took for port 0."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _refuse(build: Build, fault: _Fault, name: str) -> NoReturn:
+    gpu = build.backend != "cpu"
+    hint = "update the driver, or install another release" if gpu else "install another release"
+    raise GateFailed(
+        f"the {build.backend} build does not compute here: {fault.problem}",
+        facts=(f"reference model: {name}", *fault.facts),
+        hint=fault.hint or (f"{hint}; or run on the CPU: {CPU_OVERRIDE}" if gpu else hint),
+    )
