@@ -129,8 +129,8 @@ TABLE = (
         plugin="hip",
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
-        # Fedora's and Arch's own packages, as `dnf provides` and `pacman -F` say. Debian's names
-        # change with each version of ROCm (libhipblas3), and most of its releases have none.
+        # Fedora's and Arch's own packages, as public scripts install them; not tried on these
+        # systems. Debian's names change with each version of ROCm, and most releases have none.
         packages={
             "libamdhip64.so.7": {"fedora": "rocm-hip", "arch": "hip-runtime-amd"},
             "libhipblas.so.3": {"fedora": "hipblas", "arch": "hipblas"},

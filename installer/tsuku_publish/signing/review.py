@@ -292,9 +292,9 @@ def _leaves(value: Any, place: str = "") -> dict[str, Any]:
 
 
 def _hosts(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where the archives of a release are."""
+    """Return where the archives of a release are: hosts, or "pkg:pypi" for the package index."""
     found = {
-        artifact["url"].partition("://")[2].partition("/")[0]
+        (artifact["url"].partition("://")[2] or artifact["url"]).partition("/")[0]
         for variant in _variants(document).values()
         for artifact in variant["artifacts"]
     }

@@ -6,7 +6,7 @@ build were dropped silently.
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -263,6 +263,7 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
                     wrong[asset.name] = error.message
                     continue
                 given |= dict.fromkeys(variants, asset.name)
+                needs = _without(needs, rules.packages(rule, release.tag))
                 builds.append(ClassifiedBuild(rule, (asset, *companions), needs))
     used = {artifact.name for build in builds for artifact in build.artifacts} | {*lonely}
     unknown = tuple(
@@ -272,6 +273,14 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
     )
     reasons = {asset.name: wrong[asset.name] for asset in unknown if asset.name in wrong}
     return SortedAssets(release.tag, tuple(builds), unknown, lonely, reasons)
+
+
+def _without(needs: dict[str, Any], packages: Iterable[MakerPackage]) -> dict[str, Any]:
+    """Return what a machine must have beside the libraries that makers' packages bring."""
+    brought = {name for each in packages for name in each.take}
+    left = [name for name in needs.get("libraries", ()) if name not in brought]
+    rest = {key: value for key, value in needs.items() if key != "libraries"}
+    return rest | ({"libraries": left} if left else {})
 
 
 def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
