@@ -231,7 +231,7 @@ def hint_for(snapshot: str, request: str) -> str:
         ("vulkan-driver-without-loader", "gpu", f"{SUDO}apt install libvulkan1"),
         ("intel-arc-b580", "cuda", "it has no GPU for this backend"),
         ("macos-26-m4", "rocm", "tsuku-llm install --backend metal"),
-        ("macos-15-m1", "cuda", "nothing on this machine changes that"),
+        ("macos-15-m1", "cuda", "tsuku-llm install --backend metal"),
         ("macos-14-intel", "gpu", "tsuku-llm install --backend cpu"),
         ("user-not-in-render-group", "gpu", "then log in again"),
     ],

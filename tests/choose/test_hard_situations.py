@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 from support.builds import stand_in
-from support.fake_roots import with_floors, with_icd, with_musl, with_nodes, with_pci, write
+from support.fake_roots import (
+    with_floors,
+    with_icd,
+    with_musl,
+    with_nodes,
+    with_pci,
+    with_rocm,
+    write,
+)
 from support.release_server import release_server
 from support.servers import NOW
 from support.sessions import make_session
@@ -202,7 +210,9 @@ def test_situation_02_without_vulkan_the_idle_card_is_named(
     report = install(session(tmp_path, host, notes.append), dry_run=True)
     assert report.candidate.variant.name == "cpu"
     (note,) = notes
-    assert note == "idle: NVIDIA GeForce GTX 1080 Ti; what would help: tsuku-llm doctor"
+    assert note == (
+        "to use NVIDIA GeForce GTX 1080 Ti: update NVIDIA's driver; then: tsuku-llm install"
+    )
 
 
 # --- 3: a driver that waits for a reboot ---------------------------------------------------------
@@ -317,7 +327,8 @@ APU_AND_CARD = {
 def test_situation_06_an_apu_listed_first_does_not_decide(
     stubs: StubDrivers, root: Path, tmp_path: Path
 ) -> None:
-    found = seen(stubs.only("hip", root=with_nodes(root, 90012, 110000), **APU_AND_CARD))
+    system = with_rocm(with_nodes(root, 90012, 110000))
+    found = seen(stubs.only("hip", root=system, **APU_AND_CARD))
     assert [gpu.gfx for gpu in found.hardware.api("rocm").gpus] == ["gfx90c", "gfx1100"]
     assert found.detected == {"cpu", "rocm"}
     assert (found.selected, found.device) == ("rocm-10.0", "AMD Radeon RX 7900 XTX")

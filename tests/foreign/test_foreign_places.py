@@ -73,6 +73,9 @@ from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
 from tsuku_publish.upstream.hosting import parse_release
 from tsuku_publish.upstream.makers import load_makers
+from tsuku_publish.upstream.source.cmake import PRESETS, preset
+from tsuku_publish.upstream.source.facts import load_sources
+from tsuku_publish.upstream.source.tree import RELEASE, SourceTree, open_source
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pipes, /proc, and alarms")
 
@@ -210,6 +213,15 @@ FILES = [
     Place("tsuku_publish.upstream.classify", "rules.toml", load_rules),
     Place("tsuku_publish.upstream.makers", "makers.toml", load_makers),
     Place(
+        "tsuku_publish.upstream.source.facts",
+        "facts/sources/b1.json",
+        lambda at: load_sources(at / "facts"),
+    ),
+    Place("tsuku_publish.upstream.source.tree", RELEASE, open_source),
+    Place(
+        "tsuku_publish.upstream.source.tree", "x.tar.gz", lambda at: open_source(at / "x.tar.gz")
+    ),
+    Place(
         "tsuku_publish.archives.contents",
         "contents/x.json",
         lambda at: load_contents(at / "contents"),
@@ -256,6 +268,11 @@ class AnswerPlace(NamedTuple):
     raises: tuple[type[Exception], ...] = ()
 
 
+def presets(data: bytes) -> object:
+    file = {PRESETS[0]: data.decode("utf-8", "replace")}
+    return preset(SourceTree(file, None), "x", "release.yml:1")
+
+
 def token_of(data: bytes) -> object:
     return _token(Challenge("bearer", "https://h.example/t", "", ""), None, lambda *_: data)
 
@@ -283,6 +300,7 @@ ANSWERS = [
     AnswerPlace("launch.compute.judging", parse_answer, (NotTold,)),
     AnswerPlace("steps.servers.background", _document),
     AnswerPlace("tsuku_publish.upstream.attestations", bundles_in),
+    AnswerPlace("tsuku_publish.upstream.source.cmake", presets),
     AnswerPlace("tsuku_publish.upstream.hosting", lambda data: parse_release(data, "b1")),
 ]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -139,6 +140,11 @@ def test_a_machine_signs_nightly_with_the_key_of_the_timestamp() -> None:
     assert role["keyids"] == [*root.roles["timestamp"].keyids]
 
 
+def of_a_maker(artifact: manifest.Artifact) -> bool:
+    """A library of a toolkit's maker: its wheel is recorded and listed, whatever release has it."""
+    return artifact.url.startswith("pkg:pypi/")
+
+
 def test_what_was_not_measured_says_so_and_only_people_sign_it(
     embedded: loading.Catalog,
 ) -> None:
@@ -149,6 +155,7 @@ def test_what_was_not_measured_says_so_and_only_people_sign_it(
             for platform in release.platforms.values()
             for each in platform.variants
             for artifact in each.artifacts
+            if not (of_a_maker(artifact) and entry.release in UPSTREAM)
         }
         assert listed == {release.unmeasured is None}, entry.release
     assert {entry.release for entry in embedded.entries if embedded.read(entry).unmeasured} == {
@@ -222,7 +229,13 @@ def test_every_digest_is_a_recorded_fact() -> None:
         for document in published_documents().values()
         for each in artifacts(document)
     }
-    assert used <= known | wheels
+    makers = {
+        (each.asset.url, each.sha256, each.asset.size)
+        for sets in RULES.makers.values()
+        for one in sets
+        for each in one.packages
+    }
+    assert used <= known | wheels | makers
     assert {sha256 for _, sha256, _ in wheels} == {
         "6805555f40aca939f60c0c4afc41b5d8f44d1116a1c2848bf79ab615adba1a2f",
         "2ba819f697de4198bb8a9bc402d4ef47429ae444f8a1ff14fac0ab30bfdd7d8c",
@@ -316,7 +329,7 @@ def test_a_cuda_build_has_its_companion_of_the_same_toolkit(
     for platform in embedded.read(embedded.entry(tag)).platforms.values():
         for each in platform.variants:
             if each.backend != "cuda":
-                assert len(each.artifacts) == 1
+                assert len([one for one in each.artifacts if not of_a_maker(one)]) == 1
                 continue
             seen += 1
             main, companion = (artifact.url.rpartition("/")[2] for artifact in each.artifacts)
@@ -406,6 +419,8 @@ def test_the_server_and_root_of_each_archive_are_right(embedded: loading.Catalog
         for each in platform.variants:
             assert each.server == ("llama-server.exe" if windows else "llama-server")
             for artifact in each.artifacts:
+                if of_a_maker(artifact):
+                    continue
                 file = artifact.url.rpartition("/")[2]
                 assert file.endswith(f".{artifact.format}")
                 stem = file.removesuffix(".tar.gz")
@@ -527,6 +542,7 @@ def test_a_rule_with_an_undefined_requirement_is_not_used(tmp_path: Path) -> Non
     text = (DATA / "rules.toml").read_text("utf-8")
     text = text.replace('requires = ["vulkan"]', 'requires = ["vulcan"]', 1)
     (tmp_path / "rules.toml").write_text(text, "utf-8")
+    shutil.copy(DATA / "makers.toml", tmp_path)
     (wrong,) = classify.load_rules(tmp_path).wrong
     assert "[requires.vulcan] is not defined" in wrong.reason
 

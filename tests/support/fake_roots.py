@@ -20,11 +20,20 @@ def write(root: Path, name: str, content: str | bytes = "") -> Path:
 
 
 def with_floors(root: Path, glibc: str = "2.39", libstdcxx: str = "3.4.33") -> Path:
-    """A system on x86-64 with these versions of the C and C++ libraries."""
+    """A system on x86-64 with these versions of the C and C++ libraries, OpenSSL and OpenMP."""
     banner = f"GNU C Library (made) stable release version {glibc}.\n".encode()
     write(root, LOADER)
     write(root, "/lib64/libc.so.6", library(f"GLIBC_{glibc}", extra=banner))
     write(root, "/usr/lib64/libstdc++.so.6", library("GLIBCXX_3.4.9", f"GLIBCXX_{libstdcxx}"))
+    for name in ("libssl.so.3", "libcrypto.so.3", "libgomp.so.1"):
+        write(root, f"/usr/lib64/{name}", library())
+    return root
+
+
+def with_rocm(root: Path) -> Path:
+    """The libraries of ROCm that a build does not bring."""
+    for name in ("libamdhip64.so.7", "libhipblas.so.3", "librocblas.so.5"):
+        write(root, f"/usr/lib64/{name}", library())
     return root
 
 

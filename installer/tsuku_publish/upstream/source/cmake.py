@@ -240,7 +240,7 @@ def flags_of(command: ScriptCommand, source: SourceTree) -> dict[str, Fact]:
             raise UnreadableSource(at, "this line of a call of CMake is known only in a run")
         if word == "--preset" or word.startswith("--preset="):
             name = word.partition("=")[2] or words[number + 1][0]
-            found = _preset(source, name, at) | found
+            found = preset(source, name, at) | found
         if word.startswith("-D"):
             text = word[2:] or words[number + 1][0]
             name, sign, value = text.partition("=")
@@ -250,12 +250,13 @@ def flags_of(command: ScriptCommand, source: SourceTree) -> dict[str, Fact]:
     return found
 
 
-_PRESETS = ("docs/backend/snapdragon/CMakeUserPresets.json", "CMakePresets.json")
+PRESETS = ("docs/backend/snapdragon/CMakeUserPresets.json", "CMakePresets.json")
 """The files of presets; the jobs that name one copy the first of them to the top."""
 
 
-def _preset(source: SourceTree, name: str, at: str) -> dict[str, Fact]:
-    for path in _PRESETS:
+def preset(source: SourceTree, name: str, at: str) -> dict[str, Fact]:
+    """Return the variables that a preset sets, by name. Raises ``UnreadableSource``."""
+    for path in PRESETS:
         text = source.read(path)
         try:
             presets = parse_object(text)["configurePresets"]
@@ -265,13 +266,13 @@ def _preset(source: SourceTree, name: str, at: str) -> dict[str, Fact]:
                 parents = preset.get("inherits", [])
                 found: dict[str, Fact] = {}
                 for each in [parents] if isinstance(parents, str) else parents:
-                    found = _preset(source, each, at) | found
+                    found = preset(source, each, at) | found
                 line = text[: text.index(f'"{name}"')].count("\n") + 1
                 for key, raw in preset.get("cacheVariables", {}).items():
                     value = raw["value"] if isinstance(raw, dict) else raw
                     found[key] = Fact(str(value), f"{path}:{line}")
                 return found
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UnreadableSource(f"{path}:1", f"its presets cannot be read: {error}") from error
     raise UnreadableSource(at, f"no file has the preset {name}")
 
