@@ -12,7 +12,7 @@ from typing import Any
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.hardware import ApiState, Evidence, Problem
-from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
 
 Codes = Mapping[int, str]
 _MISSING_GLIBC = ": cannot open shared object file"
@@ -172,7 +172,9 @@ def not_asked(by_question: Mapping[str, DriverAnswer]) -> tuple[Problem, ...]:
     if not failed:
         return ()
     reason = words(by_question[failed[0]].during) or "the child process does not start"
-    which = "no driver" if len(failed) == len(by_question) else f"not all ({', '.join(failed)})"
+    # An older recording lacks the questions that are new.
+    asked = [name for name, answer in by_question.items() if answer is not ABSENT]
+    which = "no driver" if failed == asked else f"not all ({', '.join(failed)})"
     return (
         Problem(
             "drivers-not-asked",
