@@ -1,6 +1,7 @@
 """What is installed while a GPU is withheld for a time, and what follows when that is over."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,67 @@ def test_a_start_says_that_the_state_is_over_and_moves(
     assert "over: " not in served(user, WORKING, "--fallback").stderr
 
 
+LASTING = (
+    "container-without-gpus.json",
+    "user-not-in-render-group.json",
+    "cuda-toolkit-stub.json",
+    "vulkan-loader-without-driver.json",
+    "leftover-nvidia-smi-on-amd.json",
+    "wsl-without-gpu.json",
+)
+"""Machines without a usable GPU, for reasons that no time removes: somebody has to do something."""
+
+
+@pytest.mark.parametrize("machine", LASTING)
+def test_a_gpu_that_comes_later_is_found_at_the_next_start(
+    folder_shop: FolderShop, tmp_path: Path, machine: str
+) -> None:
+    """As after a driver's installation, a group, or a container with its GPU (ollama#3201)."""
+    user = folder_shop.user(tmp_path / "home")
+    assert installed(user, machine)["variant"] == "cpu"
+    assert "changed" not in served(user, machine).stderr
+    said = served(user, WORKING).stderr
+    assert "drivers or devices have changed since cpu was chosen; cuda" in said
+    assert "to move to it: tsuku-llm install" in said
+    assert "b1-cpu" in active(user)
+    assert "selected=cuda" in served(user, WORKING, "--fallback").stderr
+    assert "b1-cuda" in active(user)
+    assert "changed" not in served(user, WORKING).stderr
+
+
+def test_an_update_takes_the_gpu_that_came_later(folder_shop: FolderShop, tmp_path: Path) -> None:
+    user = folder_shop.user(tmp_path / "home")
+    installed(user, LASTING[0])
+    assert "cuda" not in updated(user, LASTING[0], "--check").stdout
+    assert "drivers or devices have changed" in updated(user, WORKING).stderr
+    assert "b1-cuda" in active(user)
+
+
+def test_a_changed_machine_without_a_better_build_is_asked_about_once(
+    folder_shop: FolderShop, tmp_path: Path
+) -> None:
+    user = folder_shop.user(tmp_path / "home")
+    installed(user, WORKING)
+    other = "h200-recorded-with-vulkan-loader.json"
+    for _ in range(2):
+        said = served(user, other).stderr
+        assert "changed" not in said
+        assert "selected=cuda" in said
+    receipt = json.loads((user.data / "versions" / active(user) / "receipt.json").read_bytes())
+    assert receipt["drivers"]
+
+
+@pytest.mark.parametrize("words", [("--backend", "cpu"), ("--backend", "cuda")])
+def test_what_the_user_chose_by_name_stays(
+    folder_shop: FolderShop, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    user = folder_shop.user(tmp_path / "home")
+    chosen = installed(user, WORKING, *words)["variant"]
+    said = served(user, "h200-recorded-with-vulkan-loader.json", "--fallback").stderr
+    assert "changed" not in said
+    assert f"selected={chosen}" in said
+
+
 def test_a_start_warns_while_the_state_lasts(waiting: User) -> None:
     for _ in range(2):
         said = served(waiting, REBOOT, "--fallback").stderr
@@ -175,17 +237,21 @@ def test_a_driver_that_was_too_slow_is_asked_again_with_more_time(
 ) -> None:
     """Its question costs its whole limit, so it is not put again at each start."""
     machine = json.loads((SNAPSHOTS / WORKING).read_bytes())
+    working = json.dumps(machine)
     machine["answers"]["cuda"] |= {"end": "timed-out", "during": "cuInit", "limit": 20.0}
     slow = str(tmp_path / "slow.json")
     Path(slow).write_text(json.dumps(machine), encoding="utf-8")
+    stamp = Path(slow).stat()
     user = folder_shop.user(tmp_path / "home")
     assert installed(user, slow)["variant"] == "cpu"
     for _ in range(2):
         said = served(user, slow, "--fallback").stderr
         assert "warning: cpu was chosen because: NVIDIA's CUDA driver was too slow" in said
     # The start does not ask, as a question with the same limit may take as long in vain.
-    assert "over: " not in served(user, WORKING, "--fallback").stderr
-    said = served(user, WORKING, "--fallback", TSUKU_LLM_PROBE_TIMEOUT="60s").stderr
+    Path(slow).write_text(working, encoding="utf-8")
+    os.utime(slow, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the drivers' files are the same
+    assert "over: " not in served(user, slow, "--fallback").stderr
+    said = served(user, slow, "--fallback", TSUKU_LLM_PROBE_TIMEOUT="60s").stderr
     assert "over: NVIDIA's CUDA driver was too slow" in said
     assert "b1-cuda" in active(user)
 
@@ -271,9 +337,12 @@ def test_the_daily_look_finds_that_the_state_is_over(waiting: User) -> None:
 def test_an_update_reports_the_active_variant_and_not_the_best(
     folder_shop: FolderShop, tmp_path: Path
 ) -> None:
-    """A driver was installed since: that is no temporary state, so the update only offers it."""
+    """What the choice rested on is not known, as on Windows: so the update only offers it."""
     user = folder_shop.user(tmp_path / "home")
     assert installed(user, "debian-12-vm-no-gpu.json")["variant"] == "cpu"
+    path = user.data / "versions" / active(user) / "receipt.json"
+    receipt = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**receipt, "drivers": ""}), encoding="utf-8")
     done = updated(user, WORKING, "--json")
     data = done.document["data"]
     (version,) = user.versions()

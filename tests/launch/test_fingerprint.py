@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.launch.plan import fingerprint
-from tsuku_llm.launch.plan.fingerprint import driver_fingerprint, seconds_asleep
+from tsuku_llm.launch.plan.fingerprint import (
+    SIMULATED,
+    choice_digest,
+    driver_fingerprint,
+    seconds_asleep,
+)
+from tsuku_llm.steps.opening import FAKE_HARDWARE
 
 
 def test_without_visible_drivers_nothing_is_remembered() -> None:
@@ -39,6 +45,33 @@ def test_the_fingerprint_changes_with_the_drivers() -> None:
 )
 def test_the_variables_that_drivers_read_count(name: str, counts: bool) -> None:
     assert (driver_fingerprint({name: "x"}) != driver_fingerprint({})) == counts
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have none")
+def test_a_library_in_a_folder_of_the_search_path_changes_the_fingerprint(tmp_path: Path) -> None:
+    env = {"LD_LIBRARY_PATH": f"/nowhere:{tmp_path}"}
+    before = driver_fingerprint(env)
+    assert driver_fingerprint(env) == before
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    assert driver_fingerprint(env) != before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have none")
+def test_another_recording_is_another_machine(tmp_path: Path) -> None:
+    env = {FAKE_HARDWARE: str(tmp_path / "machine.json")}
+    absent = driver_fingerprint(env)
+    (tmp_path / "machine.json").write_text("{}")
+    assert SIMULATED == FAKE_HARDWARE
+    assert driver_fingerprint(env) != absent
+
+
+def test_a_choice_outlives_a_boot_and_a_sleep() -> None:
+    facts = ("/proc/sys/kernel/random/boot_id: a", "asleep: 7", "/dev/dri: card0", "CUDA_X=1")
+    digest = choice_digest(facts)
+    assert choice_digest(("/proc/sys/kernel/random/boot_id: b", "asleep: 0", *facts[2:])) == digest
+    assert choice_digest((*facts[:2], "/dev/dri: card0 card1", facts[3])) != digest
+    assert choice_digest(facts[:3]) != digest
+    assert choice_digest(None) == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have none")

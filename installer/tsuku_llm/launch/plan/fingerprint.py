@@ -10,6 +10,7 @@ names are the same and the GPU may be gone.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import sys
 import time
@@ -48,6 +49,10 @@ The rules of a container refuse it at the open. Not /dev/nvidia0: without a serv
 starts the GPU, which takes seconds.
 """
 
+_BUS = "/sys/bus/pci/drivers"
+_DRIVERS = ("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe", "vfio-pci")
+"""Kernel drivers of cards; the addresses of the cards that each one has count."""
+
 _DECIDING: tuple[str, ...] = (
     "AMD_",
     "ANV_",
@@ -70,6 +75,10 @@ _DECIDING += ("LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_")
 
 They cover every ``hiding_variables`` of the table in ``backends``; a test checks it.
 """
+
+
+SIMULATED = "TSUKU_LLM_FAKE_HARDWARE"
+"""The variable with the file of a replayed machine: another recording is another machine."""
 
 
 def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -96,6 +105,14 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
         with suppress(OSError):
             found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))
             facts += (f"{folder}/{name}: {_opened(f'{folder}/{name}')}" for name in found)
+    searched = [each for each in env.get("LD_LIBRARY_PATH", "").split(":") if each]
+    for path in (*searched, env.get(SIMULATED, "")):
+        with suppress(OSError):
+            facts.append(f"{path}:{_stamp(path)}")
+    for driver in _DRIVERS:
+        with suppress(OSError):
+            cards = sorted(each for each in os.listdir(f"{_BUS}/{driver}") if ":" in each)
+            facts.append(f"{driver}: {' '.join(cards)}")
     facts.append(f"asleep: {seconds_asleep()}")
     facts += (f"{name}={env[name]}" for name in sorted(env) if name.startswith(_DECIDING))
     return tuple(facts)
@@ -105,6 +122,18 @@ def drivers_alone(facts: Iterable[str]) -> tuple[str, ...]:
     """Return the facts without those of this boot: compiled code outlives a restart and a sleep."""
     passing = ("/proc/sys/kernel/random/boot_id", "asleep:", "/dev")
     return tuple(fact for fact in facts if not fact.startswith(passing))
+
+
+def choice_digest(facts: tuple[str, ...] | None) -> str:
+    """Return the SHA-256 of the facts that a choice of a build rests on; empty if they are unknown.
+
+    A boot or a sleep alone changes nothing of what would be chosen.
+    """
+    if facts is None:
+        return ""
+    passing = ("/proc/sys/kernel/random/boot_id", "asleep:")
+    lasting = (fact for fact in facts if not fact.startswith(passing))
+    return hashlib.sha256("\n".join(lasting).encode(errors="surrogateescape")).hexdigest()
 
 
 def seconds_asleep() -> int:

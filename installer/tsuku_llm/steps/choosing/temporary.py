@@ -47,6 +47,17 @@ def withheld(receipt: Receipt, requested: str) -> tuple[Withheld, ...]:
     return tuple(each for each in found if not each.waits)
 
 
+def rests_on_others(receipt: Receipt, requested: str, drivers: str) -> bool:
+    """Tell whether a version was chosen by itself, for other drivers or devices than there are now.
+
+    ``drivers`` is the digest of those of now, empty if it is not known. ``requested`` is as for
+    ``withheld``.
+    """
+    changed = "" not in (drivers, receipt.drivers) and drivers != receipt.drivers
+    own = receipt.unsigned is not None
+    return changed and not own and _is_open(receipt.requested) and _is_open(requested)
+
+
 def _is_open(request: str) -> bool:
     """Tell whether a request leaves the choice of a backend to the machine."""
     if request in ("auto", "gpu"):
@@ -106,6 +117,11 @@ def over(
         for each in states
         if not (is_set(each, environ) if each.api is None else (each.api, each.slug) in now)
     )
+
+
+def told_changed(variant: str) -> str:
+    """Say that what the choice of ``variant`` rested on is not as it was."""
+    return f"drivers or devices have changed since {variant} was chosen"
 
 
 def told_over(variant: str, states: tuple[Withheld, ...]) -> str:

@@ -20,6 +20,7 @@ from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.run.computing import Computation, compute
 from tsuku_llm.launch.run.gate import gate
@@ -248,6 +249,7 @@ class VersionBuilder:
             deviation=self._computation.deviation,
             not_computed=self._computation.not_computed,
             hidden_by=hiding(self.session.machine.environ),
+            drivers=choice_digest(driver_fingerprint(self.session.machine.environ)),
             parts=tuple(
                 PartRecord(part.name, part.backend, tuple(each.sha256 for each in part.artifacts))
                 for part in variant.parts

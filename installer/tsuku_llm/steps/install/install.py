@@ -22,6 +22,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
+from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.machine.backends import VENDORS
 from tsuku_llm.steps.choosing.choice import (
     Choice,
@@ -363,6 +364,7 @@ def _restated(
         reasons=texts(reasons),
         hardware=hardware_facts(choice.hardware, candidate.variant),
         hidden_by=hiding(environ),
+        drivers=choice_digest(driver_fingerprint(environ)),
     )
 
 

@@ -17,6 +17,7 @@ from tsuku_llm.choose.selection import (
 from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
+from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.steps.choosing.choice import (
     Choice,
     choose,
@@ -29,7 +30,14 @@ from tsuku_llm.steps.choosing.choice import (
 from tsuku_llm.steps.choosing.passing_over import RELEASE, YOUNG, PassedOver, texts
 from tsuku_llm.steps.choosing.revocation import revoked, signed_status
 from tsuku_llm.steps.choosing.staying import staying
-from tsuku_llm.steps.choosing.temporary import Withheld, over, told_over, withheld
+from tsuku_llm.steps.choosing.temporary import (
+    Withheld,
+    over,
+    rests_on_others,
+    told_changed,
+    told_over,
+    withheld,
+)
 from tsuku_llm.steps.install.consent import left_to_download
 from tsuku_llm.steps.install.install import (
     InstallReport,
@@ -97,7 +105,8 @@ class UpdateReport:
     run left; None if the manifest does not say. ``replaced`` is the reason why another variant
     would replace the installed one. ``changes`` are the variants that fit in only one of the two
     releases. ``better`` is the variant of the installed release that would be chosen now, if that
-    is another one. ``over`` are the temporary states that kept the last install from it.
+    is another one. ``over`` are the temporary states that kept the last install from it, and
+    ``changed`` tells that it was chosen for other drivers or devices.
     """
 
     installed: Installed
@@ -108,13 +117,14 @@ class UpdateReport:
     changes: tuple[FitChange, ...]
     better: Candidate | None = None
     over: tuple[Withheld, ...] = ()
+    changed: bool = False
 
     @property
     def candidate(self) -> Candidate | None:
         """The candidate that the update would install; None if it would install nothing."""
         if self.newer:
             return next(iter(self.choice.selection.compatible), None)
-        return self.better if self.over else None
+        return self.better if self.over or self.changed else None
 
     @property
     def replaced(self) -> str | None:
@@ -124,6 +134,8 @@ class UpdateReport:
             return None
         if self.over:
             return told_over(name, self.over)
+        if self.changed and not self.newer:
+            return told_changed(name)
         release = self.choice.release
         why = why_absent(platform_of(release, self.choice.hardware), name)
         missing = why or f"{release.release} has no such variant"
@@ -183,6 +195,11 @@ def check_update(session: Session, *, exact: bool = False) -> UpdateReport:
         changes=_changes(choice, active.receipt),
         better=better,
         over=over(states, choice.hardware, session.machine.environ) if better else (),
+        changed=rests_on_others(
+            active.receipt,
+            session.settings.backend,
+            choice_digest(driver_fingerprint(session.machine.environ)),
+        ),
     )
     candidate = report.candidate
     report = replace(
@@ -231,7 +248,7 @@ def update(session: Session) -> InstallReport | UpToDate:
     """Install the newest release of the channel if it is newer; the old version stays installed.
 
     If the installed release is the newest one, but was installed in a temporary state that is over,
-    this installs the variant that fits better now.
+    or for other drivers or devices, this installs the variant that fits better now.
 
     Raises ``SelectionError`` if the update would move a server from the GPU to the processor
     because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
@@ -244,7 +261,7 @@ def update(session: Session) -> InstallReport | UpToDate:
 def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpToDate:
     """Make the update that ``check_update`` has found, as ``update`` does."""
     choice, active = report.choice, report.installed
-    if report.newer or (report.over and not report.revocation):
+    if report.newer or (report.candidate and not report.revocation):
         # The setting may name a revoked release.
         refuse_revoked(choice, allow_revoked=session.allow_revoked)
         if report.newer:

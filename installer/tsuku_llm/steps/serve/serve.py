@@ -19,8 +19,8 @@ from tsuku_llm.ground.errors import (
     SilentCpu,
     TsukuError,
 )
-from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
-from tsuku_llm.steps.choosing.temporary import withheld
+from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
+from tsuku_llm.steps.choosing.temporary import rests_on_others, withheld
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.fallback import (
     FailedStarts,
@@ -51,8 +51,9 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     cwd = working_folder()
     restarts = _Restarts(session, how)
     exchange = Exchange(session, how.reload, how.stop_handle)
-    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    preferred = _preferred(session, notes)
+    facts = driver_fingerprint(session.machine.environ)
+    notes = StateNotes(session.paths.state, facts)
+    preferred = _preferred(session, notes, choice_digest(facts))
     installed, failures = remembered(session, notes, preferred, gpu_only=how.require_gpu)
     # Each turn starts another variant, and ``next_version`` goes down the ranking, so this ends;
     # with ``restart`` the same one is started again, after a pause.
@@ -104,13 +105,15 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
                 raise
 
 
-def _preferred(session: Session, notes: StateNotes) -> Installed:
-    """Return the wanted version, or the better one that only a temporary state kept away."""
-    wanted = wanted_version(session)
-    if states := withheld(wanted.receipt, session.settings.backend):
+def _preferred(session: Session, notes: StateNotes, drivers: str) -> Installed:
+    """Return the wanted version, or the better one for a machine that has changed since."""
+    wanted, request = wanted_version(session), session.settings.backend
+    states = withheld(wanted.receipt, request)
+    changed = rests_on_others(wanted.receipt, request, drivers)
+    if states or changed:
         from tsuku_llm.steps.serve.recovery import recovered
 
-        return recovered(session, notes, wanted, states)
+        return recovered(session, notes, wanted, states, changed=changed)
     return wanted
 
 

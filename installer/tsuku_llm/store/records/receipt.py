@@ -107,7 +107,8 @@ class Receipt(NamedTuple):
     that wrote this receipt. ``unattested`` is the publisher's reason why the builder was not
     verified, None if the release file has no such reason. ``former`` are repositories that the
     build was bound to before: their revocations count too. ``hidden_by`` are the variables, as
-    "NAME=value", that could hide a GPU when this version was chosen. ``parts`` are the builds of a
+    "NAME=value", that could hide a GPU when this version was chosen, and ``drivers`` the digest of
+    what else the choice rested on, empty if it is not known. ``parts`` are the builds of a
     version made of several, the maker's own first; empty for any other version. ``unsigned`` is the
     path from which a build of the user's own was installed, None for a signed build; the first has
     no repository and no channel. ``source`` is what this machine compiled it from, None if it did
@@ -140,6 +141,7 @@ class Receipt(NamedTuple):
     unattested: str | None = None
     former: tuple[str, ...] = ()
     hidden_by: tuple[str, ...] = ()
+    drivers: str = ""
     parts: tuple[PartRecord, ...] = ()
     unsigned: str | None = None
     source: str | None = None
@@ -295,6 +297,7 @@ _READ = records.record(
         "unattested": records.optional(_text),
         "former": records.many(_text),
         "hidden_by": records.many(_text),
+        "drivers": _text,
         "unsigned": records.optional(_text),
         "source": records.optional(_text),
         "deviation": records.optional(records.number),
@@ -311,6 +314,7 @@ _READ = records.record(
         "unattested": NOT_RECORDED,
         "former": [],
         "hidden_by": [],
+        "drivers": "",
         "parts": [],
         "unsigned": None,
         "source": None,
