@@ -26,6 +26,10 @@ STARTS = {
         "subprocess.run",
     ): "a child of ours: the system's loader",
     (
+        "tsuku_llm/probe/worker/questions/libraries.py",
+        "os.posix_spawn",
+    ): "a child of ours: the system's loader",
+    (
         "tsuku_operator/bundle/bundle_start.py",
         "subprocess.run",
     ): "runs without the package: -I, and below",

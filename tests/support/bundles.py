@@ -68,7 +68,7 @@ def program_files() -> dict[str, bytes]:
     files = {}
     for package in ("tsuku_llm", "tsuku_operator"):
         for path in sorted((ROOT / "installer" / package).rglob("*")):
-            if path.suffix in (".py", ".typed", ".txt", ".toml"):
+            if path.suffix in (".py", ".typed", ".txt", ".toml", ".json"):
                 files[path.relative_to(ROOT / "installer").as_posix()] = path.read_bytes()
     for path in sorted((ROOT / "manifests").rglob("*")):
         if path.suffix in (".py", ".json"):
