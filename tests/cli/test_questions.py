@@ -22,7 +22,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> FolderShop:
     """A release with two builds for the processor of about 3 MB each."""
     shop = FolderShop(tmp_path_factory.mktemp("two") / "shop")
     names = ("cpu", "cpu-tuned")
-    builds = {name: shop.variant(shop.stand_in(f"b1-{name}", padding=3_000_000)) for name in names}
+    builds = {name: shop.variant(shop.stand_in(f"b1-{name}", padding=2_780_000)) for name in names}
     shop.publish("b1", builds)
     return shop
 

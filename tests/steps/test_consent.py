@@ -37,7 +37,7 @@ def shop(tmp_path: Path) -> FolderShop:
     """Two releases with a build of about 3 MB each."""
     shop = FolderShop(tmp_path / "shop")
     for tag in ("b1", "b2"):
-        packed = shop.stand_in(f"{tag}-cpu", padding=3_000_000)
+        packed = shop.stand_in(f"{tag}-cpu", padding=2_780_000)
         shop.publish(tag, {"cpu": shop.variant(packed)})
     return shop
 
@@ -228,7 +228,7 @@ def two_builds(tmp_path: Path) -> FolderShop:
     """A release with two builds for the processor of about 3 MB each."""
     shop = FolderShop(tmp_path / "two")
     names = ("cpu", "cpu-tuned")
-    builds = {name: shop.variant(shop.stand_in(f"b1-{name}", padding=3_000_000)) for name in names}
+    builds = {name: shop.variant(shop.stand_in(f"b1-{name}", padding=2_780_000)) for name in names}
     shop.publish("b1", builds)
     return shop
 

@@ -260,15 +260,15 @@ def preset(source: SourceTree, name: str, at: str) -> dict[str, Fact]:
         text = source.read(path)
         try:
             presets = parse_object(text)["configurePresets"]
-            for preset in presets:
-                if preset["name"] != name:
+            for one in presets:
+                if one["name"] != name:
                     continue
-                parents = preset.get("inherits", [])
+                parents = one.get("inherits", [])
                 found: dict[str, Fact] = {}
                 for each in [parents] if isinstance(parents, str) else parents:
                     found = preset(source, each, at) | found
                 line = text[: text.index(f'"{name}"')].count("\n") + 1
-                for key, raw in preset.get("cacheVariables", {}).items():
+                for key, raw in one.get("cacheVariables", {}).items():
                     value = raw["value"] if isinstance(raw, dict) else raw
                     found[key] = Fact(str(value), f"{path}:{line}")
                 return found
