@@ -287,7 +287,7 @@ def test_the_envelope_accepts_every_type_of_a_report() -> None:
         "path": str(Path("/a")),
         "kind": "discrete",
         "failures": [{"code": "c", "message": "m", "facts": [], "hint": ""}],
-        "libc": {"name": "glibc", "version": None},
+        "libc": {"name": "glibc", "version": None, "refuses": None},
         "t": [1, None],
     }
     with pytest.raises(TypeError, match="cannot be written as JSON"):

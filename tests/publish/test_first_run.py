@@ -74,7 +74,12 @@ def measured(at: FeedPublisher) -> dict[str, bool]:
         variants = (
             each for entry in document["platforms"].values() for each in entry["variants"].values()
         )
-        listed = {"files" in archive for each in variants for archive in each["artifacts"]}
+        listed = {
+            "files" in archive
+            for each in variants
+            for archive in each["artifacts"]
+            if not archive["url"].startswith("pkg:pypi/")  # a maker's library is listed always
+        }
         assert listed == {"unmeasured" not in document}, tag
         found[tag] = listed == {True}
     return found

@@ -318,5 +318,5 @@ def test_a_damaged_program_in_an_archive_stops_the_tool(data: Path, tmp_path: Pa
     (tmp_path / "build" / "llama-server").write_bytes(b"\x7fELF, and then no more")
     packed = pack_tar(tmp_path / "build", folder / CPU, root=f"llama-{TAG}")
     refresh(data, TAG, answer_for(TAG, [packed]))
-    with pytest.raises(PublishError, match="llama-server is a damaged ELF file"):
+    with pytest.raises(PublishError, match="llama-server: it is a damaged ELF file"):
         Refresh(data, {}, lambda _: None).read_archives(TAG, folder)
