@@ -78,7 +78,8 @@ def measured(at: FeedPublisher) -> dict[str, bool]:
             "files" in archive
             for each in variants
             for archive in each["artifacts"]
-            if not archive["url"].startswith("pkg:pypi/")  # a maker's library is listed always
+            # A maker's library is listed always.
+            if tag not in KNOWN or not archive["url"].startswith("pkg:pypi/")
         }
         assert listed == {"unmeasured" not in document}, tag
         found[tag] = listed == {True}

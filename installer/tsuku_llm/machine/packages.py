@@ -51,6 +51,13 @@ _OPENSSL = _same(
 
 # By the beginning of the library's name, as versions follow it (libssl.so.3). The longest counts.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
+    "libz.so": {
+        "debian": "zlib1g",
+        "fedora": "zlib-ng-compat",
+        "arch": "zlib",
+        "suse": "libz1",
+        "alpine": "zlib",
+    },
     "libgomp": _same("libgomp1", fedora="libgomp", arch="gcc-libs", alpine="libgomp"),
     "libomp": {"homebrew": "libomp"},
     "libstdc++": _same("libstdc++6", fedora="libstdc++", arch="gcc-libs", alpine="libstdc++"),
