@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.builds import Packed, pack_tar
+from support.builds import NO_DEVICE_STEPS, Packed, pack_tar
 
 from ci.faultlab.bench import Bench, Home, sample
 from ci.faultlab.crowds import serving
@@ -90,7 +90,9 @@ def _stored(bench: Bench, case: str, data: bytes, kind: str) -> Offer:
 
 def _listed(bench: Bench) -> Iterator[tuple[str, Offer]]:
     """Yield A19 and A20: the build is honest, and the signed list of files differs from it."""
-    packed = bench.shop.stand_in("listed", padding=3000)
+    # A file of its own that counts: what is installed already is not fetched again.
+    own = (*NO_DEVICE_STEPS, "err listed")
+    packed = bench.shop.stand_in("listed", padding=3000, devices=own)
     folder = bench.shop.nginx.root.parent / "builds" / "listed"
     files = {path.name: _entry(path) for path in sorted(folder.iterdir())}
     server = files[_SERVER]

@@ -220,7 +220,11 @@ def test_real_builds_under_upstreams_names_are_measured_installed_and_served(
     at.sign("--raise", "--yes")
     for tag, channel in (("b11429", "stable"), (NEW, "nightly")):
         variants = seen(at)[tag][1]["platforms"]["linux-amd64"]["variants"]
-        assert variants["cpu"]["requires"] == {"glibc": "2.34", "libstdcxx": "3.4.30"}
+        assert variants["cpu"]["requires"] == {
+            "glibc": "2.34",
+            "libstdcxx": "3.4.30",
+            "libraries": ["libgomp.so.1"],
+        }
         assert len(variants["cpu"]["artifacts"][0]["files"]) > 5
         user = installed(at, tmp_path / channel, channel)
         assert [tag in each for each in user.versions()] == [True]
