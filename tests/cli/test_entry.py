@@ -14,6 +14,7 @@ import click
 import pytest
 from support import schemas
 from support.program import Result, environment, run_program
+from support.waiting import PROMPTLY
 
 from tsuku_llm import __version__
 from tsuku_llm._version import REPORTS
@@ -437,3 +438,27 @@ def test_the_version_is_shown_without_loading_click(tmp_path: Path) -> None:
 def test_run_never_raises(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["\udcff", "--", "\x00"]) == 2
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_within_a_callback_of_the_interpreter_is_not_lost(number: str) -> None:
+    # Python's import system has such callbacks: an exception in one is printed, and forgotten.
+    program = f"""
+import os, signal, weakref
+from tsuku_llm.cli.entry import termination_unwinds
+
+class Thing: pass
+
+with termination_unwinds():
+    thing = Thing()
+    watched = weakref.ref(thing, lambda _gone: os.kill(os.getpid(), signal.{number}))
+    try:
+        del thing
+        signal.pause()
+    except KeyboardInterrupt as stopped:
+        print("stopped")
+"""
+    line = [sys.executable, "-c", program]
+    told = subprocess.run(line, capture_output=True, text=True, timeout=PROMPTLY, check=False)
+    assert (told.stdout, told.stderr) == ("stopped\n", "")

@@ -25,6 +25,8 @@ INTERRUPTED = 130
 STOPPED = ReportedError("interrupted", "stopped on request")
 BUG = 1
 """The exit code for an error in this program."""
+_AGAIN = 0.05
+"""Seconds until a signal that was lost comes again: long after the callback that lost it."""
 
 
 Invoke = Callable[[Sequence[str], Console], CommandResult]
@@ -36,6 +38,7 @@ class Terminated(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
+        self.number = number
         self.exit_code = 128 + number
 
 
@@ -165,10 +168,26 @@ def termination_unwinds() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise ``Terminated`` for the block, unless others handle them.
 
     A terminal that closes sends SIGHUP: without this the drivers' child and its folder stay.
+    A signal that came in a callback of the interpreter, which loses every exception, comes again.
     """
 
     def stop(number: int, _frame: object) -> None:
         raise Terminated(number)
+
+    def lost(unraisable: sys.UnraisableHookArgs) -> None:
+        stopped = unraisable.exc_value
+        if not isinstance(stopped, KeyboardInterrupt) or sys.platform == "win32":
+            before(unraisable)
+            return
+        import threading
+
+        number = stopped.number if isinstance(stopped, Terminated) else signal.SIGINT
+        # A little later, or it would be lost in this callback, too.
+        again = threading.Timer(
+            _AGAIN, signal.pthread_kill, (threading.main_thread().ident, number)
+        )
+        again.daemon = True
+        again.start()
 
     # Under nohup or in an embedding program the handler is not ours to replace.
     ours = [
@@ -179,9 +198,11 @@ def termination_unwinds() -> Iterator[None]:
     ]
     for number in ours:
         signal.signal(number, stop)
+    before, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
     finally:
+        sys.unraisablehook = before
         # While the server runs, ``launch.run.forwarding`` puts its handlers over these.
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
