@@ -707,7 +707,9 @@ def test_a_library_of_the_publisher_has_its_homes(name: str) -> None:
             assert PUBLISHING[name].unit in PUBLISHER_HOMES.get(library, ()), found
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHING if not within(name, ("cli",))])
+@pytest.mark.parametrize(
+    "name", [name for name in PUBLISHING if not within(name, ("cli", "__main__"))]
+)
 def test_only_the_publishers_command_line_prints_and_exits(name: str) -> None:
     assert not calls(PUBLISHING[name], {"print", *STREAMS, "SystemExit", *EXITS})
 
