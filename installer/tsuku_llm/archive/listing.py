@@ -1,7 +1,7 @@
 """The comparison of an archive with the manifest's list: exactly those files, no others.
 
 Of a wheel the list chooses files. A maker's package of libraries has many that no build needs, such
-as debuggers' scripts and compilers, and nobody can publish a smaller one under its digest.
+as debuggers' scripts and compilers, and an archive without them would have another digest.
 """
 
 from __future__ import annotations

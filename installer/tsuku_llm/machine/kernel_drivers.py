@@ -65,7 +65,7 @@ def not_driven(card: BusCard, place: MachinePlace) -> Problem | None:
 
 
 def _on_radeon(card: BusCard, place: MachinePlace) -> Problem:
-    text = f"{card.name} is driven by the old module radeon, for which there is no Vulkan"
+    text = f"{card.name} is driven by the old module radeon, which Vulkan's drivers do not support"
     generation = "si" if _in(card.device, _SI) else "cik" if _in(card.device, _CIK) else None
     if generation is None:
         return Problem("old-kernel-driver", text, "use another GPU: amdgpu does not serve this one")

@@ -39,7 +39,8 @@ WITH_A_KERNEL = frozenset({Kind.BARE_METAL, Kind.VM, Kind.WSL})
 """The places that have a kernel of their own; all others use that of a host."""
 
 OWN_LIBRARIES = frozenset({Kind.LXC, Kind.INCUS, Kind.LXD, Kind.NSPAWN, Kind.CHROOT})
-"""The places that have a whole system, with driver libraries that nobody passes in."""
+"""The places with a whole system of their own: their driver libraries are installed there, not
+passed in from the host."""
 
 _NAMES = {
     Kind.VM: "virtual machine",

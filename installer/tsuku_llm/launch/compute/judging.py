@@ -55,7 +55,7 @@ def references() -> Mapping[str, Reference]:
 
 
 def parse_answer(content: bytes) -> Continuation:
-    """Read an answer of ``/completion``; a probability that is no number is NaN.
+    """Read an answer of ``/completion``; JSON's null, where it could not compute, is NaN.
 
     Raises ``NotTold`` for a server that tells no probabilities, or only some of them.
     """
@@ -90,7 +90,7 @@ def deviation(got: Continuation, right: Continuation) -> float:
 
 
 def _number(value: Any) -> float:
-    # The server writes null for what is no number, and JSON has no other word for it.
+    # JSON has no NaN: the server writes null.
     return math.nan if value is None else float(value)
 
 

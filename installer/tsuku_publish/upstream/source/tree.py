@@ -80,7 +80,8 @@ def _of_archive(place: Path) -> dict[str, str]:
                 content = archive.extractfile(member)
                 found[name] = _text(content.read(_LARGEST) if content else b"")
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise PublishError(f"{place} is no archive that can be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise PublishError(f"{place} is no archive that can be read: {reason}") from error
     return found
 
 
