@@ -123,5 +123,5 @@ def _answer(exact: Model, tokens: list[int]) -> tuple[list[int], list[Values]]:
     rows: list[Values] = []
     for _ in range(STEPS):
         rows.append(log_probabilities(exact, [*tokens, *answer])[-1])
-        answer.append(int(rows[-1].argmax()))
+        answer.append(int(np.argmax(rows[-1])))
     return answer, rows

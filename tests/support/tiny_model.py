@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
 _WIDTH = 64
 _LAYERS = 2
@@ -72,10 +73,10 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
 def _add_weights(writer: gguf.GGUFWriter) -> None:
     random = np.random.default_rng(0)
 
-    def matrix(*shape: int) -> np.ndarray:
+    def matrix(*shape: int) -> NDArray[np.float32]:
         return (random.standard_normal(shape) * 0.05).astype(np.float32)
 
-    def add(name: str, weights: np.ndarray) -> None:
+    def add(name: str, weights: NDArray[np.float32]) -> None:
         writer.add_tensor(f"{name}.weight", weights)
 
     # One part of the state is large for every token, and only letters follow from it:
