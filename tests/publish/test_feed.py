@@ -297,6 +297,33 @@ def test_a_damaged_archive_is_left_out_and_a_platform_without_its_default_too(
     assert names(at.run()) == names(report)
 
 
+def test_a_build_without_a_server_for_its_platform_is_never_taken(at: FeedPublisher) -> None:
+    tag = at.upstream.tags()[0]
+
+    def spoil(words: str, spoiled: str) -> str:
+        asset = f"llama-{tag}-bin-{words}"
+        name = next(each for each in names_at(day(8, 24)) if each.of(tag) == asset)
+        at.upstream.replaced[tag, asset] = packed(name, tag, without=spoiled)
+        return asset
+
+    gone = spoil("win-vulkan-x64.zip", "llama-server.exe")
+    moved = spoil("ubuntu-vulkan-arm64.tar.gz", "llama-server")
+    swapped = f"llama-{tag}-bin-ubuntu-vulkan-x64.tar.gz"
+    other = next(
+        each for each in names_at(day(8, 24)) if each.kind == "vulkan" and "arm64" in each.of(tag)
+    )
+    at.upstream.replaced[tag, swapped] = packed(other, tag)
+    report = at.run()
+    reasons = {each.asset: each.reason for each in report.left_out}
+    assert reasons[gone] == "it has no llama-server.exe at its top"
+    assert reasons[moved] == "it has no llama-server at its top"
+    assert reasons[swapped].startswith("its llama-server runs on linux-arm64, and not on linux-amd")
+    assert f"{tag}: {swapped}: {reasons[swapped]}" in report.people
+    platforms = at.documents()[tag]["platforms"]
+    assert not [name for name in platforms.values() if "vulkan" in name["variants"]]
+    assert "cpu" in platforms["linux-amd64"]["variants"]
+
+
 def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: FeedPublisher) -> None:
     tag = at.upstream.tags()[0]
     at.upstream.unreachable.add(f"llama-{tag}-bin-ubuntu-x64.tar.gz")

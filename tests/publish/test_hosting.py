@@ -77,6 +77,27 @@ def test_a_stable_version_names_a_build_that_is_there(service: HostingService) -
         service.release("v0.5.0")
 
 
+@pytest.mark.parametrize("branch", ["release-0.3-b10621-1a2b3c4", "b10621-1a2b3c4", "xb10621"])
+def test_a_build_of_a_release_branch_is_no_build_of_the_main_branch(
+    upstream: Upstream, service: HostingService, monkeypatch: pytest.MonkeyPatch, branch: str
+) -> None:
+    # The forms of scripts/make-release-desc.sh: '(^|-)b[0-9]+(-[0-9a-f]{7})?$'.
+    monkeypatch.setitem(upstream.named, "v0.3.0", branch)
+    with pytest.raises(PublishError, match=f"v0.3.0 is {branch}, which is no build of the main"):
+        named_tag(service.release("v0.3.0"), "v0.3.0")
+
+
+def test_the_text_and_the_file_of_a_stable_version_name_one_build(service: HostingService) -> None:
+    data = service.release("v0.3.0").replace(b"[b10621]", b"[b10622]")
+    with pytest.raises(
+        PublishError, match=r"its text names b10622, and its nightly-tag\.txt anoth"
+    ):
+        named_tag(data, "v0.3.0")
+    data = data.replace(b"Nightly build", b"Build")
+    with pytest.raises(PublishError, match="its text names no build"):
+        named_tag(data, "v0.3.0")
+
+
 def test_a_release_that_is_being_uploaded_is_incomplete(
     upstream: Upstream, service: HostingService
 ) -> None:

@@ -116,16 +116,23 @@ def _windows(words: str, kind: str, line: str = "") -> list[Name]:
 
 
 @functools.lru_cache(maxsize=4096)
-def packed(name: Name, tag: str, more: tuple[tuple[str, bytes], ...] = ()) -> bytes:
-    """The bytes of an asset of a tag, the same each time; a tar has ``more`` files at will."""
+def packed(
+    name: Name, tag: str, more: tuple[tuple[str, bytes], ...] = (), without: str = ""
+) -> bytes:
+    """The bytes of an asset of a tag, the same each time.
+
+    A tar has ``more`` files at will, and an archive lacks the file ``without``.
+    """
     file = name.of(tag)
     if file.endswith(".zip"):
-        return _zip({**_windows_files(name), "BUILD": file.encode()})
+        files = {**_windows_files(name), "BUILD": file.encode()}
+        return _zip({path: data for path, data in files.items() if path != without})
     processor = next((each for each in _MACHINES if each in file), "")
     root = file.removesuffix(".tar.gz") if name.kind == "cudart" else f"llama-{tag}"
     members = [Tar(name=f"{root}/", kind=b"5", mode=0o755)]
     for path, data in (*_files(name).items(), *more):
-        members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=0o755))
+        if path != without:
+            members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=0o755))
         if path == "libllama.so.0.1.0":
             members.append(Tar(name=f"{root}/libllama.so.0", kind=b"2", target=path))
     return tar_gz([*members, Tar(name=f"{root}/BUILD", data=file.encode())])
@@ -146,8 +153,10 @@ def _files(name: Name) -> dict[str, bytes]:
     if name.kind == "cudart":
         return {f"libcudart.so.{name.line[:2]}": made["cudart"]}
     if name.kind in ("mac", "phone"):
-        # No program of this machine reads Mach-O files: only the magic number is real.
-        return {"llama-server": b"\xcf\xfa\xed\xfe" + bytes(60), "LICENSE": b"MIT"}
+        # Of a Mach-O file only the header's magic number and processor are real.
+        processor = 0x01000007 if "x64" in name.pattern else 0x0100000C
+        header = struct.pack("<II", 0xFEEDFACF, processor)
+        return {"llama-server": header + bytes(56), "LICENSE": b"MIT"}
     devices = VULKAN_STEPS if name.kind == "vulkan" else NO_DEVICE_STEPS
     steps = ["version err version: 1 (build 1)", *(f"devices {each}" for each in devices)]
     files = {
@@ -180,7 +189,13 @@ def _windows_files(name: Name) -> dict[str, bytes]:
         files["ggml-hip.dll"] = windows_library(bundle(*GFX[name.line]), b".hip_fat")
     elif name.kind != "cpu":
         files[f"ggml-{name.kind}.dll"] = plain
+    if "arm64" in name.pattern:
+        files = {path: _for_windows_on_arm(data) for path, data in files.items()}
     return files
+
+
+def _for_windows_on_arm(data: bytes) -> bytes:
+    return data[:68] + struct.pack("<H", 0xAA64) + data[70:] if data.startswith(b"MZ") else data
 
 
 def _fatbin(major: str) -> bytes:
@@ -214,4 +229,8 @@ def compiled() -> dict[str, bytes]:
 def _for(processor: str, data: bytes) -> bytes:
     if not processor or not data.startswith(b"\x7fELF"):
         return data
+    if processor == "s390x":
+        # Its files have the other order of bytes: a header alone, of a library.
+        head = b"\x7fELF\x02\x02\x01".ljust(16, b"\0")
+        return head + struct.pack(">HHIQQQIHHHHHH", 3, 22, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)
     return data[:18] + struct.pack("<H", _MACHINES[processor]) + data[20:]

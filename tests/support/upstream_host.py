@@ -59,7 +59,8 @@ class Upstream:
     part of their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are
     gone. ``attested`` says for a release "no", "late" (six hours), "partly" or "forged".
     ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
-    ``instead`` the body of every one. ``tokens`` are who asked.
+    ``instead`` the body of every one. ``named`` has another build for a stable
+    version. ``tokens`` are who asked.
     """
 
     now: datetime
@@ -77,6 +78,7 @@ class Upstream:
     left: int = 0
     delay: int = 0
     instead: bytes | None = None
+    named: dict[str, str] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -151,8 +153,21 @@ class Upstream:
         """One release, as the API describes it."""
         if tag in STABLE:
             number, when = STABLE[tag]
-            text = f"Stable release.\n\nBinaries: b{number}\n"
-            return _document(tag, when, [], text)
+            build = self.named.get(tag, f"b{number}")
+            # As scripts/make-release-desc.sh and make-release.yml of upstream write them.
+            text = (
+                "## Overview\n\nNew version has been released.\n\n## Assets\n\n"
+                f"**Nightly build:** [{build}](https://example.org/releases/tag/{build})\n\n"
+                "## Changelog since v0.2.0\n\n1a2b3c4 server : fix a crash since b10610\n"
+            )
+            naming = {
+                "name": "nightly-tag.txt",
+                "state": "uploaded",
+                "size": len(build) + 1,
+                "digest": f"sha256:{_sha256(f'{build}{chr(10)}'.encode())}",
+                "browser_download_url": f"{self.url}/download/{tag}/nightly-tag.txt",
+            }
+            return _document(tag, when, [naming], text)
         return _document(tag, time_of(int(tag[1:])), self._listed(tag), "server: a change (#1)")
 
     def archive(self, tag: str, name: str) -> bytes | None:

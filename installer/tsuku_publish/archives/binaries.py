@@ -50,7 +50,8 @@ class Needs:
     the AMD GPUs that it has code for, None if it has none that can be read. ``x86_64_level`` is the
     level of processors that it is marked for, None for the first one and without a mark. ``musl``
     is whether it is a program that musl's loader starts. ``macos`` is the deployment target, and
-    ``vcruntime`` the oldest Visual C++ runtime by the runtime's DLL.
+    ``vcruntime`` the oldest Visual C++ runtime by the runtime's DLL. ``platforms`` are those whose
+    processors can run it: "linux-amd64"; none for a processor that no platform has.
     """
 
     glibc: Version | None
@@ -62,6 +63,7 @@ class Needs:
     musl: bool = False
     macos: Version | None = None
     vcruntime: Mapping[str, Version] = field(default_factory=dict)
+    platforms: frozenset[str] = frozenset()
 
 
 def floors_of(needs: Iterable[Needs], brought: Collection[str]) -> dict[str, str]:
@@ -144,6 +146,7 @@ def _needs_of_elf(lief: Any, path: Path, file: BinaryIO) -> Needs:
         x86_64_level=_x86_64_level(lief, elf),
         # Neither its symbols nor its name, libc.so, tell musl: Android's library has that name.
         musl=elf.has_interpreter and "/ld-musl-" in elf.interpreter,
+        platforms=_platforms("linux", elf.header.machine_type.name),
     )
 
 
@@ -219,6 +222,7 @@ def _needs_of_pe(lief: Any, path: Path, file: BinaryIO) -> Needs:
         device_code(file, *cuda) if cuda else None,
         gfx_targets(file, *hip) if hip else None,
         vcruntime=oldest_runtimes(imports, linker),
+        platforms=_platforms("windows", pe.header.machine.name),
     )
 
 
@@ -245,6 +249,7 @@ def _needs_of_macho(lief: Any, path: Path, _file: BinaryIO) -> Needs:
         ),
         None,
         macos=max(filter(None, found), default=None),
+        platforms=_platforms("darwin", *(part.header.cpu_type.name for part in parts)),
     )
 
 
@@ -259,6 +264,16 @@ def _deployment_target(lief: Any, part: Any) -> Version | None:
         return None
     major, minor, patch = version
     return (major, minor, patch) if patch else (major, minor)
+
+
+def _platforms(system: str, *processors: str) -> frozenset[str]:
+    return frozenset(f"{system}-{_PROCESSORS[each]}" for each in processors if each in _PROCESSORS)
+
+
+_PROCESSORS = {"X86_64": "amd64", "AMD64": "amd64", "AARCH64": "arm64", "ARM64": "arm64"} | {
+    "S390": "s390x"  # ELF's one number for both widths
+}
+"""By LIEF's names of the processors in the headers of ELF, PE and Mach-O files."""
 
 
 def _name(found: Any) -> str:

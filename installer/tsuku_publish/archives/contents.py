@@ -21,6 +21,8 @@ from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.archives.binaries import file_names, floors_of, needs_of
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 
+SERVERS = ("llama-server", "llama-server.exe")
+"""The names of upstream's server, on Windows the second."""
 _PROCESSOR = re.compile(r"(?:lib)?ggml-cpu-([\w.+-]+)\.(?:so|dll|dylib)")
 
 
@@ -32,6 +34,8 @@ class Contents:
     are the measured lowest versions: ``glibc``, ``libstdcxx``, ``macos``, ``vcruntime``.
     ``device_code`` has the ``sass`` and ``ptx`` of each file with device code, ``gfx`` the AMD GPUs
     of each HIP library. ``libraries`` are those that its files need and that it does not bring.
+    ``servers`` has the platforms that each file called as the server can run on, as its header
+    says; None in a record that was made before headers were read.
     """
 
     listing: Mapping[str, Any]
@@ -39,6 +43,7 @@ class Contents:
     device_code: Mapping[str, Mapping[str, list[str]]]
     libraries: tuple[str, ...]
     gfx: Mapping[str, list[str]] = field(default_factory=dict)
+    servers: Mapping[str, list[str]] | None = None
 
     @property
     def processors(self) -> tuple[str, ...]:
@@ -65,6 +70,7 @@ def save(folder: Path, sha256: str, contents: Contents) -> None:
         "device_code": contents.device_code,
         **({"gfx": contents.gfx} if contents.gfx else {}),
         "libraries": contents.libraries,
+        **({} if contents.servers is None else {"servers": contents.servers}),
     }
     make_folder(folder)
     replace_file(folder / f"{sha256}.json", f"{json.dumps(record, indent=1)}\n".encode())
@@ -103,6 +109,11 @@ def read_archive(path: Path, artifact: Artifact, take: Collection[str] = ()) -> 
         # Libraries in the archive are found next to the program.
         libraries=tuple(sorted(asked - _names(listing))),
         gfx={name: [*each.gfx] for name, each in needs.items() if each.gfx},
+        servers={
+            name: sorted(each.platforms)
+            for name, each in needs.items()
+            if name.rpartition("/")[2] in SERVERS
+        },
     )
 
 
@@ -115,6 +126,7 @@ def _loaded(path: Path) -> Contents:
             raw["device_code"],
             tuple(raw["libraries"]),
             raw.get("gfx", {}),
+            raw.get("servers"),
         )
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from tsuku_llm.catalog.manifest import require_release
 from tsuku_llm.ground.errors import ManifestError
-from tsuku_publish.archives.contents import Contents
+from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
 from tsuku_publish.feed.state import FeedSettings, FeedState
@@ -149,11 +149,14 @@ def _require_fit(
 ) -> None:
     """Refuse a build that was not read, that contradicts its rule, or whose rule is wrong.
 
+    A build without a server that its platform can run is none, whatever its name says.
+
     Raises ``PublishError``.
     """
     for asset in build.artifacts:
         if asset.sha256 not in contents:
             raise PublishError(unread.get(asset.name, f"{asset.name} was not read"))
+    _require_server(build.rule.platform, contents[build.artifacts[0].sha256])
     for package in rules.packages(build.rule, release.tag):
         if package.sha256 not in contents:
             raise PublishError(f"{package.file} of makers.toml was not read")
@@ -168,6 +171,22 @@ def _require_fit(
     except ManifestError as error:
         # The client's hint (update the program) would be wrong here.
         raise PublishError(f"its rule in rules.toml is wrong: {in_one_line(error)}") from error
+
+
+def _require_server(platform: str, build: Contents) -> None:
+    name = SERVERS[platform.startswith("windows-")]
+    found = [each for each in build.listing["files"] if each["path"] == name]
+    if not found:
+        raise PublishError(f"it has no {name} at its top")
+    # Windows files have no such mark.
+    if name == SERVERS[0] and not found[0].get("executable"):
+        raise PublishError(f"its {name} is not executable")
+    if build.servers is None:
+        return
+    here = build.servers.get(name, ())
+    if platform not in here:
+        runs = ", ".join(here) or "no platform that is known"
+        raise PublishError(f"its {name} runs on {runs}, and not on {platform}")
 
 
 def channel_after(

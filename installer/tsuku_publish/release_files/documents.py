@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.catalog.manifest import Head
-from tsuku_publish.archives.contents import Contents
+from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.archives.system_libraries import not_of_the_system
 from tsuku_publish.errors import PublishError
 from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
@@ -233,7 +233,7 @@ def _variant(
     arguments = {"arguments": list(variant.arguments)} if variant.arguments else {}
     return {
         "backend": variant.backend,
-        "server": "llama-server.exe" if windows else "llama-server",
+        "server": SERVERS[windows],
         **arguments,
         "requires": dict(requires),
         "artifacts": [

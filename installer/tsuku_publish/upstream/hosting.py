@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -25,7 +26,11 @@ _LARGEST = 8 << 20
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _DATE = re.compile(r"(\d{4}-\d{2}-\d{2})T\d{2}:\d{2}:\d{2}Z")
-_TAG = re.compile(r"\bb[0-9]{4,6}\b")
+_BUILD = re.compile(r"b[0-9]{4,9}")
+_NAMED = re.compile(r"^\*\*Nightly build:\*\* \[([^\]\s]+)\]\(", re.MULTILINE)
+"""The line of upstream's ``scripts/make-release-desc.sh``. The text goes on with a change log."""
+_NAMING = "nightly-tag.txt"
+"""The asset with the same tag and a line feed, as ``make-release.yml`` writes it."""
 
 
 class RateLimited(PublishError):
@@ -225,13 +230,28 @@ def _releases(data: bytes) -> tuple[Mapping[str, Any], ...]:
 
 
 def named_tag(data: bytes, version: str) -> str:
-    """Return the build that a stable version's text names. Raises ``PublishError``."""
+    """Return the build that upstream made of a stable version's commit.
+
+    Upstream names it in the text, and in a file, whose digest must be that of the tag. Raises
+    ``PublishError``; also for a build of a release branch ("release-0.9-b12640-1a2b3c4"), which is
+    another one than the main branch's of that number.
+    """
     raw = _release(data, version)
-    tags: set[str] = set(_TAG.findall(str(raw.get("body"))))
+    tags: set[str] = set(_NAMED.findall(str(raw.get("body"))))
     if len(tags) != 1:
         found = ", ".join(sorted(tags)) or "no build"
         raise PublishError(f"{version}: its text names {found}, and one build is expected")
-    return tags.pop()
+    tag = tags.pop()
+    if not _BUILD.fullmatch(tag):
+        raise PublishError(f"{version} is {tag}, which is no build of the main branch")
+    naming = [_asset(each, version) for each in raw["assets"] if _is_naming(each)]
+    if any(each.sha256 != sha256(f"{tag}\n".encode()).hexdigest() for each in naming):
+        raise PublishError(f"{version}: its text names {tag}, and its {_NAMING} another build")
+    return tag
+
+
+def _is_naming(asset: Any) -> bool:
+    return isinstance(asset, dict) and asset.get("name") == _NAMING
 
 
 def _release(data: bytes, tag: str) -> Mapping[str, Any]:
