@@ -246,9 +246,13 @@ def test_changed_bytes_stop_that_release_only(at: FeedPublisher) -> None:
     name = f"llama-{first}-bin-ubuntu-x64.tar.gz"
     at.upstream.replaced[first, name] = packed(Name("x.tar.gz", "page"), "b1")
     report = at.run()
+    assert f"{first}: {name} has sha256" in report.waiting[0]
+    assert not report.stopped
+    at.upstream.pass_time(hours=3)
+    report = at.run()
     assert f"{first}: {name} has sha256" in report.stopped[first]
     assert first not in at.nightly
-    assert at.nightly[0] == report.taken[0].release
+    assert at.nightly
     # Its recorded facts stay as they were.
     digests = {each.sha256 for each in Facts(at.data / "facts").releases()[first].assets}
     assert len(digests) == len(names_at(day(8, 24)))
@@ -263,6 +267,8 @@ def test_an_older_build_takes_the_place_of_the_newest_one_in_the_same_run(
     newest, older, *_ = at.upstream.tags()
     name = f"llama-{newest}-bin-ubuntu-x64.tar.gz"
     at.upstream.replaced[newest, name] = packed(Name("x.tar.gz", "page"), "b1")
+    assert at.run().offered == (newest,)
+    at.upstream.pass_time(hours=3)
     report = at.run()
     assert {*report.stopped} == {newest}
     assert [each.release for each in report.taken] == [older]
@@ -275,10 +281,44 @@ def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> Non
     at.run()
     gone = at.nightly[0]
     at.upstream.withdrawn.add(gone)
+    assert f"{gone}: the service does not have it: it is stopped if" in at.run().waiting[0]
+    at.upstream.pass_time(hours=3)
     report = at.run()
     assert gone in report.stopped
     assert gone not in at.nightly
     assert at.nightly
+
+
+@pytest.mark.parametrize("bad", ["gone", "replaced", "starter", "sha512", "no digest"])
+def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
+    at.run()
+    head = at.nightly[0]
+    name = f"llama-{head}-bin-ubuntu-x64.tar.gz"
+    spoiled = {
+        "starter": {"state": "starter", "digest": None},
+        "sha512": {"digest": "sha512:" + "0" * 128},
+        "no digest": {"digest": None},
+    }
+    if bad == "gone":
+        at.upstream.withdrawn.add(head)
+    elif bad == "replaced":
+        at.upstream.replaced[head, name] = packed(Name("x.tar.gz", "page"), "b1")
+    else:
+        at.upstream.spoiled[head, name] = spoiled[bad]
+    for _ in range(3 if bad in spoiled else 1):
+        report = at.run()
+        assert not report.stopped
+        assert head in report.offered
+        assert any(head in each for each in report.waiting)
+        at.upstream.pass_time(hours=2)
+    at.upstream.withdrawn.clear()
+    at.upstream.replaced.clear()
+    at.upstream.spoiled.clear()
+    at.run()
+    at.upstream.pass_time(hours=30)
+    # A healthy look between two bad ones: they prove nothing together.
+    at.upstream.withdrawn.add(head)
+    assert not at.run().stopped
 
 
 def test_a_damaged_archive_is_left_out_and_a_platform_without_its_default_too(

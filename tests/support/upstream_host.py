@@ -60,7 +60,7 @@ class Upstream:
     gone. ``attested`` says for a release "no", "late" (six hours), "partly" or "forged".
     ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
     ``instead`` the body of every one. ``named`` has another build for a stable
-    version. ``tokens`` are who asked.
+    version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked.
     """
 
     now: datetime
@@ -79,6 +79,7 @@ class Upstream:
     delay: int = 0
     instead: bytes | None = None
     named: dict[str, str] = field(default_factory=dict)
+    spoiled: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -222,6 +223,7 @@ class Upstream:
             self._assets[tag] = known
         for name in {name for of, name in self.replaced if of == tag}:
             known = [self._asset(tag, name) if each["name"] == name else each for each in known]
+        known = [{**each, **self.spoiled.get((tag, each["name"]), {})} for each in known]
         if self.uploading.get(tag, self.now) <= self.now:
             return known
         waiting = [{**each, "state": "starter", "digest": None} for each in known[-2:]]

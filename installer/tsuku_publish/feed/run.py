@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import Any
 
 from tsuku_llm.fetch import Network
@@ -31,11 +32,14 @@ from tsuku_publish.upstream.hosting import (
     PER_PAGE,
     HostingService,
     IncompleteRelease,
+    NoSuchRelease,
     RateLimited,
     named_tag,
     parse_release,
 )
 
+APART = timedelta(hours=3)
+"""Between two looks that prove that a release was changed or deleted."""
 PAGES = 20
 """Pages of the list that a run reads at most: a month of upstream's builds."""
 
@@ -121,22 +125,32 @@ class Feed(FeedRun):
     # --- what is recorded already -----------------------------------------------------------------
 
     def _watch(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
-        """Stop releases that upstream has changed or withdrawn since they were recorded."""
+        """Stop releases that upstream has changed or withdrawn since they were recorded.
+
+        One answer proves nothing: services have answered with an older state, without assets, and
+        404 for what was there. An answer that cannot be read is none.
+        """
         oldest = min((number(tag) for tag in listed if is_build(tag)), default=0)
         recorded = Facts(self.data / "facts").releases()
         for tag in self._before:
             if tag not in recorded or tag in self._state.stopped or number(tag) < oldest:
                 continue
             try:
-                raw = json.dumps(listed[tag]).encode() if tag in listed else None
                 # A release that is not in the list is asked for: a list can be cut off.
-                Facts(self.data / "facts").record(
-                    parse_release(raw or self._service.release(tag), tag)
-                )
+                here = json.dumps(listed[tag]).encode() if tag in listed else None
+                release = parse_release(here or self._service.release(tag), tag)
             except RateLimited:
                 raise
+            except NoSuchRelease as error:
+                self._suspect(tag, error.message)
             except PublishError as error:
-                self._stop(tag, error.message)
+                self._wait(f"{error.message}; {tag} stays, and is looked at again")
+            else:
+                try:
+                    Facts(self.data / "facts").record(release)
+                    self._state.suspected.pop(tag, None)
+                except PublishError as error:
+                    self._suspect(tag, error.message)
 
     def _name_versions(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """Record which builds new stable versions name."""
@@ -330,6 +344,15 @@ class Feed(FeedRun):
     def _wait(self, text: str) -> None:
         self._waiting.append(text)
         self.say(f"waiting: {text}")
+
+    def _suspect(self, tag: str, reason: str) -> None:
+        """Stop a release that was seen so before, long enough ago; else look at it again later."""
+        since = self._state.suspected.setdefault(tag, self.now)
+        if self.now - since >= APART:
+            del self._state.suspected[tag]
+            self._stop(tag, reason)
+        else:
+            self._wait(f"{reason}: it is stopped if that is so {APART.seconds // 3600} hours later")
 
     def _stop(self, tag: str, reason: str) -> None:
         self._state.stopped[tag] = reason

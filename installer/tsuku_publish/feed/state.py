@@ -1,7 +1,7 @@
 """The settings of the feed, and what it remembers between runs."""
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +48,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     etag: str = ""
     taken: list[str] = []
     stopped: dict[str, str] = {}
+    suspected: dict[str, datetime] = {}
 
 
 @dataclass
@@ -56,12 +57,14 @@ class FeedState:
 
     ``etag`` names the last list of releases, ``taken`` the releases that the feed recorded,
     ``stopped`` why a release is not taken (again). People remove an entry to have it tried again.
+    ``suspected`` is since when a release looks changed or deleted, which a second look must prove.
     Since when the channel has a release is signed with it, and kept in ``since.json``.
     """
 
     etag: str = ""
     taken: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
+    suspected: dict[str, datetime] = field(default_factory=dict)
 
 
 def load_settings(data: Path) -> FeedSettings:
@@ -79,11 +82,16 @@ def load_state(data: Path) -> FeedState:
         return FeedState()
     with reading(path):
         stored = msgspec.json.decode(read_foreign(path, LARGEST_FILE), type=_Stored)
-        return FeedState(stored.etag, {*stored.taken}, stored.stopped)
+        return FeedState(stored.etag, {*stored.taken}, stored.stopped, stored.suspected)
 
 
 def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
-    stored = _Stored(state.etag, sorted(state.taken), dict(sorted(state.stopped.items())))
+    stored = _Stored(
+        state.etag,
+        sorted(state.taken),
+        dict(sorted(state.stopped.items())),
+        dict(sorted(state.suspected.items())),
+    )
     content = msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
     replace_file(data / STATE, content)

@@ -80,10 +80,7 @@ class ReleaseTaker(FeedRun):
                 f"{tag} lacks {', '.join(missing)}: perhaps it is not whole yet"
             )
         facts = Facts(self.data / "facts")
-        try:
-            facts.record(release)
-        except PublishError as error:
-            raise RefusedRelease(error.message) from error
+        facts.record(release)
         wanted = [
             *(asset for build in found.builds for asset in build.artifacts),
             *(asset for asset in release.assets if asset.name in found.lonely),

@@ -41,6 +41,10 @@ class IncompleteRelease(PublishError):
     """A release that upstream is still uploading, or has not published yet."""
 
 
+class NoSuchRelease(PublishError):
+    """The service answers that it has none of this name: it was deleted, or the answer is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The newest releases as the service lists them; ``etag`` names this state of the list.
@@ -178,9 +182,9 @@ class _Answer:
             return None
 
     def found(self, what: str) -> bytes:
-        """Return the body. Raises ``PublishError`` if the service does not have it."""
+        """Return the body. Raises ``NoSuchRelease`` if the service does not have it."""
         if self.status == HTTPStatus.NOT_FOUND:
-            raise PublishError(f"{what}: the service does not have it")
+            raise NoSuchRelease(f"{what}: the service does not have it")
         return self.body
 
 
