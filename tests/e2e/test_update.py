@@ -262,8 +262,9 @@ def found(user: User) -> Any:
     """Wait for the result of the check that runs during a start."""
     file = user.data / "state" / "update.json"
     for _ in range(6000):
-        if file.exists():
-            return json.loads(file.read_text())
+        # A note may be read while it is written; the program then takes it for none.
+        if file.exists() and (text := file.read_text()):
+            return json.loads(text)
         time.sleep(0.02)
     raise AssertionError("nobody looked for an update")
 

@@ -161,8 +161,13 @@ def test_other_bytes_than_the_recorded_ones_stop_a_release_and_fill_in_nothing(
     for tag in ("b11429", "b11541"):
         (asset,) = (a for a in facts.releases()[tag].assets if a.name == CPU.format(tag))
         path.write_text(path.read_text("utf-8").replace(asset.sha256, "5e" * 32), "utf-8")
+    first = at.feed_and_sign()
+    assert first["stopped"] == {}
+    upstream.pass_time(hours=3)
+    upstream.withdrawn |= {*upstream.tags()} - KNOWN - {NEW}
     answer = at.feed_and_sign()
     assert {*answer["stopped"]} == {"b11429", "b11541"}
+    answer["measured"] += first["measured"]
     assert {each["release"] for each in answer["measured"]} == KNOWN - {"b11429", "b11541"}
     assert answer["offered"] == [NEW, "b11347"]
     recorded = Facts(at.data / "facts").releases()

@@ -22,7 +22,7 @@ from tsuku_publish.feed.choosing import (
 )
 from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
 from tsuku_publish.feed.state import load_settings, load_state, save_state
-from tsuku_publish.feed.taking import FeedRun, RefusedRelease, ReleaseTaker
+from tsuku_publish.feed.taking import ChangedRelease, FeedRun, RefusedRelease, ReleaseTaker
 from tsuku_publish.release_files.plan import load_plan, save_channel
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.upstream.attestations import store
@@ -221,6 +221,8 @@ class Feed(FeedRun):
             raise
         except IncompleteRelease as error:
             self._wait(error.message)
+        except ChangedRelease as error:
+            self._suspect(tag, error.message)
         except RefusedRelease as error:
             self._stop(tag, in_one_line(error))
         except TsukuError as error:

@@ -40,6 +40,10 @@ class RefusedRelease(PublishError):
     """A release that must not be taken, now or later: only a person may have it tried again."""
 
 
+class ChangedRelease(PublishError):
+    """A release that is another one than people have recorded, if the answer is right."""
+
+
 @dataclass(kw_only=True)
 class FeedRun:
     """A run over the ``data`` of a repository, at the time ``now``.
@@ -68,8 +72,8 @@ class ReleaseTaker(FeedRun):
 
         ``data`` is the service's document; ``last`` are the assets of the release before, whose
         builds it must have, too. Raises ``IncompleteRelease`` for one that may be whole later,
-        ``RefusedRelease`` for one that must not be taken, and ``TsukuError`` for all that the
-        next run may find mended.
+        ``ChangedRelease``, ``RefusedRelease`` for one that must not be taken, and ``TsukuError``
+        for all that the next run may find mended.
         """
         release = parse_release(data, tag)
         waited = self.now - _published(data) >= self.settings.patience
@@ -80,7 +84,10 @@ class ReleaseTaker(FeedRun):
                 f"{tag} lacks {', '.join(missing)}: perhaps it is not whole yet"
             )
         facts = Facts(self.data / "facts")
-        facts.record(release)
+        try:
+            facts.record(release)
+        except PublishError as error:
+            raise ChangedRelease(error.message) from error
         wanted = [
             *(asset for build in found.builds for asset in build.artifacts),
             *(asset for asset in release.assets if asset.name in found.lonely),
