@@ -348,6 +348,9 @@ def test_a_build_without_a_server_for_its_platform_is_never_taken(at: FeedPublis
 
     gone = spoil("win-vulkan-x64.zip", "llama-server.exe")
     moved = spoil("ubuntu-vulkan-arm64.tar.gz", "llama-server")
+    marked = f"llama-{tag}-bin-ubuntu-sycl-fp32-x64.tar.gz"
+    sycl = next(each for each in names_at(day(8, 24)) if each.of(tag) == marked)
+    at.upstream.replaced[tag, marked] = packed(sycl, tag, mode=0o644)
     swapped = f"llama-{tag}-bin-ubuntu-vulkan-x64.tar.gz"
     other = next(
         each for each in names_at(day(8, 24)) if each.kind == "vulkan" and "arm64" in each.of(tag)
@@ -357,6 +360,7 @@ def test_a_build_without_a_server_for_its_platform_is_never_taken(at: FeedPublis
     reasons = {each.asset: each.reason for each in report.left_out}
     assert reasons[gone] == "it has no llama-server.exe at its top"
     assert reasons[moved] == "it has no llama-server at its top"
+    assert reasons[marked] == "its llama-server is not executable"
     assert reasons[swapped].startswith("its llama-server runs on linux-arm64, and not on linux-amd")
     assert f"{tag}: {swapped}: {reasons[swapped]}" in report.people
     platforms = at.documents()[tag]["platforms"]

@@ -103,6 +103,7 @@ def test_a_windows_program_needs_its_dlls_and_a_runtime(tmp_path: Path) -> None:
         frozenset({"msvcp140.dll", "vcruntime140.dll", "kernel32.dll"}),
         None,
         vcruntime={"msvcp140.dll": (14, 40), "vcruntime140.dll": (14, 0)},
+        platforms=frozenset({"windows-amd64"}),
     )
 
 
@@ -203,7 +204,8 @@ def test_the_deployment_target(
 ) -> None:
     commands = [each for each in (command, dylib("/usr/lib/libSystem.B.dylib")) if each]
     needs = needs_of(macos_program(tmp_path / "x", *commands))
-    assert needs == Needs(None, None, frozenset({"/usr/lib/libSystem.B.dylib"}), None, macos=macos)
+    libraries, here = frozenset({"/usr/lib/libSystem.B.dylib"}), frozenset({"darwin-arm64"})
+    assert needs == Needs(None, None, libraries, None, macos=macos, platforms=here)
 
 
 def test_a_file_for_phones_is_no_build_for_macs(tmp_path: Path) -> None:

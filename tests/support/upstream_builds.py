@@ -117,11 +117,16 @@ def _windows(words: str, kind: str, line: str = "") -> list[Name]:
 
 @functools.lru_cache(maxsize=4096)
 def packed(
-    name: Name, tag: str, more: tuple[tuple[str, bytes], ...] = (), without: str = ""
+    name: Name,
+    tag: str,
+    more: tuple[tuple[str, bytes], ...] = (),
+    without: str = "",
+    mode: int = 0o755,
 ) -> bytes:
     """The bytes of an asset of a tag, the same each time.
 
-    A tar has ``more`` files at will, and an archive lacks the file ``without``.
+    A tar has ``more`` files at will, each with the ``mode``, and an archive lacks the file
+    ``without``.
     """
     file = name.of(tag)
     if file.endswith(".zip"):
@@ -132,7 +137,7 @@ def packed(
     members = [Tar(name=f"{root}/", kind=b"5", mode=0o755)]
     for path, data in (*_files(name).items(), *more):
         if path != without:
-            members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=0o755))
+            members.append(Tar(name=f"{root}/{path}", data=_for(processor, data), mode=mode))
         if path == "libllama.so.0.1.0":
             members.append(Tar(name=f"{root}/libllama.so.0", kind=b"2", target=path))
     return tar_gz([*members, Tar(name=f"{root}/BUILD", data=file.encode())])
