@@ -228,6 +228,8 @@ def test_a_card_that_the_build_has_no_code_for_gets_no_model(tmp_path: Path) -> 
         hardware = hardware_facts(machine(cuda(version=driver, gpus=gpus)), variants["cuda-12.8"])
         made = placed("-m", model, devices=devices, backend="cuda", hardware=hardware)
         assert {*given_by(made).split()[1].split(",")} == names, driver
+        # Its driver compiles nothing for the first card, and PTX for the other one.
+        assert [gpu.get("machine_code") for gpu in hardware["apis"][0]["gpus"]] == [True, None]
 
 
 def test_the_word_of_now_counts_before_that_of_the_install() -> None:

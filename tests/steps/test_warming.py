@@ -7,16 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.gguf_files import layered_model
 from support.servers import Starter, install_stand_in
 
 from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.instances.loading import LoadSample
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.devices import ListedDevice
-from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.driver_caches import kept_or_nothing, may_compile
+from tsuku_llm.launch.plan.planning import Build, LaunchPlan
 from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.run.warm_up import WarmedUp
 from tsuku_llm.steps.drivers.caches import BuildCaches
+from tsuku_llm.steps.drivers.device_check import Check, has_machine_code
 from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.servers.watching import Listener, watch_over
@@ -183,6 +186,102 @@ def test_a_server_with_a_name_tells_that_it_compiles_before_it_is_ready(
     words = ("--port", "0", "-m", "/none.gguf")
     assert watch_over(starter.session(), words, Serving(), listener, own_log=False) == 0
     assert listener.heard == ["compiling", "ready"]
+
+
+# --- where it is made at all --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+@pytest.mark.parametrize("backend", ["cpu", "cuda", "vulkan", "rocm", "sycl", "metal"])
+@pytest.mark.parametrize("machine_code", [False, True])
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_start_is_warmed_up_only_where_a_driver_may_compile(
+    verdict: Verdict, backend: str, *, machine_code: bool, noted: bool
+) -> None:
+    """On H100s it cost 2 to 43 s where nothing was compiled, most with a part on the processor."""
+    wanted = (
+        backend != "cpu"
+        and verdict in (Verdict.ON_GPU, Verdict.UNKNOWN)
+        and not machine_code
+        and not noted
+    )
+    assert may_compile(backend, verdict, machine_code=machine_code, noted=noted) is wanted
+
+
+@pytest.mark.parametrize(
+    ("backend", "given", "kept", "done"),
+    [
+        ("vulkan", True, True, True),
+        ("vulkan", True, False, False),
+        ("cuda", True, True, True),
+        ("cuda", True, False, True),
+        ("cuda", False, False, False),
+    ],
+)
+def test_what_an_earlier_start_left_tells_whether_code_is_compiled(
+    backend: str, *, given: bool, kept: bool, done: bool
+) -> None:
+    """CUDA's compiler keeps what it makes of PTX: 39 MB on an H200, nothing for machine code."""
+    assert kept_or_nothing(backend, given=given, kept=kept) is done
+
+
+def facts(*gpus: dict[str, object]) -> dict[str, object]:
+    return {"apis": [{"name": "cuda", "gpus": list(gpus)}]}
+
+
+H100: dict[str, object] = {"name": "NVIDIA H100", "kind": "discrete", "compute_capability": "9.0"}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "listed", "known"),
+    [
+        (facts({**H100, "machine_code": True}), ("NVIDIA H100",), True),
+        (facts({**H100, "machine_code": True}), ("NVIDIA H100", "NVIDIA H100"), True),
+        (facts({**H100, "machine_code": True}), ("NVIDIA H100", "NVIDIA B200"), False),
+        (
+            facts({**H100, "machine_code": True}, {**H100, "name": "P40", "unusable": True}),
+            ("NVIDIA H100", "P40"),
+            True,
+        ),
+        (facts(H100), ("NVIDIA H100",), False),
+        (facts({**H100, "machine_code": True}), (), False),
+        ({}, ("NVIDIA H100",), False),
+    ],
+    ids=["one", "two", "a-new-card", "an-unusable-card", "ptx", "none-listed", "an-old-receipt"],
+)
+def test_the_receipt_knows_for_which_cards_a_build_has_machine_code(
+    hardware: dict[str, object], listed: tuple[str, ...], *, known: bool
+) -> None:
+    devices = tuple(ListedDevice(f"CUDA{at}", name) for at, name in enumerate(listed))
+    build = Build(Path("/b"), "llama-server", "cuda")
+    assert has_machine_code(Check(build, devices), hardware) is known
+
+
+def test_a_build_with_machine_code_for_the_card_gets_no_longer_prompts(
+    data: Path, root: Path, starter: Starter
+) -> None:
+    """Nor does it need a note of that: the receipt says it."""
+    marked = {"name": "NVIDIA H200", "kind": "discrete", "machine_code": True}
+    hardware = {"apis": [{"name": "vulkan", "gpus": [marked]}]}
+    steps = ("choke 1 it was asked", "listen")
+    install_stand_in(data, serve=steps, hardware=hardware)
+    assert starter.start("-m", "/none.gguf") == 0
+    assert noted(root) == []
+
+
+def test_a_server_that_computes_partly_on_the_processor_gets_no_longer_prompts(
+    data: Path, root: Path, starter: Starter
+) -> None:
+    said = (
+        "err load_tensors: offloaded 10/33 layers to GPU",
+        "err load_tensors:      Vulkan0 model buffer size =  3000.00 MiB",
+        "err load_tensors:   CPU_Mapped model buffer size =  7000.00 MiB",
+    )
+    model = layered_model(data.parent / "model.gguf", layers=32, size=10_000 << 20)
+    install_stand_in(data, serve=(*said, keeps(root), "choke 2 it was asked", "listen"))
+    assert starter.start("-m", str(model)) == 0
+    assert starter.report.verdict is Verdict.PARTLY
+    assert noted(root) == []
 
 
 # --- what it depends on ------------------------------------------------------------------

@@ -32,6 +32,7 @@ def install_stand_in(
     backend: str = "vulkan",
     device: str | None = None,
     files: Mapping[str, bytes] | None = None,
+    hardware: Mapping[str, object] | None = None,
     activate: bool = True,
     **steps: Sequence[str],
 ) -> Installed:
@@ -47,6 +48,7 @@ def install_stand_in(
         activate=activate,
         backend=backend,
         device=device,
+        hardware=hardware or {},
     )
 
 

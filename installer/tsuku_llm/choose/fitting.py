@@ -104,9 +104,20 @@ def compiles_at_first_start(variant: Variant, gpu: Gpu | None) -> bool:
     That takes minutes at the first start.
     """
     cuda, capability = variant.requires.cuda, gpu.compute_capability if gpu else None
-    if cuda is None or capability is None:
+    return cuda is not None and capability is not None and not has_machine_code(variant, gpu)
+
+
+def has_machine_code(variant: Variant, gpu: Gpu | None) -> bool:
+    """Tell whether a variant is known to have machine code for a device: nothing is compiled."""
+    cuda, rocm = variant.requires.cuda, variant.requires.rocm
+    if gpu is None:
         return False
-    return not any(sass_serves(entry, capability) for entry in cuda.sass)
+    if variant.backend == "rocm":
+        return rocm is not None and gpu.gfx in rocm.gfx
+    capability = gpu.compute_capability
+    if variant.backend != "cuda" or cuda is None or capability is None:
+        return False
+    return any(sass_serves(entry, capability) for entry in cuda.sass)
 
 
 def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.machine.backends import facts_of
 
 LIMIT = 1 << 30
@@ -135,6 +136,28 @@ def switched_off(cache: DriverCache, environ: Mapping[str, str]) -> str | None:
 def users_place(cache: DriverCache, environ: Mapping[str, str]) -> str | None:
     """Return the user's setting that names the cache's folder, as ``NAME=VALUE``."""
     return next((f"{name}={environ[name]}" for name in cache.places if name in environ), None)
+
+
+def may_compile(
+    backend: str, verdict: Verdict = Verdict.UNKNOWN, *, machine_code: bool, noted: bool
+) -> bool:
+    """Tell whether a driver may have code to compile for a start: only then is it warmed up.
+
+    ``machine_code``: the build is known to have it for each device that it uses. ``noted``: an
+    earlier start of the same kind was warmed up. Where the processor computes a part, as the
+    ``verdict`` of a loaded server tells, prompts cost more than the driver's compiler does.
+    """
+    on_processor = backend == "cpu" or verdict in (Verdict.ON_CPU, Verdict.PARTLY)
+    return not (on_processor or machine_code or noted)
+
+
+def kept_or_nothing(backend: str, *, given: bool, kept: bool) -> bool:
+    """Tell whether a warmed-up start needs no other warm-up: the code is kept, or there is none.
+
+    NVIDIA's compiler keeps what it makes of PTX in a folder that is ``given`` to it. So an empty
+    one shows that a build for CUDA has machine code. Other drivers may keep nothing at all.
+    """
+    return kept or (backend == "cuda" and given)
 
 
 def cache_variables(backend: str, environ: Mapping[str, str], root: Path) -> dict[str, str]:

@@ -56,7 +56,8 @@ class StartContext(NamedTuple):
     tree has changed; it is called when the server has loaded everything. ``on_running`` is called
     when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
     has logged; what that raises ends the server. With ``warming``, the server gets longer
-    requests before it counts as ready, so that its drivers compile now. ``on_problem`` is called
+    requests before it counts as ready, so that its drivers compile now, unless the processor
+    computes a part. ``on_problem`` is called
     with each problem of a server that serves; ``ends_lost``: one that has lost its GPU, or hangs,
     is ended. ``look`` are the seconds between two looks at it, None for the usual ones. All of them
     run in the monitor's thread.
@@ -251,7 +252,7 @@ class StartMonitor:
             raise _refused(self.report, broken, limit)
         if self.report.verdict is Verdict.ON_CPU:
             start.warn(_silent_cpu(self.report))
-        elif warm_up and start.warming:
+        elif warm_up and start.warming and start.warming.needs_prompts(self.report.verdict):
             warmed = warm_up.rest()
             # As above: an end at such a request is the end of a failed start.
             if warmed.unanswered and self._over.wait(_ENDING):

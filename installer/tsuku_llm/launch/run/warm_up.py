@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tsuku_llm.launch.ask.canary import api_key, post
 from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.plan.wishes import Wishes
 
 SIZES = (2, 4, 8, 16, 32, 64, 128, 512, 1100)
@@ -52,6 +53,9 @@ class WarmedUp(NamedTuple):
 
 class WarmUpListener(Protocol):
     """A listener to one warm-up; the methods are called in the monitor's thread."""
+
+    def needs_prompts(self, verdict: Verdict) -> bool:
+        """Tell whether a loaded server needs longer prompts than one token."""
 
     def on_waiting(self, seconds: float) -> None:
         """Take note that the warm-up goes on, about once a second."""

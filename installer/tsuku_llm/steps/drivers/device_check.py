@@ -107,6 +107,18 @@ def listed_cards(
     return tuple(card for card in cards if plain_name(card.description) not in others)
 
 
+def has_machine_code(check: Check, hardware: Mapping[str, Any]) -> bool:
+    """Tell whether the build has machine code for every device that it can use.
+
+    A device that the install did not see may need other code.
+    """
+    apis = [facts_of(part).api for part in parts_of(check.build.backend)]
+    probed = chain.from_iterable(_probed(hardware, api) for api in apis)
+    known = {plain_name(gpu["name"]) for gpu in probed if gpu.get("machine_code")}
+    cards = listed_cards(check, hardware)
+    return bool(cards) and all(plain_name(card.description) in known for card in cards)
+
+
 def _told_apart(
     devices: Sequence[ListedDevice], probed: Sequence[Mapping[str, Any]]
 ) -> tuple[ListedDevice, ...]:

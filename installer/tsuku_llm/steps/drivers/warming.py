@@ -1,7 +1,7 @@
 """The warm-up of a start: whether one is needed, what the user is told, and the note about it.
 
 The note lies beside what the drivers keep, so ``prune --caches`` removes both. Without a folder
-that keeps the code there is no note, and every start is warmed up.
+that keeps the code there is no note, and every start that may compile is warmed up.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import read_small, replace_file
 from tsuku_llm.launch.plan.devices import ListedDevice
-from tsuku_llm.launch.plan.driver_caches import caches_of
+from tsuku_llm.launch.plan.driver_caches import caches_of, kept_or_nothing, may_compile
 from tsuku_llm.launch.plan.fingerprint import drivers_alone
 from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.launch.run.warm_up import WarmedUp
 from tsuku_llm.steps.drivers.caches import WARM, BuildCaches
@@ -79,7 +80,7 @@ def _compiling(argv: Sequence[str]) -> Iterator[str]:
 
 
 class Warming:
-    """The listener to one warm-up; ``is_needed`` is False if an earlier start has done it.
+    """The listener to one warm-up; ``is_needed`` is False where nothing is left to compile.
 
     ``on_compiling`` is called once a second with the seconds that it takes so far.
     """
@@ -90,6 +91,8 @@ class Warming:
         caches: BuildCaches,
         subject: WhatIsCompiled,
         on_compiling: Callable[[float], None] | None = None,
+        *,
+        machine_code: bool = False,
     ) -> None:
         self._note = note
         self._on_compiling = on_compiling
@@ -98,7 +101,14 @@ class Warming:
         self._digest = subject.digest
         # Only the monitor's thread uses it, once the server runs.
         self._told = 0
-        self.is_needed = self._digest not in self._noted()
+        self._given = bool(caches.given)
+        self._machine_code = machine_code
+        self.is_needed = self.needs_prompts(Verdict.UNKNOWN)
+
+    def needs_prompts(self, verdict: Verdict) -> bool:
+        """Tell whether longer prompts have something to compile on a server with this verdict."""
+        noted = self._digest in self._noted()
+        return may_compile(self._backend, verdict, machine_code=self._machine_code, noted=noted)
 
     def on_waiting(self, seconds: float) -> None:
         """Say why the server is not ready yet, less and less often."""
@@ -119,7 +129,9 @@ class Warming:
             incomplete = f" ({result.problem})" if result.problem else ""
             self._note(f"compiled in {result.seconds:.0f} seconds{incomplete}")
         # A driver that kept nothing compiles at the next start again.
-        if result.unanswered or self._root is None or not self._kept(self._root):
+        if result.unanswered or self._root is None:
+            return
+        if not kept_or_nothing(self._backend, given=self._given, kept=self._kept(self._root)):
             return
         content = records.encode({"format": 1, "warm": [*self._noted(), self._digest][-_MOST:]})
         # Without the note the next start is warmed up again.

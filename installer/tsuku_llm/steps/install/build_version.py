@@ -11,7 +11,7 @@ from typing import Any
 
 from tsuku_llm import __version__, archive, fetch
 from tsuku_llm.catalog.manifest import Artifact, Variant
-from tsuku_llm.choose.fitting import usable_gpus
+from tsuku_llm.choose.fitting import has_machine_code, usable_gpus
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.fetch.http.urls import file_name
 from tsuku_llm.ground.disk import require_space
@@ -302,7 +302,8 @@ def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[s
     """Return the machine as the receipt keeps it: conclusions without the evidence.
 
     ``unusable`` marks each device of the variant's own interfaces that it has no code for: its
-    server lists that one, too, and ends when it computes there.
+    server lists that one, too, and ends when it computes there. ``machine_code`` marks each one
+    for which no part of the variant is compiled by the driver.
     """
     facts = asdict(hardware)
     parts = variant.signed if variant else ()
@@ -314,5 +315,7 @@ def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[s
             for gpu, each in zip(api["gpus"], found.gpus, strict=True):
                 if each not in usable:
                     gpu["unusable"] = True
+                elif all(has_machine_code(part, each) for part in parts):
+                    gpu["machine_code"] = True
     plain: dict[str, Any] = parse_object(json.dumps(facts), ours=True)
     return plain

@@ -33,6 +33,7 @@ from tsuku_llm.steps.drivers.device_check import (
     Check,
     check_devices,
     explain,
+    has_machine_code,
     listed_cards,
     wanted_maker,
 )
@@ -333,7 +334,13 @@ class VersionStart(NamedTuple):
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
         subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
-        warming = Warming(self.session.user.note, caches, subject, self.how.on_compiling)
+        warming = Warming(
+            self.session.user.note,
+            caches,
+            subject,
+            self.how.on_compiling,
+            machine_code=has_machine_code(check, self.installed.receipt.hardware),
+        )
         return warming if warming.is_needed else None
 
     def _own_stop_handle(self) -> StopHandle:
