@@ -370,6 +370,17 @@ def test_a_warm_up_without_an_answer_is_not_noted(root: Path, starter: Starter) 
     assert noted(root) == []
 
 
+def test_a_cuda_build_that_left_nothing_in_the_cache_is_noted(root: Path, starter: Starter) -> None:
+    """It is not known what code a build of one's own has; on H100s each start was warmed up."""
+    root.mkdir(parents=True)
+    plan = planned()._replace(backend="cuda")
+    caches = BuildCaches({}, {"CUDA_CACHE_PATH": str(root / "nvidia-compute")}, root)
+    for needed in (True, False):
+        one = Warming(starter.session().user.note, caches, subject(plan=plan))
+        assert one.is_needed is needed
+        one.on_warmed(WarmedUp(1.0))
+
+
 def test_only_the_newest_starts_are_noted(root: Path, starter: Starter) -> None:
     (root / "mesa").mkdir(parents=True)
     (root / "mesa" / "shader").write_bytes(b"x")
