@@ -28,7 +28,8 @@ class DriverCache(NamedTuple):
     ``places`` are the variables that name the folder; we set the first one. ``given`` are further
     variables that we set with it. ``switches`` are the variables that can turn the cache off,
     each with the values that do so, in lower case. ``trims``: the driver itself keeps the cache
-    below the limit that we give it. ``source`` is where the variables are documented.
+    below the limit that we give it. ``keeps_all``: what it compiles is always kept, so an empty
+    folder shows that it compiled nothing. ``source`` is where the variables are documented.
     """
 
     name: str
@@ -37,6 +38,7 @@ class DriverCache(NamedTuple):
     given: Mapping[str, str] = {}
     switches: Mapping[str, frozenset[str]] = {}
     trims: bool = True
+    keeps_all: bool = False
     source: str = ""
 
 
@@ -59,6 +61,7 @@ TABLE = (
         ("CUDA_CACHE_PATH",),
         given={"CUDA_CACHE_MAXSIZE": str(LIMIT)},
         switches={"CUDA_CACHE_DISABLE": _YES},
+        keeps_all=True,
         source="CUDA C++ Programming Guide, environment variables",
     ),
     DriverCache(
@@ -154,10 +157,9 @@ def may_compile(
 def kept_or_nothing(backend: str, *, given: bool, kept: bool) -> bool:
     """Tell whether a warmed-up start needs no other warm-up: the code is kept, or there is none.
 
-    NVIDIA's compiler keeps what it makes of PTX in a folder that is ``given`` to it. So an empty
-    one shows that a build for CUDA has machine code. Other drivers may keep nothing at all.
+    Only a driver that ``keeps_all`` in a folder that it was ``given`` can tell the latter.
     """
-    return kept or (backend == "cuda" and given)
+    return kept or (given and all(cache.keeps_all for cache in caches_of(backend)))
 
 
 def cache_variables(backend: str, environ: Mapping[str, str], root: Path) -> dict[str, str]:
