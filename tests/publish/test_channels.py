@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, s
 from support.the_day import day
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.refresh import refreshing
 from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.repository import checking, copies, folder
@@ -293,14 +294,106 @@ def test_a_channel_begins_and_ends_where_it_is_served(team: Team) -> None:
 def test_check_tells_of_a_channel_that_must_be_signed(delegated: Team) -> None:
     served = delegated.home / "served"
     delegated.run("publish", served)
-    said = delegated.run("check", "--published", served, "--on", "2026-12-10")
-    assert "nightly   version 2, 11 days left (2026-12-21)" in said
+    said = delegated.run("check", "--published", served, "--on", "2026-12-07")
+    assert "nightly   version 2, 14 days left (2026-12-21)" in said
     assert "nightly   2 embedded, 2 published" in said
-    code, _, err = delegated.tried("check", "--on", "2026-12-15")
-    assert (code, "sign again: nightly (6 days left)" in err) == (1, True), err
-    assert "run: tsuku-publish sign --channel nightly" in err
-    delegated.run("sign", "--channel", "nightly", "--issued", "2026-12-14", signers=MACHINE)
-    assert "nightly   version 3, 29 days left" in delegated.run("check", "--on", "2026-12-15")
+    code, _, err = delegated.tried("check", "--on", "2026-12-08")
+    assert (code, "sign again: nightly (13 days left)" in err) == (1, True), err
+    assert "run: tsuku-publish resign" in err
+    delegated.run("resign", "--issued", "2026-12-08", signers=MACHINE)
+    assert "nightly   version 3, 30 days left" in delegated.run("check", "--on", "2026-12-08")
+
+
+@pytest.mark.parametrize(
+    ("role", "days", "left"),
+    [
+        *(("root", 730, 60), ("targets", 365, 60), ("snapshot", 365, 60), ("timestamp", 30, 14)),
+        *(("nightly", 30, 14), ("nightly", 365, 14), ("timestamp", 7, 3), ("snapshot", 30, 15)),
+    ],
+)
+def test_each_role_is_late_in_time_and_never_on_its_first_day(
+    delegated: Team, role: str, days: int, left: int
+) -> None:
+    delegated.edit(lambda document: document["roles"][role].update(days=days))
+    assert load_plan(delegated.data).warn[role] == left
+
+
+# --- every week ---------------------------------------------------------------------------
+
+
+def signed_days(team: Team) -> dict[str, str]:
+    """Until when each role is valid."""
+    copy = copies.RepositoryFolder(team.signed)
+    roles = checking.verify(copy, checking.first_root(copy)).roles
+    return {role: f"{state.expires:%Y-%m-%d}" for role, state in roles.items()}
+
+
+def test_P1_a_channel_without_a_build_is_signed_again_every_week(
+    delegated: Team, tmp_path: Path, at: Callable[[datetime], None]
+) -> None:
+    """It had no build for 200 days: its users and those of the others go on to update."""
+    nightly, stable = (Client(tmp_path / name, delegated) for name in ("nightly", "stable"))
+    for week in range(1, 30):
+        now = day("2026-11-25") + timedelta(weeks=week)
+        at(now)
+        delegated.run("resign", "--issued", f"{now:%Y-%m-%d}", signers=MACHINE)
+        delegated.run("check", "--on", f"{now + timedelta(days=14):%Y-%m-%d}")
+        if week % 7 == 0:
+            nightly.refresh(delegated.files())
+            stable.refresh(delegated.files())
+            assert refreshing.require_channel(nightly.catalog, "nightly", now) == ()
+            assert nightly.channels == {"stable": ["b1"], "nightly": ["b2"]}
+    assert delegated.versions()["targets"] == 2
+
+
+def test_P1_resign_renews_every_role_whose_signers_are_at_hand(delegated: Team) -> None:
+    before, since = signed_days(delegated), channels_of(delegated)
+    delegated.add("nightly", "b9")  # not signed, so it does not count
+    said = delegated.run("resign", "--issued", "2026-11-28", signers=MACHINE)
+    assert "signed again: nightly 3, snapshot 3, timestamp 3" in said
+    assert f"targets was not signed again, and is valid until {before['targets']}: 0 of 2" in said
+    assert "root was not signed again" in said
+    assert signed_days(delegated)["nightly"] == "2026-12-28"
+    said = delegated.run("resign", "--issued", "2026-11-29", signers=("host",))
+    assert "nightly was not signed again, and is valid until 2026-12-28: 0 of 1" in said
+    said = delegated.run("resign", "--issued", "2026-11-30")
+    assert "signed again: targets 3, nightly 4, snapshot 5, timestamp 5" in said
+    assert "was not signed again" not in said
+    assert channels_of(delegated) == since
+    assert delegated.run("sign", "--raise", "--issued", "2026-12-01", "--yes")
+
+
+def test_a_root_is_signed_again_in_its_second_half_only(delegated: Team, tmp_path: Path) -> None:
+    """Each root is one more step for every client."""
+    user = Client(tmp_path / "user", delegated)
+    delegated.edit(lambda document: document["roles"]["root"].update(days=36501))
+    for issued, version in (("2076-10-01", 1), ("2076-11-30", 2), ("2076-12-07", 2)):
+        delegated.run("resign", "--issued", issued)
+        assert delegated.versions()["root"] == version
+    user.refresh(delegated.files())
+    assert user.catalog.trusted.roles["root"].version == 2
+    delegated.run("sign")
+
+
+def test_a_key_that_does_not_open_ends_its_own_role_only(delegated: Team) -> None:
+    """A weekly job that also names a person's key, and has no passphrase."""
+    keys = delegated.home / "keys"
+    keys.mkdir()
+    made = release_tool(
+        "new-signer", "nina", keys / "nina.pem", TSUKU_LLM_PASSPHRASE="open it, please"
+    )
+    assert made.returncode == 0, made.stderr
+    (keys.parent / "nina.txt").write_text(made.stdout)
+    words = ("nightly=nina", "--keys", keys.parent / "nina.txt", "--yes", "--data", delegated.data)
+    environ = signers_file(keys / "others.json", *PEOPLE, "host")
+    place = {name: str(keys) for name in environ}
+    done = release_tool("rotate", *words, TSUKU_LLM_PASSPHRASE="open it, please", **place)
+    assert done.returncode == 0, done.stderr
+    done = release_tool("resign", "--data", delegated.data, **place)
+    assert done.returncode == 0, done.stderr
+    assert "nightly was not signed again" in done.stdout
+    assert "passphrase" in done.stdout
+    assert "signed again: targets" in done.stdout
 
 
 def test_people_revoke_a_release_of_a_channel(delegated: Team, tmp_path: Path) -> None:
