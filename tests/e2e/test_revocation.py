@@ -78,7 +78,9 @@ def test_T20_a_revocation_stays_after_the_publisher_drops_it(company: Company) -
     refresh(user)
     done = started(user)
     assert refused(done) == FACTS
-    assert done.document["error"]["hint"] == "update: tsuku-llm update; or add --allow-revoked"
+    assert done.document["error"]["hint"] == (
+        "take another release: tsuku-llm install --repository company; or add --allow-revoked"
+    )
 
 
 def test_T20_a_revocation_stays_after_the_release_left_the_channels(company: Company) -> None:
