@@ -16,6 +16,7 @@ from support.the_day import day
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.ground.errors import StaleMetadata
 from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.repository import checking, copies, folder
@@ -561,3 +562,61 @@ def test_a_promoted_release_file_that_is_lost_is_an_error(delegated: Team) -> No
     shutil.rmtree(delegated.signed)
     code, _, err = delegated.tried("sign")
     assert (code, "b3 was promoted with the digest" in err) == (1, True), err
+
+
+# --- clients of every age -------------------------------------------------------------------
+
+LIFETIMES = {"root": 730, "targets": 365, "snapshot": 365, "timestamp": 30, "nightly": 30}
+"""Days, as docs/releases.md says them."""
+
+
+def test_clients_of_day_0_30_90_and_of_two_years_with_four_rotations_update(
+    team: Team, tmp_path: Path, at: Callable[[datetime], None]
+) -> None:
+    """Packages of each age, and one user who never updated; at last nightly is not signed."""
+    team.delegate()
+    team.edit(lambda document: [document["roles"][k].update(days=v) for k, v in LIFETIMES.items()])
+    shutil.rmtree(team.signed)
+    began = day("2026-11-25")
+    people, machine = PEOPLE, MACHINE
+    team.run("sign", "--raise", "--issued", "2026-11-25", "--yes")
+    users = [Client(tmp_path / "added", team)]
+    users[0].refresh(team.files())
+    for number in range(1, 27):
+        now = began + timedelta(days=28 * number)
+        at(now)
+        issued = ("--issued", f"{now:%Y-%m-%d}")
+        if number % 6 == 5:
+            newer = tuple(f"{name.partition('-')[0]}-{number}" for name in (*people, *machine))
+            lines = (f'{name} = "{key}"\n' for name, key in keys_of(*newer).items())
+            (tmp_path / "new.txt").write_text("".join(lines))
+            changes = [f"{role}={newer[0]},{newer[1]}" for role in ("root", "targets")]
+            changes += [f"nightly={newer[2]}", f"online={newer[3]}", "--keys", tmp_path / "new.txt"]
+            everybody = (*people, *machine, *newer)
+            team.run("rotate", *changes, "--yes", "--offline", *issued, signers=everybody)
+            people, machine = newer[:2], newer[2:]
+        else:
+            team.run("resign", *issued, signers=machine)
+        if number in (1, 3, 26):
+            users.append(Client(tmp_path / f"package-{number}", team, embedded=True))
+    assert team.versions()["root"] == 5
+    team.add("stable", "b8")
+    team.run("sign", "--raise", "--yes", "--offline", *issued, signers=(*people, *machine))
+    team.add("nightly", "b9")
+    team.run("sign", "--channel", "nightly", *issued, signers=machine)
+    for user in users:
+        user.refresh(team.files())
+        assert user.channels == {"stable": ["b8", "b1"], "nightly": ["b9", "b2"]}
+        assert user.catalog.trusted.roles["root"].version == 5
+        assert refreshing.require_channel(user.catalog, "nightly", now) == ()
+    late = now + timedelta(days=31)
+    at(late)
+    said = team.run("resign", "--issued", f"{late:%Y-%m-%d}", signers=machine[1:])
+    assert "nightly was not signed again" in said
+    for user in users:
+        user.refresh(team.files())
+        assert user.channels["stable"] == ["b8", "b1"]
+        (told,) = refreshing.require_channel(user.catalog, "stable", late)
+        assert "the channel 'nightly' expired" in told
+        with pytest.raises(StaleMetadata, match="has expired"):
+            refreshing.require_channel(user.catalog, "nightly", late)
