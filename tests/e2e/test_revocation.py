@@ -399,6 +399,19 @@ def test_N05_removing_a_repository_ends_what_it_revoked_of_others(
     assert after.code == 0, after.stderr
 
 
+def test_N05_a_list_says_whose_word_it_is_and_the_way_out(
+    hostile: tuple[OwnPublisher, User],
+) -> None:
+    """A replacement from the same repository may be revoked by the other one as well."""
+    rb, user = hostile
+    for command in ("list", "doctor"):
+        said = user.run(command).stdout
+        assert "revoked by repository rb, which is another one" in said
+        assert "if you do not trust that repository: tsuku-llm repository remove rb" in said
+    removed(rb, user)
+    assert "revoked" not in user.run("list").stdout
+
+
 def test_N05_a_repository_of_the_same_name_revokes_nothing_again(
     tmp_path: Path, shop: FolderShop, hostile: tuple[OwnPublisher, User]
 ) -> None:

@@ -44,8 +44,8 @@ class ReleaseStatus(NamedTuple):
         """The same in words for people, without ``stale``: several releases share it."""
         revoked: tuple[str, ...] = ()
         if self.revocation:
-            way = f"it is not started; to replace it: {self.replacement}"
-            revoked = (f"{self.revocation.summary}; {way}",)
+            why, way = self.revocation, f"it is not started; to replace it: {self.replacement}"
+            revoked = (f"{why.summary}; {way}{why.way_out}",)
         unsigned = (f"unsigned: installed from {self.unsigned}",) if self.unsigned else ()
         return (*revoked, *((self.gone,) if self.gone else ()), *unsigned)
 
