@@ -367,6 +367,19 @@ def test_all_keys_are_replaced_and_the_oldest_client_follows(maintainer: Maintai
     assert "targets: 0 of 2 signatures" in maintainer.tried("sign", "--raise", signers=old)
 
 
+def test_P4_a_lost_quorum_of_targets_is_replaced_by_the_root_signers(
+    maintainer: Maintainer,
+) -> None:
+    """Two of three keys are lost, and the third one signs nothing alone."""
+    said = maintainer.tried("sign", "--raise", "--yes", signers=("targets-1", "online-1"))
+    assert "targets: 1 of 2 signatures" in said
+    assert said.endswith("rotate replaces a lost key\n")
+    new = ("root-1", "root-3", "anna", "ben", "online-1")
+    maintainer.run("rotate", "targets=anna,ben,chris", "--yes", signers=new)
+    maintainer.run("sign", "--raise", "--yes", signers=("ben", "chris", "online-1"))
+    assert maintainer.versions()["root"] == 2
+
+
 def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Maintainer) -> None:
     kept = (*TARGETS[:2], "targets-4")
     maintainer.run("rotate", changed("targets", kept), signers=(*ROOT, *kept, "online-1"))

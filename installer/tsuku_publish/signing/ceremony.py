@@ -146,7 +146,7 @@ def require_able(
     wrong = (f"signers at hand: {', '.join(signers) or 'none'}",)
     hint = (
         "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
-        "sign --gather FOLDER"
+        "sign --gather FOLDER; rotate replaces a lost key"
     )
     if gather is not None:
         if not any(keyids & {*entitled(plan, role, published)} for role in entitling):
