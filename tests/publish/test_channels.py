@@ -367,13 +367,21 @@ def test_P1_resign_renews_every_role_whose_signers_are_at_hand(delegated: Team) 
 def test_a_root_is_signed_again_in_its_second_half_only(delegated: Team, tmp_path: Path) -> None:
     """Each root is one more step for every client."""
     user = Client(tmp_path / "user", delegated)
-    delegated.edit(lambda document: document["roles"]["root"].update(days=36501))
     for issued, version in (("2076-10-01", 1), ("2076-11-30", 2), ("2076-12-07", 2)):
         delegated.run("resign", "--issued", issued)
         assert delegated.versions()["root"] == version
     user.refresh(delegated.files())
     assert user.catalog.trusted.roles["root"].version == 2
     delegated.run("sign")
+
+
+def test_N04_a_weekly_signature_prolongs_no_role(delegated: Team) -> None:
+    """Another lifetime in the data is a change, which people read before they sign it."""
+    lives = {"root": 36525, "targets": 36525, "nightly": 36525}
+    delegated.edit(lambda document: [document["roles"][k].update(days=v) for k, v in lives.items()])
+    delegated.run("resign", "--issued", "2026-11-28")
+    after = signed_days(delegated)
+    assert (after["targets"], after["nightly"]) == ("2126-11-04", "2026-12-28")
 
 
 def test_a_key_that_does_not_open_ends_its_own_role_only(delegated: Team) -> None:

@@ -107,7 +107,7 @@ def sign_again(
             failed[role] = "the plan has no such role"
         elif here < its.threshold:
             failed[role] = f"{here} of {its.threshold} signers at hand"
-        elif role != "root" or states[role].expires - now < timedelta(plan.roles[role].days / 2):
+        elif role != "root" or states[role].expires - now < timedelta((its.days or 0) / 2):
             able.append(role)
     old = caught_up(plan, {name: state.version for name, state in states.items()})
     plan = raised(old, now.date(), (*able, *ONLINE))

@@ -7,7 +7,7 @@ the files in which the signatures are collected.
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
@@ -85,8 +85,9 @@ def renewed(
     """Return the files of a published state whose roles get the plan's versions and days.
 
     ``roles`` are signed again, and snapshot and timestamp always; nothing else of their content
-    changes. One that cannot be signed, such as for want of a passphrase, stays as it is: the second
-    value has the reasons. Raises ``PublishError`` without the online signer.
+    changes, nor how long they hold. One that cannot be signed, such as for want of a passphrase,
+    stays as it is: the second value has the reasons. Raises ``PublishError`` without the online
+    signer.
     """
     keys, failed = published_keys(published), dict[str, str]()
     files: dict[str, bytes] = {}
@@ -96,7 +97,9 @@ def renewed(
         number, data = version, _required(published, name)
         if role in roles:
             signed = _parsed(data, name).signed
-            planned = plan.roles[role]
+            # Another lifetime in the plan is a change that people have not read yet.
+            days = keys[role].days or plan.roles[role].days
+            planned = replace(plan.roles[role], days=days)
             signed.version, signed.expires = planned.version, planned.expires
             signed.unrecognized_fields |= _common(planned)["unrecognized_fields"]
             try:
