@@ -78,7 +78,9 @@ def test_T20_a_revocation_stays_after_the_publisher_drops_it(company: Company) -
     refresh(user)
     done = started(user)
     assert refused(done) == FACTS
-    assert done.document["error"]["hint"] == "update: tsuku-llm update; or add --allow-revoked"
+    assert done.document["error"]["hint"] == (
+        "take another release: tsuku-llm install --repository company; or add --allow-revoked"
+    )
 
 
 def test_T20_a_revocation_stays_after_the_release_left_the_channels(company: Company) -> None:
@@ -395,6 +397,19 @@ def test_N05_removing_a_repository_ends_what_it_revoked_of_others(
     removed(rb, user)
     after = user.run(*words)
     assert after.code == 0, after.stderr
+
+
+def test_N05_a_list_says_whose_word_it_is_and_the_way_out(
+    hostile: tuple[OwnPublisher, User],
+) -> None:
+    """A replacement from the same repository may be revoked by the other one as well."""
+    rb, user = hostile
+    for command in ("list", "doctor"):
+        said = user.run(command).stdout
+        assert "revoked by repository rb, which is another one" in said
+        assert "if you do not trust that repository: tsuku-llm repository remove rb" in said
+    removed(rb, user)
+    assert "revoked" not in user.run("list").stdout
 
 
 def test_N05_a_repository_of_the_same_name_revokes_nothing_again(

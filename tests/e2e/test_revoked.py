@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import datetime, timezone
@@ -141,6 +142,46 @@ def test_M29_an_update_never_goes_back_but_names_the_command(
         "go back: tsuku-llm install --release b1 --repository test"
     )
     assert "b2" in owner.run("which").stdout
+
+
+def active(user: User) -> str:
+    versions = user.run("list", "--json").document["data"]["versions"]
+    (release,) = (each["release"] for each in versions if each["active"])
+    return str(release)
+
+
+@pytest.mark.parametrize(
+    ("asked", "channel", "newer"),
+    [
+        *(("list", "stable", False), ("doctor", "stable", True), ("serve", "stable", False)),
+        *(("serve", "nightly", True), ("list", "nightly", False)),
+    ],
+)
+def test_P2_the_advice_for_a_revoked_build_is_one_command_that_works(
+    folder_shop: FolderShop, owner: User, asked: str, channel: str, newer: bool
+) -> None:
+    """What each command says is typed as it is, with an older or a newer release to take."""
+    if channel == "nightly":
+        for tag in ("b3", "b4"):
+            variants = {"cpu": folder_shop.variant(folder_shop.stand_in(f"{tag}-cpu"))}
+            folder_shop.publish(tag, variants, channels=[channel])
+        assert owner.run("repository", "refresh", NAME).code == 0
+        done = owner.run("install", "--channel", channel, "--backend", "cpu")
+        assert done.code == 0, done.stderr
+    before = active(owner)
+    revoke(folder_shop, before)
+    if newer:
+        variants = {"cpu": folder_shop.variant(folder_shop.stand_in("b9-cpu"))}
+        folder_shop.publish("b9", variants, channels=[channel])
+    assert owner.run("repository", "refresh", NAME).code == 0
+    said = started(owner) if asked == "serve" else owner.run(asked)
+    advice = re.compile(r"(?:to replace it|another release): tsuku-llm (install[^;\n]*)")
+    (command,) = {*advice.findall(said.stdout + said.stderr)}
+    assert ("--channel nightly --backend cpu" in command) == (channel == "nightly")
+    assert "tsuku-llm update" not in said.stdout + said.stderr
+    assert owner.run(*command.split()).code == 0
+    assert active(owner) == ("b9" if newer else f"b{int(before[1:]) - 1}")
+    assert started(owner).code == 0
 
 
 # --- old metadata ---------------------------------------------------------------------------

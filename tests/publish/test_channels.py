@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, s
 from support.the_day import day
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.ground.errors import StaleMetadata
 from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.repository import checking, copies, folder
@@ -293,14 +295,114 @@ def test_a_channel_begins_and_ends_where_it_is_served(team: Team) -> None:
 def test_check_tells_of_a_channel_that_must_be_signed(delegated: Team) -> None:
     served = delegated.home / "served"
     delegated.run("publish", served)
-    said = delegated.run("check", "--published", served, "--on", "2026-12-10")
-    assert "nightly   version 2, 11 days left (2026-12-21)" in said
+    said = delegated.run("check", "--published", served, "--on", "2026-12-07")
+    assert "nightly   version 2, 14 days left (2026-12-21)" in said
     assert "nightly   2 embedded, 2 published" in said
-    code, _, err = delegated.tried("check", "--on", "2026-12-15")
-    assert (code, "sign again: nightly (6 days left)" in err) == (1, True), err
-    assert "run: tsuku-publish sign --channel nightly" in err
-    delegated.run("sign", "--channel", "nightly", "--issued", "2026-12-14", signers=MACHINE)
-    assert "nightly   version 3, 29 days left" in delegated.run("check", "--on", "2026-12-15")
+    code, _, err = delegated.tried("check", "--on", "2026-12-08")
+    assert (code, "sign again: nightly (13 days left)" in err) == (1, True), err
+    assert "run: tsuku-publish resign" in err
+    delegated.run("resign", "--issued", "2026-12-08", signers=MACHINE)
+    assert "nightly   version 3, 30 days left" in delegated.run("check", "--on", "2026-12-08")
+
+
+@pytest.mark.parametrize(
+    ("role", "days", "left"),
+    [
+        *(("root", 730, 60), ("targets", 365, 60), ("snapshot", 365, 60), ("timestamp", 30, 14)),
+        *(("nightly", 30, 14), ("nightly", 365, 14), ("timestamp", 7, 3), ("snapshot", 30, 15)),
+    ],
+)
+def test_each_role_is_late_in_time_and_never_on_its_first_day(
+    delegated: Team, role: str, days: int, left: int
+) -> None:
+    delegated.edit(lambda document: document["roles"][role].update(days=days))
+    assert load_plan(delegated.data).warn[role] == left
+
+
+# --- every week ---------------------------------------------------------------------------
+
+
+def signed_days(team: Team) -> dict[str, str]:
+    """Until when each role is valid."""
+    copy = copies.RepositoryFolder(team.signed)
+    roles = checking.verify(copy, checking.first_root(copy)).roles
+    return {role: f"{state.expires:%Y-%m-%d}" for role, state in roles.items()}
+
+
+def test_P1_a_channel_without_a_build_is_signed_again_every_week(
+    delegated: Team, tmp_path: Path, at: Callable[[datetime], None]
+) -> None:
+    """It had no build for 200 days: its users and those of the others go on to update."""
+    nightly, stable = (Client(tmp_path / name, delegated) for name in ("nightly", "stable"))
+    for week in range(1, 30):
+        now = day("2026-11-25") + timedelta(weeks=week)
+        at(now)
+        delegated.run("resign", "--issued", f"{now:%Y-%m-%d}", signers=MACHINE)
+        delegated.run("check", "--on", f"{now + timedelta(days=14):%Y-%m-%d}")
+        if week % 7 == 0:
+            nightly.refresh(delegated.files())
+            stable.refresh(delegated.files())
+            assert refreshing.require_channel(nightly.catalog, "nightly", now) == ()
+            assert nightly.channels == {"stable": ["b1"], "nightly": ["b2"]}
+    assert delegated.versions()["targets"] == 2
+
+
+def test_P1_resign_renews_every_role_whose_signers_are_at_hand(delegated: Team) -> None:
+    before, since = signed_days(delegated), channels_of(delegated)
+    delegated.add("nightly", "b9")  # not signed, so it does not count
+    said = delegated.run("resign", "--issued", "2026-11-28", signers=MACHINE)
+    assert "signed again: nightly 3, snapshot 3, timestamp 3" in said
+    assert f"targets was not signed again, and is valid until {before['targets']}: 0 of 2" in said
+    assert "root was not signed again" in said
+    assert signed_days(delegated)["nightly"] == "2026-12-28"
+    said = delegated.run("resign", "--issued", "2026-11-29", signers=("host",))
+    assert "nightly was not signed again, and is valid until 2026-12-28: 0 of 1" in said
+    said = delegated.run("resign", "--issued", "2026-11-30")
+    assert "signed again: targets 3, nightly 4, snapshot 5, timestamp 5" in said
+    assert "was not signed again" not in said
+    assert channels_of(delegated) == since
+    assert delegated.run("sign", "--raise", "--issued", "2026-12-01", "--yes")
+
+
+def test_a_root_is_signed_again_in_its_second_half_only(delegated: Team, tmp_path: Path) -> None:
+    """Each root is one more step for every client."""
+    user = Client(tmp_path / "user", delegated)
+    for issued, version in (("2076-10-01", 1), ("2076-11-30", 2), ("2076-12-07", 2)):
+        delegated.run("resign", "--issued", issued)
+        assert delegated.versions()["root"] == version
+    user.refresh(delegated.files())
+    assert user.catalog.trusted.roles["root"].version == 2
+    delegated.run("sign")
+
+
+def test_N04_a_weekly_signature_prolongs_no_role(delegated: Team) -> None:
+    """Another lifetime in the data is a change, which people read before they sign it."""
+    lives = {"root": 36525, "targets": 36525, "nightly": 36525}
+    delegated.edit(lambda document: [document["roles"][k].update(days=v) for k, v in lives.items()])
+    delegated.run("resign", "--issued", "2026-11-28")
+    after = signed_days(delegated)
+    assert (after["targets"], after["nightly"]) == ("2126-11-04", "2026-12-28")
+
+
+def test_a_key_that_does_not_open_ends_its_own_role_only(delegated: Team) -> None:
+    """A weekly job that also names a person's key, and has no passphrase."""
+    keys = delegated.home / "keys"
+    keys.mkdir()
+    made = release_tool(
+        "new-signer", "nina", keys / "nina.pem", TSUKU_LLM_PASSPHRASE="open it, please"
+    )
+    assert made.returncode == 0, made.stderr
+    (keys.parent / "nina.txt").write_text(made.stdout)
+    words = ("nightly=nina", "--keys", keys.parent / "nina.txt", "--yes", "--data", delegated.data)
+    environ = signers_file(keys / "others.json", *PEOPLE, "host")
+    place = {name: str(keys) for name in environ}
+    done = release_tool("rotate", *words, TSUKU_LLM_PASSPHRASE="open it, please", **place)
+    assert done.returncode == 0, done.stderr
+    done = release_tool("resign", "--data", delegated.data, **place)
+    assert done.returncode == 0, done.stderr
+    assert "nightly was not signed again" in done.stdout
+    assert "passphrase" in done.stdout
+    assert "signed again: targets" in done.stdout
 
 
 def test_people_revoke_a_release_of_a_channel(delegated: Team, tmp_path: Path) -> None:
@@ -468,3 +570,61 @@ def test_a_promoted_release_file_that_is_lost_is_an_error(delegated: Team) -> No
     shutil.rmtree(delegated.signed)
     code, _, err = delegated.tried("sign")
     assert (code, "b3 was promoted with the digest" in err) == (1, True), err
+
+
+# --- clients of every age -------------------------------------------------------------------
+
+LIFETIMES = {"root": 730, "targets": 365, "snapshot": 365, "timestamp": 30, "nightly": 30}
+"""Days, as docs/releases.md says them."""
+
+
+def test_clients_of_day_0_30_90_and_of_two_years_with_four_rotations_update(
+    team: Team, tmp_path: Path, at: Callable[[datetime], None]
+) -> None:
+    """Packages of each age, and one user who never updated; at last nightly is not signed."""
+    team.delegate()
+    team.edit(lambda document: [document["roles"][k].update(days=v) for k, v in LIFETIMES.items()])
+    shutil.rmtree(team.signed)
+    began = day("2026-11-25")
+    people, machine = PEOPLE, MACHINE
+    team.run("sign", "--raise", "--issued", "2026-11-25", "--yes")
+    users = [Client(tmp_path / "added", team)]
+    users[0].refresh(team.files())
+    for number in range(1, 27):
+        now = began + timedelta(days=28 * number)
+        at(now)
+        issued = ("--issued", f"{now:%Y-%m-%d}")
+        if number % 6 == 5:
+            newer = tuple(f"{name.partition('-')[0]}-{number}" for name in (*people, *machine))
+            lines = (f'{name} = "{key}"\n' for name, key in keys_of(*newer).items())
+            (tmp_path / "new.txt").write_text("".join(lines))
+            changes = [f"{role}={newer[0]},{newer[1]}" for role in ("root", "targets")]
+            changes += [f"nightly={newer[2]}", f"online={newer[3]}", "--keys", tmp_path / "new.txt"]
+            everybody = (*people, *machine, *newer)
+            team.run("rotate", *changes, "--yes", "--offline", *issued, signers=everybody)
+            people, machine = newer[:2], newer[2:]
+        else:
+            team.run("resign", *issued, signers=machine)
+        if number in (1, 3, 26):
+            users.append(Client(tmp_path / f"package-{number}", team, embedded=True))
+    assert team.versions()["root"] == 5
+    team.add("stable", "b8")
+    team.run("sign", "--raise", "--yes", "--offline", *issued, signers=(*people, *machine))
+    team.add("nightly", "b9")
+    team.run("sign", "--channel", "nightly", *issued, signers=machine)
+    for user in users:
+        user.refresh(team.files())
+        assert user.channels == {"stable": ["b8", "b1"], "nightly": ["b9", "b2"]}
+        assert user.catalog.trusted.roles["root"].version == 5
+        assert refreshing.require_channel(user.catalog, "nightly", now) == ()
+    late = now + timedelta(days=31)
+    at(late)
+    said = team.run("resign", "--issued", f"{late:%Y-%m-%d}", signers=machine[1:])
+    assert "nightly was not signed again" in said
+    for user in users:
+        user.refresh(team.files())
+        assert user.channels["stable"] == ["b8", "b1"]
+        (told,) = refreshing.require_channel(user.catalog, "stable", late)
+        assert "the channel 'nightly' expired" in told
+        with pytest.raises(StaleMetadata, match="has expired"):
+            refreshing.require_channel(user.catalog, "nightly", late)

@@ -330,8 +330,13 @@ def test_N04_a_build_of_a_revoked_release_is_added_with_a_warning(
     done = added(program, company, "b3", *variant)
     assert done.code == 0, done.stderr
     assert "warning: b3 has builds of b2, which is revoked" in done.stderr
-    # The same release again says nothing new.
-    assert "has builds of" not in added(program, company, "b2", *variant).stderr
+    # And a build under the name of a revoked release is one that no client ever takes.
+    plan = (company / "repository.toml").read_bytes()
+    refused = added(program, company, "b2", *variant)
+    assert (refused.code, "b2 is revoked" in refused.stderr) == (2, True), refused.stderr
+    assert (company / "repository.toml").read_bytes() == plan
+    assert program("withdraw", "b2", "--data", str(company)).code == 0
+    assert added(program, company, "b2", *variant).code == 0
 
 
 def test_a_variant_is_added_again_without_touching_the_others_and_what_people_wrote(

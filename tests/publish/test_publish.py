@@ -367,6 +367,19 @@ def test_all_keys_are_replaced_and_the_oldest_client_follows(maintainer: Maintai
     assert "targets: 0 of 2 signatures" in maintainer.tried("sign", "--raise", signers=old)
 
 
+def test_P4_a_lost_quorum_of_targets_is_replaced_by_the_root_signers(
+    maintainer: Maintainer,
+) -> None:
+    """Two of three keys are lost, and the third one signs nothing alone."""
+    said = maintainer.tried("sign", "--raise", "--yes", signers=("targets-1", "online-1"))
+    assert "targets: 1 of 2 signatures" in said
+    assert said.endswith("rotate replaces a lost key\n")
+    new = ("root-1", "root-3", "anna", "ben", "online-1")
+    maintainer.run("rotate", "targets=anna,ben,chris", "--yes", signers=new)
+    maintainer.run("sign", "--raise", "--yes", signers=("ben", "chris", "online-1"))
+    assert maintainer.versions()["root"] == 2
+
+
 def test_a_stolen_targets_signer_is_replaced_by_the_root_signers(maintainer: Maintainer) -> None:
     kept = (*TARGETS[:2], "targets-4")
     maintainer.run("rotate", changed("targets", kept), signers=(*ROOT, *kept, "online-1"))
@@ -479,12 +492,26 @@ def check(*arguments: str | Path) -> tuple[int, str, str]:
 
 def test_sixty_days_before_a_role_expires_the_job_fails(maintainer: Maintainer) -> None:
     end = PLAN.roles["targets"].expires
-    maintainer.run("resign", "--issued", f"{end - timedelta(days=61):%Y-%m-%d}")
+    renewed = f"{end - timedelta(days=61):%Y-%m-%d}"
+    maintainer.run("resign", "--issued", renewed, signers=("online-1",))
     for left, code in {61: 0, 60: 0, 59: 1}.items():
         found = check(maintainer.repository, "--on", f"{end - timedelta(days=left):%Y-%m-%d}")
         assert found[0] == code, (left, found)
     assert found[2].startswith(f"{ERROR}sign again: targets (59 days left)\n")
     assert found[2].endswith("run: tsuku-publish sign --raise\n")
+
+
+def test_a_root_that_is_late_names_the_command_that_renews_it(maintainer: Maintainer) -> None:
+    late = PLAN.roles["root"].expires - timedelta(days=59)
+    maintainer.run("resign", "--issued", f"{late:%Y-%m-%d}", signers=(*TARGETS, "online-1"))
+    code, _, said = check(maintainer.repository, "--on", f"{late:%Y-%m-%d}")
+    assert (code, "root (59 days left)" in said) == (1, True), said
+    command = said.strip().partition("run: tsuku-publish ")[2]
+    assert command == "rotate root=root-1,root-2,root-3"
+    maintainer.run(*command.split(), "--issued", f"{late:%Y-%m-%d}", "--yes")
+    copy = copies.RepositoryFolder(maintainer.repository)
+    state = checking.verify(copy, checking.first_root(copy)).roles["root"]
+    assert (state.version, state.expires.year) == (2, late.year + 2)
 
 
 def test_an_expired_role_is_named(maintainer: Maintainer) -> None:

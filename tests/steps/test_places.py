@@ -324,6 +324,19 @@ def test_N05_a_silent_signer_of_one_channel_ends_no_other_channel(
     assert [entry.release for entry in refresh(at(session, place)).entries] == ["b3", "b2", "b1"]
 
 
+def test_P1_a_mirror_without_the_role_of_one_channel_ends_no_other_channel(
+    shop: FolderShop, session: Session, tmp_path: Path
+) -> None:
+    shop.simulator.delegate("nightly", "releases/n*.json")
+    shop.simulator.publish(release_document("b3"))
+    files = {n: data for n, data in shop.simulator.files.items() if "nightly.json" not in n}
+    place = folder(FrozenCopy(files), tmp_path / "half")
+    with pytest.raises(HttpStatusError):
+        refresh(at(changed(session, channel="nightly"), place))
+    assert releases(session, place) == ["b3", "b2", "b1"]
+    assert "warning: the channel 'nightly' lacks builds" in told(session)
+
+
 # --- a package of the user's package index -------------------------------------------------------
 
 

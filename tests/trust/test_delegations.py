@@ -526,16 +526,93 @@ def test_T49_a_delegated_file_that_the_host_withholds_ends_the_refresh(
     assert len(loading.load(simulator.repository(), tmp_path).entries) == 2
 
 
-def test_T49_a_kept_copy_without_a_delegated_role_is_skipped(
+def test_T49_a_kept_copy_without_a_delegated_role_offers_the_other_channels(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
     refresh(simulator, tmp_path)
     (kept,) = tmp_path.glob("metadata/simulator/copies/*/metadata/2.nightly.json")
     kept.unlink()
-    with pytest.raises(MetadataError) as caught:
-        loading.load(simulator.repository(), tmp_path)
-    assert "2.nightly.json is missing" in caught.value.facts[0]
+    found = loading.load(simulator.repository(), tmp_path)
+    assert [each.release for each in found.entries] == ["b1"]
+    assert "2.nightly.json is missing" in found.notes[0]
     assert len(refresh(simulator, tmp_path).entries) == 2
+
+
+def missing(simulator: RepositorySimulator) -> None:
+    del simulator.files["metadata/3.nightly.json"]
+
+
+def empty_file(simulator: RepositorySimulator) -> None:
+    simulator.files["metadata/3.nightly.json"] = b""
+
+
+def too_large(simulator: RepositorySimulator) -> None:
+    simulator.files["metadata/3.nightly.json"] = bytes(5_000_001)
+
+
+def the_older_one(simulator: RepositorySimulator) -> None:
+    simulator.files["metadata/3.nightly.json"] = simulator.files["metadata/2.nightly.json"]
+
+
+def a_strangers(simulator: RepositorySimulator) -> None:
+    """Of a snapshot that has no digest, as those of tuf-on-ci."""
+    simulator.snapshot.meta["nightly.json"] = MetaFile(3)
+    simulator.sign_snapshot()
+    simulator.sign_timestamp()
+    simulator.sign_delegated("nightly", [signer("stranger")])
+
+
+@pytest.mark.parametrize("breaks", [missing, empty_file, too_large, the_older_one, a_strangers])
+def test_P1_a_role_that_a_host_breaks_ends_its_own_channel_only(
+    simulator: RepositorySimulator,
+    tmp_path: Path,
+    breaks: Callable[[RepositorySimulator], object],
+) -> None:
+    """What of it counts is what python-tuf finds, too: no target of targets needs that role."""
+    refresh(simulator, tmp_path)
+    simulator.publish(release_document("b2", version="0.2.0"))
+    whole = dict(simulator.files)
+    breaks(simulator)
+    asked = (simulator.repository(), tmp_path, simulator.download)
+    # Its own users keep what they have.
+    with pytest.raises(TsukuError):
+        refreshing.refresh(*asked, "nightly")
+    assert [each.release for each in loading.load(asked[0], tmp_path).entries] == ["n1", "b1"]
+    found = refreshing.refresh(*asked, "stable")
+    assert [each.release for each in found.entries] == ["b2", "b1"]
+    (told,) = refreshing.require_channel(found, "stable", clock.now())
+    assert "the channel 'nightly' lacks builds" in told
+    again = loading.load(asked[0], tmp_path)
+    assert [each.release for each in again.entries] == ["b2", "b1"]
+    assert again.trusted.versions == found.trusted.versions
+    if breaks is not a_strangers:  # else the version is the same, and not the content
+        simulator.files.update(whole)
+        assert offered(simulator, tmp_path).keys() == {"n1", "b2", "b1"}
+
+
+def test_P1_a_host_that_is_busy_breaks_no_role(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    def download(url: str, limit: int) -> bytes:
+        if "nightly" in url:
+            raise HttpStatusError("503", status=503)
+        return simulator.download(url, limit)
+
+    with pytest.raises(HttpStatusError):
+        refreshing.refresh(simulator.repository(), tmp_path, download, "stable")
+
+
+def test_P1_a_broken_role_gives_its_names_to_no_later_role(
+    simulator: RepositorySimulator, tmp_path: Path
+) -> None:
+    """python-tuf's client ends its search at such a role, and so does this one."""
+    simulator.delegate("weekly", "releases/*.json")
+    simulator.add(release_document("n1"), channels=["weekly"], role="weekly")
+    simulator.bump()
+    del simulator.files["metadata/3.nightly.json"]
+    asked = (simulator.repository(), tmp_path, simulator.download)
+    found = refreshing.refresh(*asked, "stable")
+    assert [each.release for each in found.entries] == ["b1"]
 
 
 # --- circles and floods ----------------------------------------------------------------------

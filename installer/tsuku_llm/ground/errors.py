@@ -169,6 +169,11 @@ class HttpStatusError(DownloadError):
         super().__init__(message, facts=facts, hint=hint)
         self.status = status
 
+    @property
+    def is_absence(self) -> bool:
+        """Whether the host says that it has no such file; S3 sends 403 for that."""
+        return self.status in (403, 404, 410)
+
 
 class ProxyError(DownloadError):
     """A proxy setting that cannot be used, or a proxy that refused."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NewType
 
-from tsuku_llm.ground.errors import DigestMismatch, MetadataError
+from tsuku_llm.ground.errors import DigestMismatch, MetadataError, TsukuError
 from tsuku_llm.trust.delegations import Found, TargetsRoles
 from tsuku_llm.trust.keys import is_weak
 from tsuku_llm.trust.metadata import (
@@ -121,7 +121,8 @@ class TrustedRepository:
     has each delegated role whose own keys signed what this program does not accept, with the
     reason; such a role signs no target. ``branches`` has the channel to which each delegated role
     belongs, None for one that signs for targets itself. ``unread`` are refused roles whose files
-    were not looked at.
+    were not looked at. ``withheld`` has each channel whose role the copy lacks or has forged, with
+    the error.
     """
 
     roles: Mapping[str, RoleState]
@@ -132,6 +133,7 @@ class TrustedRepository:
     program: Any = None
     branches: Mapping[str, str | None] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
+    withheld: Mapping[str, TsukuError] = field(default_factory=dict)
 
     def read(self, path: str, data: bytes) -> VerifiedBytes:
         """Check a target's bytes against the signed length and SHA-256.
@@ -220,6 +222,7 @@ def load(
         top.unrecognized_fields.get("program"),
         tree.branches,
         frozenset(tree.unread),
+        tree.withheld,
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
-from tsuku_llm.ground.errors import BodyError, MetadataError
+from tsuku_llm.ground.errors import BodyError, HttpStatusError, MetadataError, TsukuError
 from tsuku_llm.trust.metadata import (
     NEVER,
     Copy,
@@ -73,8 +73,9 @@ class TargetsRoles:
 
     A branch is a role that targets delegates paths to, with all that this role delegates further.
     Its keys may be an automatic signer's, or stolen. So what they sign can only take away what the
-    branch itself offers: ``refused`` has the reasons. ``branches`` has the branch of each role,
-    None for one whose trouble is everybody's.
+    branch itself offers: ``refused`` has the reasons. So does a file that the host withholds or
+    forges; ``withheld`` has its error by the branch, for the users of that channel. ``branches``
+    has the branch of each role, None for one whose trouble is everybody's.
     """
 
     def __init__(self, copy: Copy, snapshot: Snapshot, top: Targets) -> None:
@@ -84,6 +85,7 @@ class TargetsRoles:
         self._cut: set[str] = set()
         self.roles: dict[str, Targets] = {TOP: top}
         self.refused: dict[str, str] = {}
+        self.withheld: dict[str, TsukuError] = {}
         self.unread: set[str] = set()
         self.branches: dict[str, str | None] = {}
 
@@ -209,9 +211,9 @@ class TargetsRoles:
     def _read(self, name: str, delegator: str, branch: str | None) -> Targets | None:
         """Read a role and verify it with the keys of this delegator; None if it signs nothing.
 
-        What the role's own signer did harms only this role: it signs nothing, as if it listed no
-        path. So does every trouble with a role that a branch delegates to. Anything else may be the
-        host's forgery, which must not hide a channel, and raises ``MetadataError``.
+        A refused role of a branch signs nothing, as if it listed no path. If neither its own signer
+        nor that of the branch did it, it may be the host's forgery: the branch is ``withheld``. A
+        role that signs for targets itself raises ``MetadataError``.
         """
         from tuf.api.metadata import Targets  # type: ignore[attr-defined]
 
@@ -226,13 +228,15 @@ class TargetsRoles:
                 raise refusal(name, f"it has more than {LARGEST_ROLE:,} bytes")
             targets: Targets = referred(self._copy, by, name, about)
             state_of(targets)  # it raises for a date that cannot be understood
-        except (MetadataError, BodyError) as error:
-            is_further = self._is_further(delegator)
-            if state is None and about is not None and isinstance(error, MetadataError):
-                with suppress(*((MetadataError,) if is_further else ())):  # the file is missing
-                    state = named_state(self._copy, by, name, about)
-            if state is None and not is_further:
+        except (MetadataError, BodyError, HttpStatusError) as error:
+            # A host that is busy, or down, says nothing about the role.
+            if branch is None or (isinstance(error, HttpStatusError) and not error.is_absence):
                 raise
+            if state is None and about is not None and isinstance(error, MetadataError):
+                with suppress(MetadataError):  # the file is missing
+                    state = named_state(self._copy, by, name, about)
+            if state is None and not self._is_further(delegator):
+                self.withheld.setdefault(branch, error)
             self.refused.setdefault(name, ": ".join((error.message, *error.facts)))
             if state is not None and name not in self.roles:
                 self.roles[name] = Targets(state.version, expires=state.expires)

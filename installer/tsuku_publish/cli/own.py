@@ -180,6 +180,13 @@ def add(  # noqa: PLR0913 - each is an option
                 facts=(f"channels: {', '.join(plan.channels) or 'none'}",),
                 hint="name a channel of repository.toml: --channel NAME",
             )
+        if any(each.release == release and not each.withdrawn for each in plan.revoked):
+            # First: to measure and pack a build takes minutes.
+            raise UsageError(
+                f"{release} is revoked: clients refuse it, whatever builds it has",
+                hint="take a higher number; if the revocation was a mistake: tsuku-publish "
+                f"withdraw {release}",
+            )
         added = add_builds(
             data / "releases",
             release,

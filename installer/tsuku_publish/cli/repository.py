@@ -19,7 +19,7 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_publish.cli.options import DAY, FOLDER, data_option, tell
 from tsuku_publish.errors import PublishError
 from tsuku_publish.holders.signers import VARIABLE, load_secrets
-from tsuku_publish.release_files.plan import Plan, load_plan
+from tsuku_publish.release_files.plan import TARGETS, Plan, load_plan
 from tsuku_publish.release_files.sightings import observe
 from tsuku_publish.repository.checking import (
     compare,
@@ -196,9 +196,9 @@ def secrets(
 
 def _renewed_by(role: str, plan: Plan) -> str:
     """Return the command that signs a role again."""
-    if role in plan.delegated:
-        return f"tsuku-publish sign --channel {role}"
-    return f"tsuku-publish {'resign' if role in {'snapshot', 'timestamp'} else 'sign --raise'}"
+    if role == "root":  # a published root stays as it is; only another one has a later day
+        return f"tsuku-publish rotate root={','.join(plan.roles[role].signers)}"
+    return f"tsuku-publish {'sign --raise' if role == TARGETS else 'resign'}"
 
 
 def _failed(data: Mapping[str, object], message: str, hint: str = "") -> CommandResult:

@@ -49,9 +49,8 @@ from tsuku_publish.release_files.plan import (
     with_versions,
 )
 from tsuku_publish.release_files.revoked import require_kept
-from tsuku_publish.repository.checking import first_root
 from tsuku_publish.repository.copies import RepositoryFolder
-from tsuku_publish.repository.folder import locked, require_own, write
+from tsuku_publish.repository.folder import locked, require_own
 from tsuku_publish.signing.ceremony import (
     Ceremony,
     files_for,
@@ -60,14 +59,13 @@ from tsuku_publish.signing.ceremony import (
     published_versions,
     record_since,
     require_able,
-    require_own_keys,
+    sign_again,
     sign_channel,
     vouching,
 )
 from tsuku_publish.signing.published import ServedState, require_not_behind
 from tsuku_publish.signing.review import Review, review
 from tsuku_publish.signing.signing import Signers, due_roles
-from tsuku_publish.signing.signing import sign as signed_files
 
 
 @click.command(cls=Command)
@@ -126,24 +124,21 @@ def sign(  # noqa: PLR0913 - each is an option
 @issued_option
 @click.pass_obj
 def resign(console: Console, *, data: Path, into: Path | None, issued: datetime) -> CommandResult:
-    """Sign snapshot and timestamp again, every week.
+    """Sign what is published again, every week.
 
-    Only the online signer is needed.
+    Every role gets a new day whose signers are at hand: snapshot, timestamp, each channel, targets,
+    and root once half of its time is over. Nothing else changes. The online signer is needed; a
+    line names each role that stays as it is, and until when it is valid.
     """
     # Before the lock: a person may have to type a passphrase.
     signers = load_signers(ask=asking(console))
+    now = issued.replace(tzinfo=timezone.utc)
     with locked(data):
-        plan = load_plan(data)
-        into = into or plan.signed
+        into = into or load_plan(data).signed
         require_own(into)
-        require_own_keys(plan, signers, into)
-        copy = RepositoryFolder(into)
-        first_root(copy)
-        plan = raised(caught_up(plan, published_versions(into)), issued.date(), ONLINE)
-        write(into, signed_files(plan, (), signers, copy, roles=()))
-        save_roles(plan, data)
-    line = f"{into}: timestamp {plan.roles['timestamp'].version} is signed"
-    return CommandResult(_signed(into, plan), (line,))
+        plan, signed, notes = sign_again(data, signers, now, into)
+    told = ", ".join(f"{role} {plan.roles[role].version}" for role in signed)
+    return CommandResult(_signed(into, plan, notes), (f"{into}: signed again: {told}", *notes))
 
 
 @click.command(cls=Command)

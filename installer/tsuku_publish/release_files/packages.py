@@ -18,12 +18,14 @@ from tsuku_publish.upstream.facts import Asset
 def load_packages(
     data: Path, known: Collection[str], contents: Mapping[str, Contents]
 ) -> dict[str, dict[str, Any]]:
-    """Return the release file's content of every wheel, by release.
+    """Return the release file's content of every wheel, by release; none without the file.
 
     ``known`` are the libraries that systems provide, ``contents`` records by SHA-256. Raises
     ``PublishError``.
     """
     path = data / "packages.toml"
+    if not path.exists():  # a company that feeds upstream's builds has none
+        return {}
     with reading(path):
         raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
         return {

@@ -37,8 +37,9 @@ TARGETS = "targets"
 ONLINE = ("snapshot", "timestamp")
 PLAN_FILES = ("repository.toml", REVOKED, PROMOTED)
 """The files of a plan: what holders pass on, so that each signs the same."""
-_WARN = {"root": 60, "targets": 60, "snapshot": 60, "timestamp": 7}
-_WARN_DELEGATED = 7
+_WARN = {"root": 60, "targets": 60, "snapshot": 60}
+_WARN_SHORT = 14
+"""The days of timestamp and of channels: two runs of the weekly job may fail."""
 _CHANNEL = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 _DAYS_DELEGATED = 30
 """The lifetime of a channel's first signature; a person may write another one."""
@@ -141,7 +142,7 @@ def load_plan(data: Path) -> Plan:
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
             keys=read_public_keys(raw.keys),
             roles=_roles(raw),
-            warn=dict.fromkeys(raw.roles, _WARN_DELEGATED) | _WARN | raw.warn,
+            warn={name: _warn(name, role) for name, role in raw.roles.items()} | raw.warn,
             revoked=load_revoked(data / REVOKED, sources.get(REVOKED)),
             promoted=load_promoted(data / PROMOTED, sources.get(PROMOTED)),
             since=load_sightings(data / SINCE),
@@ -150,6 +151,11 @@ def load_plan(data: Path) -> Plan:
             program=msgspec.to_builtins(raw.program) if raw.program else {},
             sources=sources,
         )
+
+
+def _warn(name: str, role: RolePlan) -> int:
+    """Return the days left at which a role is late; half of its time if it has less than twice."""
+    return min(_WARN.get(name, _WARN_SHORT), role.days // 2)
 
 
 def _place(data: Path, place: str) -> str:

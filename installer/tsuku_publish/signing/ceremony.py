@@ -6,7 +6,7 @@ different people do not wait for each other: what is not signed now stays as it 
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tsuku_llm import trust
@@ -25,6 +25,7 @@ from tsuku_publish.release_files.plan import (
     raised,
     save_roles,
     with_keys,
+    with_versions,
 )
 from tsuku_publish.release_files.releases import dated, release_files
 from tsuku_publish.release_files.sightings import (
@@ -45,6 +46,7 @@ from tsuku_publish.signing.signing import (
     lacking,
     offline_files,
     published_keys,
+    renewed,
     sign,
 )
 
@@ -82,6 +84,44 @@ def sign_channel(
     return plan
 
 
+def sign_again(
+    data: Path, signers: Signers, now: datetime, into: Path
+) -> tuple[Plan, tuple[str, ...], tuple[str, ...]]:
+    """Sign every role again whose signers are at hand, with the published content.
+
+    What is in the data and not signed yet does not count. A root is one more step for every
+    client, and they take 256: it is signed again once half of its time is over. The lock of the
+    data must be held. Returns the new plan, which is also saved, the roles that were signed, and a
+    line for each one that could not be. Raises ``PublishError``.
+    """
+    plan, published = load_plan(data), RepositoryFolder(into)
+    require_own_keys(plan, signers, into)
+    states = verify(published, first_root(published)).roles
+    at_hand = {each.public_key.keyid for each in signers.values()}
+    able, failed = list[str](), dict[str, str]()
+    for role, its in published_keys(published).items():
+        if role in ONLINE or role not in states:
+            continue
+        here = len(at_hand & its.keys.keys())
+        if role not in plan.roles:
+            failed[role] = "the plan has no such role"
+        elif here < its.threshold:
+            failed[role] = f"{here} of {its.threshold} signers at hand"
+        elif role != "root" or states[role].expires - now < timedelta((its.days or 0) / 2):
+            able.append(role)
+    old = caught_up(plan, {name: state.version for name, state in states.items()})
+    plan = raised(old, now.date(), (*able, *ONLINE))
+    files, refused = renewed(plan, signers, published, able)
+    plan = with_versions(plan, old, refused)
+    write(into, files)
+    save_roles(plan, data)
+    lines = (
+        f"{role} was not signed again, and is valid until {states[role].expires:%Y-%m-%d}: {why}"
+        for role, why in {**failed, **refused}.items()
+    )
+    return plan, (*(role for role in able if role not in refused), *ONLINE), tuple(lines)
+
+
 def require_able(
     plan: Plan,
     files: Sequence[ReleaseFile],
@@ -106,7 +146,7 @@ def require_able(
     wrong = (f"signers at hand: {', '.join(signers) or 'none'}",)
     hint = (
         "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
-        "sign --gather FOLDER"
+        "sign --gather FOLDER; rotate replaces a lost key"
     )
     if gather is not None:
         if not any(keyids & {*entitled(plan, role, published)} for role in entitling):

@@ -7,7 +7,7 @@ the files in which the signatures are collected.
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from securesystemslib.signer import (  # type: ignore[attr-defined]  # its own re-exports
@@ -55,8 +55,8 @@ def sign(
 ) -> dict[str, bytes]:
     """Return every file of the repository by its path, but no older roots.
 
-    ``roles`` are those to sign now, next to snapshot and timestamp: ``due_roles`` for None, none of
-    them for the weekly job, a channel alone for its own signer. All others stay as they are
+    ``roles`` are those to sign now, next to snapshot and timestamp: ``due_roles`` for None, a
+    channel alone for its own signer. All others stay as they are
     ``published``. Of those to sign, the ``gathered`` signatures count as well as those of the
     signers at hand. Raises ``PublishError`` without the online signer.
     """
@@ -77,6 +77,42 @@ def sign(
             states[role] = version, files[name]
     targets = _target_files((data for _, data in states.values()), releases, published, gathered)
     return targets | files | _online(plan, states, signers, published)
+
+
+def renewed(
+    plan: Plan, signers: Signers, published: trust.Copy, roles: Collection[str]
+) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Return the files of a published state whose roles get the plan's versions and days.
+
+    ``roles`` are signed again, and snapshot and timestamp always; nothing else of their content
+    changes, nor how long they hold. One that cannot be signed, such as for want of a passphrase,
+    stays as it is: the second value has the reasons. Raises ``PublishError`` without the online
+    signer.
+    """
+    keys, failed = published_keys(published), dict[str, str]()
+    files: dict[str, bytes] = {}
+    states: dict[str, tuple[int, bytes]] = {}
+    for role, version in {"root": _root_number(published), **_snapshot(published)}.items():
+        name = trust.file_name(role, version)
+        number, data = version, _required(published, name)
+        if role in roles:
+            signed = _parsed(data, name).signed
+            # Another lifetime in the plan is a change that people have not read yet.
+            days = keys[role].days or plan.roles[role].days
+            planned = replace(plan.roles[role], days=days)
+            signed.version, signed.expires = planned.version, planned.expires
+            signed.unrecognized_fields |= _common(planned)["unrecognized_fields"]
+            try:
+                data = _signed(signed, signers, keys[role].keys, None)
+            except PublishError as error:
+                failed[role] = error.message
+            else:
+                number = signed.version
+        files[trust.file_name(role, number)] = data
+        if role != "root":
+            states[role] = number, data
+    targets = _target_files((data for _, data in states.values()), (), published)
+    return targets | files | _online(plan, states, signers, published), failed
 
 
 def due_roles(plan: Plan, published: trust.Copy) -> tuple[str, ...]:
@@ -258,9 +294,7 @@ def published_keys(published: trust.Copy) -> dict[str, SigningRole]:
     versions = _snapshot(published)
     if not versions:
         return {}
-    number = 1
-    while published.read(trust.file_name("root", number + 1)) is not None:
-        number += 1
+    number = _root_number(published)
     timestamp: Any = _parsed(_required(published, _TIMESTAMP), _TIMESTAMP).signed
     versions |= {"root": number, "snapshot": timestamp.snapshot_meta.version}
     # The newest metadata of each role; one that is delegated and not begun has none.
@@ -284,6 +318,14 @@ def published_keys(published: trust.Copy) -> dict[str, SigningRole]:
         its = (delegations.roles or {}).items()
         found |= {name: signing(name, role, delegations.keys) for name, role in its}
     return found
+
+
+def _root_number(published: trust.Copy) -> int:
+    """Return the version of the newest published root."""
+    number = 1
+    while published.read(trust.file_name("root", number + 1)) is not None:
+        number += 1
+    return number
 
 
 def _published_root(version: int, published: trust.Copy) -> Root | None:

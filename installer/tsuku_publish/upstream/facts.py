@@ -114,7 +114,10 @@ def release_of(facts: Mapping[str, UpstreamRelease], tag: str) -> UpstreamReleas
     try:
         return facts[tag]
     except KeyError:
-        raise PublishError(f"{tag}: no facts are recorded for this release") from None
+        raise PublishError(
+            f"{tag}: no facts are recorded for this release",
+            hint="refresh records one of upstream; packages.toml has those of a package index",
+        ) from None
 
 
 def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamRelease:

@@ -63,20 +63,23 @@ if TYPE_CHECKING:
 Download = Callable[[str, int], bytes]
 """``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
 
-_NO_SUCH_FILE = (403, 404, 410)
-"""The statuses of hosts for a file that they do not have; S3 sends 403."""
-
 
 def refresh(
-    repository: Repository, data: Path, download: Download, *, alone: bool = False
+    repository: Repository,
+    data: Path,
+    download: Download,
+    channel: str | None = None,
+    *,
+    alone: bool = False,
 ) -> Catalog:
     """Download a repository's newest metadata and release files, and load the result.
 
     It follows the TUF client workflow. The whole is kept in one step or not at all. ``alone`` says
     that a lock keeps out other processes that refresh: then files of crashed processes are removed.
-    Entries that this version cannot read are skipped with notes. Raises ``DownloadError``,
-    ``MetadataError`` (a rollback, expired metadata, …), ``ManifestError`` for a list of revocations
-    that this version cannot read, and ``StoreError``.
+    A role of another channel than ``channel`` may be missing or forged: it then offers nothing, and
+    a note says so. Without ``channel`` none may. Entries that this version cannot read are skipped
+    with notes. Raises ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …),
+    ``ManifestError`` for a list of revocations that this version cannot read, and ``StoreError``.
     """
     # Role names are escaped in file names. A web server gets the escaped name as it is, as from
     # every TUF client. The path of a file: URL is unescaped when it is opened, so escape the name
@@ -88,11 +91,11 @@ def refresh(
             return download(f"{repository.url}{quote(name) if local else name}", limit)
         except HttpStatusError as error:
             # A host has no file after its newest root (TUF 5.3.3).
-            if name.endswith(".root.json") and error.status in _NO_SUCH_FILE:
+            if name.endswith(".root.json") and error.is_absence:
                 return None
             raise
 
-    return _Refresh(repository, data, clock.now(), get).run(alone=alone)
+    return _Refresh(repository, data, clock.now(), get, channel).run(alone=alone)
 
 
 def adopt(
@@ -130,6 +133,7 @@ class _Refresh:
     data: Path
     now: datetime
     get: Callable[[str, int], bytes | None]
+    channel: str | None = None
     expired_too: bool = False
     states: dict[str, RoleState] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)
@@ -212,6 +216,10 @@ class _Refresh:
         self._choose_timestamp(copy, root, earlier)
         trusted = trust.load(copy, newest, self.repository.sought, accept)
         signed_revocations(self.repository.name, trusted)
+        for branch, error in trusted.withheld.items():
+            # Before anything is kept: its own users go on with the copy that has it.
+            if self.channel in (None, branch):
+                raise error
         for role in trusted.expired(self.now):
             self._require_fresh(role, trusted.roles[role])
         return trusted, earlier
@@ -285,9 +293,7 @@ class _Refresh:
                     # A stolen key of a delegated role can sign a file that does not exist: skip
                     # that release. A file that targets itself signs must exist. An error of a
                     # busy host does not show that a file is missing.
-                    missing = (
-                        not isinstance(error, HttpStatusError) or error.status in _NO_SUCH_FILE
-                    )
+                    missing = not isinstance(error, HttpStatusError) or error.is_absence
                     if target.branch is None or not missing:
                         raise
                     continue
@@ -318,10 +324,20 @@ def require_channel(catalog: Catalog, channel: str, now: datetime) -> tuple[str,
     if channel in late:
         roles = {channel: late[channel]}
         raise _stale(catalog.repository, f"{channel[:60]!a} is expired", roles, now)
-    return tuple(
-        f"warning: the channel {branch[:60]!a} expired on {state.expires:%Y-%m-%d}, and was not "
-        "signed again: its builds may be outdated; other channels are not affected"
-        for branch, state in late.items()
+    branches = catalog.trusted.branches
+    # One line for a channel, whatever its signer delegates to.
+    broken = {branches.get(role) or role: why for role, why in catalog.trusted.refused.items()}
+    return (
+        *(
+            f"warning: the channel {branch[:60]!a} expired on {state.expires:%Y-%m-%d}, and was "
+            "not signed again: its builds may be outdated; other channels are not affected"
+            for branch, state in late.items()
+        ),
+        *(
+            f"warning: the channel {branch[:60]!a} lacks builds: {why}; other channels are not "
+            "affected"
+            for branch, why in broken.items()
+        ),
     )
 
 

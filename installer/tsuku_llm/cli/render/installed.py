@@ -107,10 +107,7 @@ def told_lines(told: Mapping[str, ReleaseStatus]) -> tuple[str, ...]:
     """Return what is known of each release, and how to leave a revoked one, for people."""
     lines = tuple(f"{name}: {line}" for name, each in told.items() for line in each.lines)
     # Once for a repository, however many of its releases are installed.
-    lines += tuple(dict.fromkeys(each.stale for each in told.values() if each.stale))
-    if any(each.revocation for each in told.values()):
-        return (*lines, f"a revoked release is not started; to replace it: {TSUKU} update")
-    return lines
+    return lines + tuple(dict.fromkeys(each.stale for each in told.values() if each.stale))
 
 
 def rolled_back_lines(marks: Sequence[RolledBack]) -> tuple[str, ...]:

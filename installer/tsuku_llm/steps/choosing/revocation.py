@@ -13,13 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.catalog import metadata_status, revocations
+from tsuku_llm.catalog import embedded, metadata_status, revocations
 from tsuku_llm.catalog.metadata_status import MetadataStatus
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.ground.errors import Revoked, SelectionError, StoreError, TrustError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
-from tsuku_llm.steps.session import Session, repository_of
+from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, repository_of
 from tsuku_llm.store.records.receipt import Receipt
 
 
@@ -30,17 +30,22 @@ class ReleaseStatus(NamedTuple):
     None if the release is still offered, or if nothing is known. ``unsigned`` is the path from
     which an unsigned build was installed. ``stale`` says that the metadata of its repository has
     expired, or that this machine's clock must be wrong; None if the metadata is fresh or unknown.
+    ``replacement`` is the command that replaces a revoked release; None if it is not revoked.
     """
 
     revocation: Revocation | None = None
     gone: str | None = None
     unsigned: str | None = None
     stale: str | None = None
+    replacement: str | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
         """The same in words for people, without ``stale``: several releases share it."""
-        revoked = (self.revocation.summary,) if self.revocation else ()
+        revoked: tuple[str, ...] = ()
+        if self.revocation:
+            why, way = self.revocation, f"it is not started; to replace it: {self.replacement}"
+            revoked = (f"{why.summary}; {way}{why.way_out}",)
         unsigned = (f"unsigned: installed from {self.unsigned}",) if self.unsigned else ()
         return (*revoked, *((self.gone,) if self.gone else ()), *unsigned)
 
@@ -59,9 +64,27 @@ class SignedStatus(NamedTuple):
 
     def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
+        why = self.revocation(receipt)
         return ReleaseStatus(
-            self.revocation(receipt), self._gone(receipt), receipt.unsigned, self._stale(receipt)
+            why,
+            self._gone(receipt),
+            receipt.unsigned,
+            self._stale(receipt),
+            self.replacement(receipt) if why else None,
         )
+
+    def replacement(self, receipt: Receipt) -> str:
+        """Return the command that takes another release for a revoked one, newer or older.
+
+        An update never goes back, so it is no way out if the newest release is revoked.
+        """
+        words = [TSUKU, "install"]
+        if receipt.unsigned is None and receipt.repository in self.configured:
+            official = receipt.repository == embedded.REPOSITORY
+            words += [] if official else ["--repository", receipt.repository]
+            words += [] if receipt.channel == DEFAULT_CHANNEL else ["--channel", receipt.channel]
+            words += [] if receipt.requested == "auto" else ["--backend", receipt.requested]
+        return " ".join(words)
 
     def revocation(self, receipt: Receipt) -> Revocation | None:
         """Return why a release must not be used, or None.
@@ -167,7 +190,7 @@ def _refuse_revoked(session: Session, receipt: Receipt, found: SignedStatus) -> 
     if why is None:
         return
     if not session.allow_revoked:
-        hint = f"update: {TSUKU} update; or add --allow-revoked"
+        hint = f"take another release: {found.replacement(receipt)}; or add --allow-revoked"
         raise revoked(receipt.release, why, hint)
     session.user.note(f"{receipt.release} is used anyway: {why.summary}")
 

@@ -105,6 +105,7 @@ def _newest_valid(
     why it was passed over. The places after the first valid answer are only asked whether they have
     anything newer. Raises the error of the only place, or one error that lists them all.
     """
+    data, channel = session.paths.data, session.settings.channel or DEFAULT_CHANNEL
     failed: list[tuple[str, DownloadError | TrustError]] = []
     for number, place in enumerate(repository.places):
         # An equal share of what is left: a place that sends nothing must not use up the time of
@@ -114,7 +115,7 @@ def _newest_valid(
         there = repository.at(place)
         try:
             download = download_from(session.store, there, network, until)
-            found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+            found = refreshing.refresh(there, data, download, channel, alone=alone)
         except (DownloadError, TrustError) as error:
             failed.append((place, error))
             continue
@@ -127,7 +128,7 @@ def _newest_valid(
             there = repository.at(newer)
             try:
                 download = download_from(session.store, there, network, deadline)
-                found = refreshing.refresh(there, session.paths.data, download, alone=alone)
+                found = refreshing.refresh(there, data, download, channel, alone=alone)
             except (DownloadError, TrustError) as error:
                 told = "; ".join((error.message, *error.facts))
                 session.user.note(f"warning: {shown(newer)} was passed over: {told}")
@@ -139,7 +140,7 @@ def _newest_valid(
                 place = newer  # noqa: PLW2901 - the next one is compared with this one
         return found
     if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
-        _require_clock(repository, session.paths.data, session.machine.now)
+        _require_clock(repository, data, session.machine.now)
     raise _explained(session, repository, failed)
 
 
