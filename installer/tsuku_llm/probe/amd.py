@@ -160,7 +160,7 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
             files_fix(machine, COMPUTE_DEVICE, "/dev/dri"),
         )
     if raw.access is not None and raw.access != "rw":
-        return closed_file(machine, COMPUTE_DEVICE)
+        return closed_file(machine, COMPUTE_DEVICE, raw.access)
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
         return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
