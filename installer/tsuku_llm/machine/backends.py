@@ -333,6 +333,11 @@ def build_name(backend: str, release: str) -> str:
     return f"the {facts_of(backend).title} build {release}"
 
 
+def may_hide_devices(environ: Mapping[str, str]) -> bool:
+    """Tell whether a variable is set that chooses or hides devices of any backend."""
+    return any(name in environ for row in TABLE for name in row.hiding_variables)
+
+
 def backend_of_api(api: str) -> BackendFacts | None:
     """Return the row of the backend that needs this driver API."""
     return _BY_API.get(api)
