@@ -53,6 +53,8 @@ _EVERYTHING = re.compile(r"all|\*|(?:\*|level_zero|opencl)(?::(?:\*|gpu))?", re.
 _BY_INDEX = "GGML_VK_VISIBLE_DEVICES"
 """The variable of ggml's Vulkan backend: numbers of devices, in the order of Vulkan's loader."""
 
+_INDEXED = next(row.api for row in TABLE if _BY_INDEX in row.hiding_variables)
+
 
 def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Api, ...]:
     """Mark each GPU that a variable leaves out, wherever another interface lists it."""
@@ -69,7 +71,7 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
             else _marked(api, limit.maker, given, name)
             for api in apis
         )
-    vulkan = next((api for api in apis if api.name == "vulkan"), None)
+    vulkan = next((api for api in apis if api.name == _INDEXED), None)
     if vulkan is None or _BY_INDEX not in variables:
         return apis
     numbers = re.findall(r"[0-9]{1,4}", variables[_BY_INDEX])
@@ -81,7 +83,7 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
         given = tuple(gpu for gpu in chosen if gpu.vendor_id == maker)
         apis = tuple(
             api
-            if api.name == "vulkan" or _chosen_in(api.name, variables)
+            if api.name == _INDEXED or _chosen_in(api.name, variables)
             else _marked(api, maker, given, _BY_INDEX)
             for api in apis
         )
@@ -101,10 +103,10 @@ def _chosen_in(api: str, variables: Mapping[str, str]) -> bool:
 def is_limited_elsewhere(backend: str, variables: Mapping[str, str]) -> bool:
     """Tell whether a variable of another interface may leave out cards that a build would use."""
     row = facts_of(backend)
-    if backend not in _LIMITED_BY or _chosen_in(row.api, variables):
+    if not row.given_by or _chosen_in(row.api, variables):
         return False
     others = (limit for limit in LIMITS if limit.api != row.api and limit.maker in row.vendors)
-    by_index = row.api != "vulkan" and _BY_INDEX in variables
+    by_index = row.api != _INDEXED and _BY_INDEX in variables
     return by_index or any(_named(limit, variables) for limit in others)
 
 
@@ -122,21 +124,12 @@ def given_to(backend: str, hardware: Hardware) -> tuple[str, str] | None:
     cards = cards or usable[:1]
     # Two drivers may list one card.
     once = [gpu for at, gpu in enumerate(cards) if gpu.uuid not in _uuids(cards[:at])]
-    name, first, nothing = _LIMITED_BY[backend]
+    name, first, nothing = facts_of(backend).given_by
     return name, first + ",".join(str(gpu.index) for gpu in once) if once else nothing
 
 
 def _uuids(cards: Iterable[Gpu]) -> set[str]:
     return {gpu.uuid for gpu in cards if gpu.uuid}
-
-
-_LIMITED_BY = {
-    "vulkan": (_BY_INDEX, "", ""),
-    "cuda": ("CUDA_VISIBLE_DEVICES", "", "-1"),
-    "rocm": ("HIP_VISIBLE_DEVICES", "", "-1"),
-    "sycl": ("ONEAPI_DEVICE_SELECTOR", "level_zero:", "!level_zero:*"),
-}
-"""The variable that gives a build its cards, what comes before their numbers, and none of them."""
 
 
 def _given(own: Api | None, value: str) -> tuple[Gpu | None, ...]:
