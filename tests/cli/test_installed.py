@@ -137,7 +137,7 @@ def test_S16_the_programs_own_files_are_not_foreign(home: Path) -> None:
     env = environment(home)
     memory = StateNotes(home / "llm" / "state", ("driver",))
     memory.keep_failure(FailureNote("a", "it crashed", "b", "2026-11-22T12:00:00Z"))
-    memory.keep_devices("a", ())
+    memory.keep_devices("a", (), {})
     keys = ("--api-key", "secret")
     assert run_program("serve", "--", "--port", "1", env=env).code == 0
     assert run_program("service", "systemd", "--", *keys, env=env).code == 0

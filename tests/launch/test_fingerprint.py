@@ -13,6 +13,7 @@ from tsuku_llm.launch.plan.fingerprint import (
     driver_fingerprint,
     seconds_asleep,
 )
+from tsuku_llm.probe import amd, nvidia
 from tsuku_llm.steps.opening import FAKE_HARDWARE
 
 
@@ -104,3 +105,10 @@ def test_X19_a_device_that_cannot_be_opened_changes_the_fingerprint(
     refused = driver_fingerprint({})
     assert refused
     assert f"{node}: EISDIR" in refused
+
+
+def test_every_device_file_that_cuda_opens_counts() -> None:
+    """A container that was given /dev/nvidia-uvm later: nothing else of it has changed."""
+    names = dict(fingerprint._OPENED)["/dev"]
+    for path in (nvidia.CONTROL_DEVICE, nvidia.UVM_DEVICE, amd.COMPUTE_DEVICE):
+        assert path.removeprefix("/dev/").startswith(names)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from support.tools import require_tool
 
 from tsuku_llm import probe
 from tsuku_llm.ground.processes.driver_child import Asking, Child, StartProcess
@@ -408,6 +409,44 @@ def test_files_are_read_below_the_root(tmp_path: Path) -> None:
     assert len(host.read_text("/etc/a") or "") == READ_LIMIT
     assert host.list_dir("/etc") == ("a", "b")
     assert host.access("/etc/a") == "rw"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="device nodes of Linux")
+def test_a_device_node_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to("/dev/null")
+    assert LocalHost(tmp_path).access("/null") == "rw"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="device nodes of Linux")
+def test_a_node_that_is_passed_as_a_file_does_not_open() -> None:
+    """Bubblewrap's --bind mounts with nodev: access(2) allows what the open refuses."""
+    code = (
+        "import os; from tsuku_llm.machine.host import LocalHost as Host;"
+        "print(os.access('/dev/x', os.R_OK | os.W_OK), Host().access('/dev/x'))"
+    )
+    passed = ["--dev-bind", "/", "/", "--tmpfs", "/dev", "--bind", "/dev/zero", "/dev/x"]
+    command = [require_tool("bwrap"), *passed, sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "bwrap:" in told.stderr:
+        pytest.skip(f"bubblewrap does not run here: {told.stderr[:200]}")
+    assert told.stdout == "True rw nodev\n", told.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="device nodes of Linux")
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.EPERM, "rw EPERM"), (errno.EACCES, "rw EACCES"), (errno.ENXIO, "rw ENXIO")],
+)
+def test_what_the_open_of_a_node_answers_is_told(
+    monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    """Device rules, AppArmor, and a number that no driver has; root may change none of them."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert LocalHost().access("/dev/null") == told
 
 
 @pytest.mark.parametrize("path", ["/missing", "/file/below", "/nul\0", "/folder"])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_roots import with_pci, write
@@ -16,6 +17,7 @@ from tsuku_llm.machine.packages import systems_of
 from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, MachinePlace
 from tsuku_llm.machine.snapshot import RecordingHost
 from tsuku_llm.probe import probe
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file, collect
 from tsuku_llm.probe.facts.place import find_place
 from tsuku_llm.probe.libc import refusal
 
@@ -308,3 +310,47 @@ def test_a_system_that_starts_no_foreign_program_is_told(
     found = refusal(DriverAnswer(lines, "done"), bits, systems, nix_ld=nix_ld)
     assert (found is None) == (words is None)
     assert words is None or (found and words in found)
+
+
+# --- a device file that cannot be opened ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("access", "kind", "slug", "fix"),
+    [
+        ("r", {}, "gpu-permission", "usermod -aG"),
+        (" EACCES", {}, "gpu-permission", "usermod -aG"),
+        ("rw EPERM", {}, "device-rules", "DeviceAllow="),
+        (" EPERM", {"place": MachinePlace(Kind.LXC)}, "device-rules", "lxc.cgroup2.devices.allow"),
+        ("rw EACCES", {"selinux": True}, "selinux-denies", "ausearch"),
+        (" EACCES", {"selinux": True}, "gpu-permission", "usermod -aG"),
+        ("rw EACCES", {"apparmor": True}, "apparmor-denies", "DENIED"),
+        (
+            "rw EACCES",
+            {"apparmor": True, "place": MachinePlace(Kind.DOCKER)},
+            *("apparmor-denies", "apparmor=unconfined"),
+        ),
+        ("rw nodev", {}, "nodev", "--dev-bind"),
+        ("rw nodev", {"place": MachinePlace(Kind.CHROOT)}, "nodev", "mount --rbind /dev"),
+        ("rw ENXIO", {}, "device-without-driver", "modprobe nvidia"),
+        ("rw ENODEV", {"place": MachinePlace(Kind.PODMAN)}, "device-without-driver", "on the host"),
+        ("rw EACCES", {}, "device-error", "dmesg"),
+        (" EIO", {}, "device-error", "dmesg"),
+    ],
+)
+def test_a_closed_device_file_is_told_by_what_refuses_it(
+    access: str, kind: dict[str, Any], slug: str, fix: str
+) -> None:
+    """The errors: Linux' security/device_cgroup.c, fs/namei.c (nodev), and apparmor(7)."""
+    problem = closed_file(MachineKind(**kind), "/dev/kfd", access)
+    assert problem.slug == slug
+    assert fix in problem.fix
+    assert "/dev/kfd" in problem.text
+    assert slug == "gpu-permission" or "usermod" not in problem.fix
+
+
+def test_a_profile_of_apparmor_is_seen_where_it_is_enforced(tmp_path: Path) -> None:
+    write(tmp_path, "/proc/self/attr/current", "/usr/bin/app (enforce)\n")
+    assert collect(LocalHost(tmp_path, {}), {}).apparmor
+    write(tmp_path, "/proc/self/attr/current", "unconfined\n")
+    assert not collect(LocalHost(tmp_path, {}), {}).apparmor

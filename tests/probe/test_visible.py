@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.probe.visible import mark_hidden
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Problem
+from tsuku_llm.probe.amd import vulkan_uuid
+from tsuku_llm.probe.visible import given_to, is_limited_elsewhere, mark_hidden
 
 MAKERS = {"cuda": 0x10DE, "rocm": 0x1002, "level_zero": 0x8086}
 VARIABLES = {
@@ -75,3 +76,93 @@ def test_cards_of_other_makers_are_not_marked() -> None:
     apis = (api("cuda", 0x10DE, "b"), mixed)
     found = hidden(mark_hidden(apis, {"CUDA_VISIBLE_DEVICES": "1"}))
     assert found == ["CUDA_VISIBLE_DEVICES", None, None]
+
+
+def test_vulkans_variable_limits_the_other_interfaces() -> None:
+    apis = (api("cuda", 0x10DE, "b", "a"), api("vulkan", 0x10DE, "a", "b"))
+    name = "GGML_VK_VISIBLE_DEVICES"
+    assert hidden(mark_hidden(apis, {name: "1"}), "cuda") == [None, name], "b is Vulkan's second"
+    assert hidden(mark_hidden(apis, {name: "0,1"}), "cuda") == [None, None]
+    assert hidden(mark_hidden(apis, {name: ""}), "cuda") == [name, name]
+    assert (
+        hidden(mark_hidden(apis, {name: "1", "CUDA_VISIBLE_DEVICES": "0,1"}), "cuda") == [None] * 2
+    )
+
+
+def test_a_maker_that_vulkan_does_not_list_is_not_limited_by_it() -> None:
+    """NVIDIA's part for Vulkan is missing; the variable chose among two cards of AMD."""
+    apis = (api("cuda", 0x10DE, "n"), api("vulkan", 0x1002, "a", "b"))
+    assert hidden(mark_hidden(apis, {"GGML_VK_VISIBLE_DEVICES": "1"}), "cuda") == [None]
+
+
+def test_a_part_of_a_card_gives_no_card_to_another_interface() -> None:
+    """A MIG instance: its neighbours on the card belong to other users."""
+    apis = (api("cuda", 0x10DE, "a"), api("vulkan", 0x10DE, "a"))
+    variables = {"CUDA_VISIBLE_DEVICES": "MIG-0f1e2d3c-0000-0000-0000-000000000000"}
+    assert hidden(mark_hidden(apis, variables)) == ["CUDA_VISIBLE_DEVICES"]
+
+
+def test_cards_of_amd_are_the_same_by_their_pci_address() -> None:
+    """Radv's UUID of 0000:03:00.0, as vulkaninfo shows it."""
+    card = vulkan_uuid("0000:03:00.0")
+    assert card == "00000000030000000000000000000000"
+    integrated = vulkan_uuid("0000:C6:00.0")
+    apis = (api("rocm", 0x1002, card), api("vulkan", 0x1002, integrated, card))
+    name = "ROCR_VISIBLE_DEVICES"
+    assert hidden(mark_hidden(apis, {name: "0"})) == [name, None]
+    assert vulkan_uuid("03:00.0") is vulkan_uuid(None) is None
+
+
+# --- what a build gets -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "limited"),
+    [
+        ("vulkan", {}, False),
+        ("vulkan", {"CUDA_VISIBLE_DEVICES": "1"}, True),
+        ("vulkan", {"CUDA_VISIBLE_DEVICES": "all"}, False),
+        ("vulkan", {"CUDA_VISIBLE_DEVICES": "1", "GGML_VK_VISIBLE_DEVICES": "0"}, False),
+        ("vulkan", {"VK_DRIVER_FILES": "/x"}, False),
+        ("vulkan", {"ZE_AFFINITY_MASK": "0"}, True),
+        ("cuda", {"GGML_VK_VISIBLE_DEVICES": "0"}, True),
+        ("cuda", {"HIP_VISIBLE_DEVICES": "0"}, False),
+        ("cuda", {"CUDA_VISIBLE_DEVICES": "0", "GGML_VK_VISIBLE_DEVICES": "0"}, False),
+        ("rocm", {"GGML_VK_VISIBLE_DEVICES": "0"}, True),
+        ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, False),
+    ],
+)
+def test_a_build_is_limited_by_the_variables_of_other_interfaces(
+    backend: str, variables: dict[str, str], limited: bool
+) -> None:
+    assert is_limited_elsewhere(backend, variables) is limited
+
+
+def machine(variables: dict[str, str], *apis: Api) -> Hardware:
+    return Hardware("linux", "amd64", apis=mark_hidden(apis, variables))
+
+
+def test_a_build_gets_the_numbers_of_the_cards_that_were_given() -> None:
+    cuda, vulkan = api("cuda", 0x10DE, "b"), api("vulkan", 0x10DE, "a", "b", "c")
+    for value, given in (("1", "1"), ("", "")):
+        own = cuda if value else replace(cuda, gpus=(), problem=Problem("cuda-hidden", "", ""))
+        seen = machine({"CUDA_VISIBLE_DEVICES": value}, own, vulkan)
+        assert given_to("vulkan", seen) == ("GGML_VK_VISIBLE_DEVICES", given)
+    both = api("cuda", 0x10DE, "a", "b", "c")
+    seen = machine({"GGML_VK_VISIBLE_DEVICES": "2,0"}, both, vulkan)
+    assert given_to("cuda", seen) == ("CUDA_VISIBLE_DEVICES", "0,2")
+    assert given_to("cuda", machine({"GGML_VK_VISIBLE_DEVICES": ""}, both, vulkan)) == (
+        *("CUDA_VISIBLE_DEVICES", "-1"),
+    )
+    assert given_to("vulkan", machine({}, both, vulkan)) is None
+
+
+def test_an_integrated_gpu_and_a_second_driver_are_not_added() -> None:
+    """The variable names every device for ggml: also those that it leaves out by itself."""
+    cards = api("vulkan", 0x10DE, "a", "b", "b")
+    integrated = replace(
+        cards.gpus[0], uuid="i", vendor_id=0x8086, kind=GpuKind.INTEGRATED, index=3
+    )
+    vulkan = replace(cards, gpus=(*cards.gpus, integrated))
+    seen = machine({"CUDA_VISIBLE_DEVICES": "1"}, api("cuda", 0x10DE, "b"), vulkan)
+    assert given_to("vulkan", seen) == ("GGML_VK_VISIBLE_DEVICES", "1")

@@ -24,6 +24,7 @@ ALLOWED = {
     "tsuku_llm.fetch.http.http_get": "the same, for a token",
     "tsuku_llm.probe.worker": "a child that the parent ends, of the standard library alone; capped",
     "tsuku_operator.bundle.bundle_start": "part of the bundle that it reads",
+    "tsuku_llm.machine.local_host._opened": "a device node that is opened and closed",
     "tsuku_llm.launch.plan.fingerprint._opened": "a device node that is opened and closed",
     "tsuku_llm.launch.gpu.life_sampling._error_of": "the same",
     "tsuku_llm.instances.log.open_log": "opened for writing",

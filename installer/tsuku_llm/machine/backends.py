@@ -59,8 +59,9 @@ class BackendFacts(NamedTuple):
 
     ``device_prefixes`` are the beginnings of ggml's names for the devices, in lower case
     ("CUDA0", "MTL0"). ``plugin`` is the part of the plugin's file name after "ggml-".
-    ``hiding_variables`` are the environment variables that choose or hide devices. ``first_look``
-    says what to do first if the server lists no device.
+    ``hiding_variables`` are the environment variables that choose or hide devices. ``given_by`` is
+    the one that gives a build its devices, what its value has before their numbers, and the value
+    that gives none. ``first_look`` says what to do first if the server lists no device.
 
     ``driver_memory`` is what a driver takes of a device for each process, in bytes, as measured on
     an H200 (ci/bench/performance.md); 0 if it was not measured.
@@ -86,6 +87,7 @@ class BackendFacts(NamedTuple):
     device_prefixes: tuple[str, ...] = ()
     plugin: str = ""
     hiding_variables: tuple[str, ...] = ()
+    given_by: tuple[str, ...] = ()
     driver_memory: int = 0
     first_look: str = "check that the GPU's driver is installed"
     packages: Mapping[str, Mapping[str, str]] = {}
@@ -107,6 +109,7 @@ TABLE = (
         device_prefixes=("cuda",),
         plugin="cuda",
         hiding_variables=("CUDA_VISIBLE_DEVICES",),
+        given_by=("CUDA_VISIBLE_DEVICES", "", "-1"),
         driver_memory=500 << 20,
         first_look="check that nvidia-smi lists the GPU; in a container, pass it in (--gpus all)",
         library_fixes={
@@ -128,6 +131,7 @@ TABLE = (
         device_prefixes=("rocm", "hip"),
         plugin="hip",
         hiding_variables=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+        given_by=("HIP_VISIBLE_DEVICES", "", "-1"),
         first_look="check that rocminfo lists the GPU and you may open /dev/kfd (group render)",
         # Fedora's and Arch's own packages, as public scripts install them; not tried on these
         # systems. Debian's names change with each version of ROCm, and most releases have none.
@@ -154,6 +158,7 @@ TABLE = (
         device_prefixes=("sycl",),
         plugin="sycl",
         hiding_variables=("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+        given_by=("ONEAPI_DEVICE_SELECTOR", "level_zero:", "!level_zero:*"),
         first_look="check that sycl-ls lists the GPU and you may open /dev/dri (group render)",
         packages={
             "libze_loader": {
@@ -194,6 +199,7 @@ TABLE = (
             "VK_LOADER_DRIVERS_SELECT",
             "MESA_VK_DEVICE_SELECT",
         ),
+        given_by=("GGML_VK_VISIBLE_DEVICES", "", ""),
         first_look="check that vulkaninfo --summary lists the GPU",
         packages={
             "libvulkan": {
@@ -331,6 +337,11 @@ def _joined(name: str) -> BackendFacts:
 def build_name(backend: str, release: str) -> str:
     """Return a build as people know it: ``the Vulkan build b11429``."""
     return f"the {facts_of(backend).title} build {release}"
+
+
+def may_hide_devices(environ: Mapping[str, str]) -> bool:
+    """Tell whether a variable is set that chooses or hides devices of any backend."""
+    return any(name in environ for row in TABLE for name in row.hiding_variables)
 
 
 def backend_of_api(api: str) -> BackendFacts | None:

@@ -51,6 +51,10 @@ class Need(str, enum.Enum):
     DEVICE_RULES = "the container may not open its device files any more"
     PERMISSION = "the user may not open a device file"
     SELINUX = "SELinux denies a device file"
+    APPARMOR = "AppArmor denies a device file"
+    NODEV = "a device file is on a file system without devices"
+    NODE_ONLY = "a device file has no driver behind it"
+    DEVICE_ERROR = "a driver answers the open of its device file with an error"
     AMD_MODULE = "amdgpu does not drive the card"
     AMD_OLD_MODULE = "the old module radeon drives the card"
     INTEL_OLD_MODULE = "i915 does not drive the card"
@@ -592,7 +596,7 @@ TABLE = (
     FixRow(
         Need.DEVICE_RULES,
         "on the host: allow it in the container's device rules (lxc.cgroup2.devices.allow: c 195:* "
-        "rwm, DeviceAllow=), and start it again",
+        "rwm for NVIDIA, c 226:* for /dev/dri; DeviceAllow=), and start it again",
         _SYSTEM_CONTAINERS,
     ),
     FixRow(
@@ -616,6 +620,50 @@ TABLE = (
         f"see what SELinux denied: {SUDO}ausearch -m avc -ts recent; restorecon, or a rule of "
         "its own, allows it",
     ),
+    FixRow(
+        Need.APPARMOR,
+        "start the container with --security-opt apparmor=unconfined; or in a pod: "
+        "securityContext.appArmorProfile.type: Unconfined; what it denied is in the host's dmesg",
+        _PASSED_IN,
+    ),
+    FixRow(
+        Need.APPARMOR,
+        "on the host: lxc.apparmor.profile = unconfined in the container's configuration (of Incus "
+        "and LXD: raw.lxc), and start it again; what it denied is in the host's dmesg",
+        _SYSTEM_CONTAINERS,
+    ),
+    FixRow(
+        Need.APPARMOR,
+        f"see what AppArmor denied: {SUDO}dmesg | grep DENIED; then allow it in the profile that "
+        f"{SUDO}aa-status names",
+    ),
+    FixRow(
+        Need.NODEV,
+        "on the host: mount --rbind /dev CHROOT/dev, instead of a copy of {device}",
+        _at(Kind.CHROOT),
+    ),
+    FixRow(
+        Need.NODEV,
+        "pass {device} in as a device, not as a file or a volume: --device {device} (bubblewrap: "
+        "--dev-bind, not --bind; LXC: a line lxc.mount.entry and one lxc.cgroup2.devices.allow)",
+    ),
+    FixRow(
+        Need.NODE_ONLY,
+        "on the host: load the kernel's driver of the card (modprobe nvidia, amdgpu, i915 or xe), "
+        "then pass {device} to this {place} again: its number may be another one now",
+        _CONTAINED,
+    ),
+    FixRow(
+        Need.NODE_ONLY,
+        f"load the kernel's driver of the card ({SUDO}modprobe nvidia, amdgpu, i915 or xe); if "
+        f"{{device}} was made by hand, remove it first",
+    ),
+    FixRow(
+        Need.DEVICE_ERROR,
+        f"on the host: {_ROOT}dmesg says why; restart it, then start this {{place}} again",
+        _CONTAINED,
+    ),
+    FixRow(Need.DEVICE_ERROR, f"{SUDO}dmesg says why; restart the machine"),
     FixRow(
         Need.PERMISSION,
         "let the pod have the group of the file: securityContext.supplementalGroups, with what "

@@ -37,7 +37,12 @@ class Host(Protocol):
         """Return the sorted names in a folder."""
 
     def access(self, path: str) -> str | None:
-        """Return this user's rights on a file, some of "rw"; None if the file does not exist."""
+        """Return this user's rights on a file, some of "rw"; None if the file does not exist.
+
+        A device node is opened. If that fails, a space and the name of the error follow: "rw EPERM"
+        has rights by owner, group and mode, and something else refuses it. "nodev" is the error of
+        a file system that was mounted so.
+        """
 
     def lacks(self, path: str) -> bool:
         """Tell whether a file is known not to exist; a recording may not have been asked."""

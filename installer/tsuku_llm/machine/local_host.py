@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import stat
 import sys
 
 from tsuku_llm.ground.foreign import kernel_text
@@ -97,7 +98,13 @@ class LocalHost:
         if not os.path.lexists(path):
             return None
         modes = (("r", os.R_OK), ("w", os.W_OK))
-        return "".join(letter for letter, mode in modes if os.access(path, mode))
+        rights = "".join(letter for letter, mode in modes if os.access(path, mode))
+        # What opens a socket or a named pipe may wait for the other end.
+        try:
+            status = os.stat(path)
+        except OSError:
+            return rights
+        return _opened(path, status, rights) if stat.S_ISCHR(status.st_mode) else rights
 
     def lacks(self, path: str) -> bool:
         """Answer as ``Host`` describes."""
@@ -130,6 +137,37 @@ class LocalHost:
             if scratch:
                 _remove(scratch)
             raise
+
+
+def _opened(path: str, status: os.stat_result, rights: str) -> str:
+    """Open a device node; where that fails, return the rights and the name of the error.
+
+    access(2) says nothing of AppArmor, of a file system that is mounted with nodev, or of a node
+    that no driver is behind.
+    """
+    import errno
+
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError as error:
+        # SELinux and device rules also refuse access(2). So here the file's own rights count, too.
+        allowed = "".join(
+            letter for letter, bit in (("r", 4), ("w", 2)) if letter in rights or _may(status, bit)
+        )
+        name = errno.errorcode.get(error.errno or 0, "EIO")
+        if error.errno == errno.EACCES and os.statvfs(path).f_flag & os.ST_NODEV:
+            name = "nodev"
+        return f"{allowed} {name}"
+    return "rw"
+
+
+def _may(status: os.stat_result, bit: int) -> bool:
+    """Tell whether owner, group and mode of a file let this process read (4) or write (2) it."""
+    if sys.platform == "win32":
+        return False
+    member = status.st_gid in (os.getegid(), *os.getgroups())
+    whose = 6 if status.st_uid == os.geteuid() else 3 if member else 0
+    return bool(status.st_mode & bit << whose)
 
 
 _START = (

@@ -5,6 +5,7 @@ Properties: the kernel's ``drivers/gpu/drm/amd/amdkfd/kfd_topology.c``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -132,6 +133,23 @@ def _gpu(line: Mapping[str, Any], target: str | None) -> Gpu:
         memory=answers.positive(line.get("memory")),
         vendor_id=AMD,
         gfx=gfx,
+        uuid=vulkan_uuid(line.get("pci")),
+    )
+
+
+def vulkan_uuid(address: object) -> str | None:
+    """Return the UUID that Vulkan's drivers give the card at a PCI address, such as 0000:03:00.0.
+
+    RADV and AMDVLK make it of the four numbers: ``ac_compute_device_uuid`` of Mesa's
+    src/amd/common/ac_gpu_info.c. HIP's own UUID is another one.
+    """
+    found = re.fullmatch(
+        r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", str(address).lower()
+    )
+    return (
+        b"".join(int(part, 16).to_bytes(4, "little") for part in found.groups()).hex()
+        if found
+        else None
     )
 
 
@@ -160,7 +178,7 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
             files_fix(machine, COMPUTE_DEVICE, "/dev/dri"),
         )
     if raw.access is not None and raw.access != "rw":
-        return closed_file(machine, COMPUTE_DEVICE)
+        return closed_file(machine, COMPUTE_DEVICE, raw.access)
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
         return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))

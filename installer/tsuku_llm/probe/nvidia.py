@@ -288,7 +288,11 @@ def _uvm(raw: RawNvidia, machine: MachineKind) -> Problem | None:
         return Problem("nvidia-uvm-missing", text, fix, transient=True)
     if raw.uvm is not None and raw.uvm != "rw":
         text = f"{UVM_DEVICE} may not be opened here, and CUDA needs it"
-        return Problem("nvidia-uvm-closed", text, machine.fix(Need.NVIDIA_UVM_CLOSED))
+        fix = machine.fix(Need.NVIDIA_UVM_CLOSED)
+        # What is not a device rule has a cause and a fix that all device files share.
+        shared = closed_file(machine, UVM_DEVICE, raw.uvm)
+        known = shared.slug in ("gpu-permission", "device-rules")
+        return Problem("nvidia-uvm-closed", text, fix) if known else shared
     return None
 
 
@@ -462,7 +466,9 @@ def _closed(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     managed = answers.code(raw.nvml, "nvmlInit_v2")
     if (raw.control is None or raw.control == "rw") and managed != NO_PERMISSION:
         return None
-    return closed_file(machine, CONTROL_DEVICE)
+    # NVML's refusal is a permission's, also where the node itself opens.
+    access = "" if raw.control in (None, "rw") else raw.control
+    return closed_file(machine, CONTROL_DEVICE, access)
 
 
 NO_PERMISSION = 4

@@ -8,12 +8,12 @@ maker's interface was not given is marked in the others, and no build uses it th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from tsuku_llm.machine.backends import TABLE, VENDORS, backends_of, facts_of
-from tsuku_llm.machine.hardware import Api, Gpu
+from tsuku_llm.machine.hardware import Api, Gpu, GpuKind, Hardware
 
 
 class Limit(NamedTuple):
@@ -50,27 +50,92 @@ _NOTHING = frozenset({"", "-1", "none", "nodevfiles", "void"})
 _EVERYTHING = re.compile(r"all|\*|(?:\*|level_zero|opencl)(?::(?:\*|gpu))?", re.IGNORECASE)
 
 
+_BY_INDEX = "GGML_VK_VISIBLE_DEVICES"
+"""The variable of ggml's Vulkan backend: numbers of devices, in the order of Vulkan's loader."""
+
+_INDEXED = next(row.api for row in TABLE if _BY_INDEX in row.hiding_variables)
+
+
 def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Api, ...]:
     """Mark each GPU that a variable leaves out, wherever another interface lists it."""
     for limit in LIMITS:
-        name = next((each for each in limit.variables if each in variables), None)
-        if name is None or _EVERYTHING.fullmatch(variables[name].strip()):
+        name = _named(limit, variables)
+        if name is None:
             continue
         own = next((api for api in apis if api.name == limit.api), None)
         given = _given(own, variables[name])
         apis = tuple(
             api
             # A user who sets the variable of this interface has chosen the cards there.
-            if api.name == limit.api or any(each in variables for each in _NAMED[api.name])
+            if api.name == limit.api or _chosen_in(api.name, variables)
             else _marked(api, limit.maker, given, name)
+            for api in apis
+        )
+    vulkan = next((api for api in apis if api.name == _INDEXED), None)
+    if vulkan is None or _BY_INDEX not in variables:
+        return apis
+    numbers = re.findall(r"[0-9]{1,4}", variables[_BY_INDEX])
+    chosen = [gpu for gpu in vulkan.gpus if str(gpu.index) in numbers]
+    for maker in VENDORS.values():
+        # A maker whose cards Vulkan does not list at all was not chosen from.
+        if not any(gpu.vendor_id == maker for gpu in vulkan.hardware_gpus):
+            continue
+        given = tuple(gpu for gpu in chosen if gpu.vendor_id == maker)
+        apis = tuple(
+            api
+            if api.name == _INDEXED or _chosen_in(api.name, variables)
+            else _marked(api, maker, given, _BY_INDEX)
             for api in apis
         )
     return apis
 
 
+def _named(limit: Limit, variables: Mapping[str, str]) -> str | None:
+    """Return the variable that limits a maker's own interface, None if all cards are given."""
+    name = next((each for each in limit.variables if each in variables), None)
+    return None if name is None or _EVERYTHING.fullmatch(variables[name].strip()) else name
+
+
+def _chosen_in(api: str, variables: Mapping[str, str]) -> bool:
+    return any(each in variables for each in _NAMED.get(api, ()))
+
+
+def is_limited_elsewhere(backend: str, variables: Mapping[str, str]) -> bool:
+    """Tell whether a variable of another interface may leave out cards that a build would use."""
+    row = facts_of(backend)
+    if not row.given_by or _chosen_in(row.api, variables):
+        return False
+    others = (limit for limit in LIMITS if limit.api != row.api and limit.maker in row.vendors)
+    by_index = row.api != _INDEXED and _BY_INDEX in variables
+    return by_index or any(_named(limit, variables) for limit in others)
+
+
+def given_to(backend: str, hardware: Hardware) -> tuple[str, str] | None:
+    """Return the variable, and its value, that gives a build only the cards that are not hidden.
+
+    None if no card of its interface is hidden.
+    """
+    api = hardware.api(facts_of(backend).api)
+    if not any(gpu.hidden_by for gpu in api.hardware_gpus):
+        return None
+    usable = [gpu for gpu in api.hardware_gpus if not gpu.hidden_by]
+    cards = [gpu for gpu in usable if gpu.kind is GpuKind.DISCRETE]
+    # As the backends do by themselves: the cards, else one that is part of the processor.
+    cards = cards or usable[:1]
+    # Two drivers may list one card.
+    once = [gpu for at, gpu in enumerate(cards) if gpu.uuid not in _uuids(cards[:at])]
+    name, first, nothing = facts_of(backend).given_by
+    return name, first + ",".join(str(gpu.index) for gpu in once) if once else nothing
+
+
+def _uuids(cards: Iterable[Gpu]) -> set[str]:
+    return {gpu.uuid for gpu in cards if gpu.uuid}
+
+
 def _given(own: Api | None, value: str) -> tuple[Gpu | None, ...]:
     """Return the cards that the maker's interface was given; None for each that is only counted."""
-    if value.strip().lower() in _NOTHING:
+    # A part of a card (MIG) is not the card, and other interfaces know no parts.
+    if value.strip().lower() in _NOTHING or value.strip().startswith("MIG-"):
         return ()
     if own and (own.gpus or (own.problem and own.problem.slug.endswith("-hidden"))):
         return own.hardware_gpus

@@ -186,9 +186,9 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
     files = answers.calls(answer, "icd")
     if answers.library(answer) is None:
         return _loader_problem(answer, _installed(answer), machine)
-    closed = [path for path, access in raw.nodes if access != "rw"]
+    closed = [node for node in raw.nodes if node[1] != "rw"]
     if closed:
-        return _icd_problem(files, machine) or closed_file(machine, closed[0])
+        return _icd_problem(files, machine) or closed_file(machine, *closed[0])
     # A driver that does not load, or that a variable hides, explains why only a software device,
     # or none, is left.
     return (

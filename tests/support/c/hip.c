@@ -30,6 +30,11 @@ EXPORT int hipDeviceGetAttribute(int *value, int attribute, int device) {
   *value = attribute == 16 ? (int)number("hip_integrated", 0) : 0;
   return 0;
 }
+EXPORT int hipDeviceGetPCIBusId(char *address, int size, int device) {
+  BEHAVE(hipDeviceGetPCIBusId);
+  snprintf(address, (size_t)size, "0000:%02x:00.0", device + 3);
+  return 0;
+}
 /* The target's name stands at another offset in every version of this structure. */
 EXPORT int hipGetDevicePropertiesR0600(char *properties, int device) {
   char key[32];

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
 from tsuku_llm.choose.chain.links import Link, LinkState, Stage, Subject
-from tsuku_llm.choose.chain.ways import install_api
+from tsuku_llm.choose.chain.ways import CLOSED_FILES, install_api
 from tsuku_llm.choose.fitting import api_obstacle
 from tsuku_llm.machine.backends import (
     AMD,
@@ -129,8 +129,7 @@ _OF_API = {
     "container-without-gpu": Stage.DEVICE,
     "nvidia-card-lost": Stage.DEVICE,
     "nvidia-files-missing": Stage.DEVICE,
-    "selinux-denies": Stage.DEVICE,
-    "gpu-permission": Stage.DEVICE,
+    **dict.fromkeys(CLOSED_FILES, Stage.DEVICE),
     "rocm-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
     "no-kernel-driver": Stage.MODULE,

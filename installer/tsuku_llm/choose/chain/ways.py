@@ -63,6 +63,12 @@ class Effort(enum.IntEnum):
     NEVER = 1000
 
 
+CLOSED_FILES = (
+    *("apparmor-denies", "device-error", "device-rules", "device-without-driver"),
+    *("gpu-permission", "nodev", "selinux-denies"),
+)
+"""The problems of a device file that cannot be opened."""
+
 _EFFORTS = {
     **dict.fromkeys(
         ("cuda-hidden", "rocm-hidden", "vulkan-driver-hidden", "vulkan-driver-file-missing"),
@@ -75,10 +81,7 @@ _EFFORTS = {
     ),
     **dict.fromkeys(("software-only", "opencl-loader-without-icd"), Effort.PACKAGE),
     **dict.fromkeys(("vcruntime", "vulkan-no-device"), Effort.PACKAGE),
-    **dict.fromkeys(
-        ("gpu-permission", "selinux-denies", "nvidia-uvm-missing", "nvidia-uvm-closed"),
-        Effort.RIGHT,
-    ),
+    **dict.fromkeys((*CLOSED_FILES, "nvidia-uvm-missing", "nvidia-uvm-closed"), Effort.RIGHT),
     **dict.fromkeys(("nvidia-files-missing", "nvidia-module-missing", "cuda-mps"), Effort.RIGHT),
     **dict.fromkeys(("cuda-device-busy", "cuda-not-ready", "cuda-after-suspend"), Effort.RIGHT),
     **dict.fromkeys(("container-without-gpu", "container-lost-gpu"), Effort.START),

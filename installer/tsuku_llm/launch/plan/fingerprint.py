@@ -2,7 +2,7 @@
 
 The facts are read without asking a driver. While they are the same, an answer may be reused,
 and a backend that failed is not tried again. Reading them is cheap (about twenty small files
-and names, and three to open). In doubt it reports a change: every boot and every sleep counts as
+and names, and a few to open). In doubt it reports a change: every boot and every sleep counts as
 one. After a sleep, or when a container's device rules were loaded again, the drivers and the
 names are the same and the GPU may be gone.
 """
@@ -42,7 +42,7 @@ _LISTED = (
 # The loader's cache changes with every installed library. Of a device node only the presence
 # counts.
 _STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
-_OPENED = (("/dev", ("nvidiactl", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
+_OPENED = (("/dev", ("nvidiactl", "nvidia-uvm", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
 """Folders, and beginnings of the names of device nodes there that a server must be able to open.
 
 The rules of a container refuse it at the open. Not /dev/nvidia0: without a server, opening it

@@ -14,7 +14,7 @@ from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import family_of
 from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.place import find_place
+from tsuku_llm.probe.facts.place import LABEL, find_place
 
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 
@@ -40,7 +40,8 @@ class MachineKind:
     """The kind of machine; on Windows only ``os``, ``pci`` and ``packages`` carry information.
 
     ``packages`` is the family of its package manager, ``place`` where this runs, and ``signs``
-    what speaks for that place. ``selinux`` tells that SELinux enforces its rules.
+    what speaks for that place. ``selinux`` tells that SELinux enforces its rules, ``apparmor`` that
+    a profile of AppArmor limits this process.
     """
 
     os: str = "linux"
@@ -48,6 +49,7 @@ class MachineKind:
     signs: tuple[Evidence, ...] = ()
     wsl_device: bool = False
     selinux: bool = False
+    apparmor: bool = False
     tegra: str | None = None
     pci: tuple[PciDevice, ...] = ()
     packages: str = ""
@@ -82,6 +84,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
         place=place,
         signs=signs,
         selinux=(host.read_text("/sys/fs/selinux/enforce") or "").strip() == "1",
+        apparmor="(enforce)" in (host.read_text(LABEL) or ""),
         wsl_device=place.wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
         pci=parse_pci(by_question.get("pci", ABSENT)),
@@ -103,14 +106,38 @@ def _undriven(card: PciDevice, machine: MachineKind) -> Problem | None:
     return not_driven(on_bus, machine.place)
 
 
-def closed_file(machine: MachineKind, device: str) -> Problem:
-    """Return the problem of a device file that this user may not open, and what to do."""
-    if machine.selinux and machine.container:
-        # A group would not help: the label of the container decides.
+def closed_file(machine: MachineKind, device: str, access: str = "") -> Problem:
+    """Return the problem of a device file that cannot be opened here, and what to do.
+
+    ``access`` is what ``Host.access`` says of it: the rights, and the error of the open.
+    """
+    rights, _, error = access.partition(" ")
+    allowed = rights == "rw" and error in ("", "EACCES")
+    slug, need, text = "gpu-permission", Need.PERMISSION, f"this user may not open {device}"
+    if error == "EPERM":
+        # The kernel's device controller: security/device_cgroup.c, and its BPF programs since.
+        slug, need = "device-rules", Need.DEVICE_RULES
+        text = f"the device rules (cgroup) of this {machine.place.name} refuse {device}"
+    elif error in _NO_DRIVER_BEHIND:
+        slug, need = "device-without-driver", Need.NODE_ONLY
+        text = f"{device} exists, and no driver answers behind it ({error})"
+    elif error == "nodev":
+        slug, need = "nodev", Need.NODEV
+        text = f"{device} cannot be opened: it is on a file system that is mounted with nodev"
+    elif machine.selinux and error in ("", "EACCES") and (allowed or machine.container):
+        # A group would not help: the label of the process decides.
+        slug, need = "selinux-denies", Need.SELINUX
         text = f"{device} may not be opened here, and SELinux enforces its rules"
-        return Problem("selinux-denies", text, machine.fix(Need.SELINUX, device=device))
-    text = f"this user may not open {device}"
-    return Problem("gpu-permission", text, machine.fix(Need.PERMISSION, device=device))
+    elif allowed and machine.apparmor:
+        slug, need = "apparmor-denies", Need.APPARMOR
+        text = f"{device} may not be opened here although its rights allow it: AppArmor denies it"
+    elif allowed or error not in ("", "EACCES"):
+        slug, need = "device-error", Need.DEVICE_ERROR
+        text = f"{device} cannot be opened: the kernel answers {error}"
+    return Problem(slug, text, machine.fix(need, device=device))
+
+
+_NO_DRIVER_BEHIND = ("ENXIO", "ENODEV")
 
 
 def files_fix(machine: MachineKind, *files: str) -> str:

@@ -68,7 +68,7 @@ _GROUPS = (
 _DEBIAN_CHROOT = "/etc/debian_chroot"
 _INIT = "/proc/1/environ"
 _MOUNTS = "/proc/self/mountinfo"
-_LABEL = "/proc/self/attr/current"
+LABEL = "/proc/self/attr/current"
 _HYPERVISORS = (
     ("QEMU", "KVM"),
     ("KVM", "KVM"),
@@ -193,7 +193,7 @@ def _is_confined_snap(host: Host) -> bool:
     """Tell whether this is a strict snap; the terminal of a classic one also has ``SNAP``."""
     if not host.environment("SNAP"):
         return False
-    label = host.read_text(_LABEL)
+    label = host.read_text(LABEL)
     return label is None or (label.startswith("snap.") and "(enforce)" in label)
 
 

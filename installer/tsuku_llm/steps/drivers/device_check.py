@@ -10,7 +10,7 @@ from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.memory.card_speeds import plain_name
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build
-from tsuku_llm.machine.backends import VENDORS, facts_of, meaning, parts_of
+from tsuku_llm.machine.backends import VENDORS, facts_of, may_hide_devices, meaning, parts_of
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.store.records.receipt import Receipt
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.memory.placement import Card
     from tsuku_llm.launch.run.gate import DeviceListing
     from tsuku_llm.machine.host import Host
+    from tsuku_llm.steps.session import Session
+    from tsuku_llm.store.records.installed import Installed
 
 
 class Check(NamedTuple):
@@ -77,8 +79,40 @@ def check_devices(
         facts = hiding_variables(build, environ)
         return Check(build, listing.devices, problem, facts)
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
-    notes.keep_devices(version, listing.devices)
+    names = (name for part in parts_of(build.backend) for name in facts_of(part).hiding_variables)
+    given = {name: environ[name] for name in names if name in environ}
+    notes.keep_devices(version, listing.devices, given)
     return Check(build, listing.devices)
+
+
+def with_given_cards(session: Session, installed: Installed, notes: StateNotes) -> dict[str, str]:
+    """Return the environment in which a build uses no card that another interface was not given.
+
+    ``CUDA_VISIBLE_DEVICES`` limits Vulkan too, and the other way round. This asks the drivers once
+    for each state of them and of the variables.
+    """
+    environ = dict(session.machine.environ)
+    # Without such a variable a start loads nothing of the probe.
+    if not may_hide_devices(environ):
+        return environ
+    from tsuku_llm.probe import probe
+    from tsuku_llm.probe.visible import given_to, is_limited_elsewhere
+
+    parts = [
+        part for part in parts_of(installed.receipt.backend) if is_limited_elsewhere(part, environ)
+    ]
+    if not parts:
+        return environ
+    given = notes.given(installed.id)
+    if given is None:
+        hardware = probe(session.machine.host, session.settings.probe_timeout)
+        given = dict(found for part in parts if (found := given_to(part, hardware)))
+    for name, value in given.items():
+        if name not in environ:
+            session.user.note(
+                f"{name}={value} for the server: a variable leaves the other cards to other users"
+            )
+    return {**given, **environ}
 
 
 def listed_cards(

@@ -52,14 +52,24 @@ class StateNotes:
         found = self._read("devices.json", _DEVICES)
         return found["devices"] if found and found["version"] == version else None
 
-    def keep_devices(self, version: str, devices: tuple[ListedDevice, ...]) -> None:
-        """Keep a list that has the backend's devices; one without them may soon be wrong."""
-        self._write("devices.json", {"version": version, "devices": devices})
+    def keep_devices(
+        self, version: str, devices: tuple[ListedDevice, ...], given: Mapping[str, str]
+    ) -> None:
+        """Keep a list that has the backend's devices; one without them may soon be wrong.
+
+        ``given`` are the variables that chose among them.
+        """
+        self._write("devices.json", {"version": version, "devices": devices, "given": given})
 
     def forget_devices(self) -> None:
         """Drop the list, so that the next start asks the build."""
         with suppress(OSError):
             (self._state / "devices.json").unlink(missing_ok=True)
+
+    def given(self, version: str) -> dict[str, str] | None:
+        """Return the variables with which a version's list was made; None if there is no list."""
+        found = self._read("devices.json", _DEVICES)
+        return found["given"] if found and found["version"] == version else None
 
     def still_withheld(self, version: str, limit: int) -> bool:
         """Tell whether a start saw, on these drivers, that a GPU is still withheld.
@@ -134,6 +144,7 @@ _DEVICES = records.fields(
         "drivers": records.many(_TEXT),
         "version": _TEXT,
         "devices": records.many(records.record(ListedDevice, _DEVICE)),
+        "given": records.named(_TEXT),
     },
 )
 _WITHHELD = records.fields(

@@ -15,6 +15,7 @@ from tsuku_llm.ground.errors import BackendFailed, SilentCpu
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_tool
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
+from tsuku_llm.machine.backends import may_hide_devices
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import (
     become,
@@ -48,12 +49,27 @@ def run_tool(session: Session, tool: str, arguments: Sequence[str]) -> int:
     with (
         reader.hold(installed) as held,
         build_caches(
-            installed.receipt.backend, session.paths, session.machine.environ, session.user.note
+            installed.receipt.backend,
+            session.paths,
+            _given(session, installed),
+            session.user.note,
         ) as caches,
     ):
         plan = _checked_plan(session, installed, tool, arguments, caches.environ)
         session.user.note(installed.receipt.line)
         return become(plan, tuple(each for each in (held, caches.held) if each is not None))
+
+
+def _given(session: Session, installed: Installed) -> Mapping[str, str]:
+    """Return the environment with the cards that this user was given."""
+    if not may_hide_devices(session.machine.environ):
+        return session.machine.environ
+    from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
+    from tsuku_llm.steps.drivers.device_check import with_given_cards
+    from tsuku_llm.steps.drivers.state_notes import StateNotes
+
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    return with_given_cards(session, installed, notes)
 
 
 def _checked_plan(
@@ -127,7 +143,7 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
     """Return what ``run`` would start, after the same checks and with the same errors."""
     installed = requested_version(session)
-    environ = would_give(installed.receipt.backend, session.paths, session.machine.environ)
+    environ = would_give(installed.receipt.backend, session.paths, _given(session, installed))
     with session.reader.hold(installed):
         plan = _checked_plan(session, installed, tool, arguments, environ)
     return _shown(session.machine.environ, installed, plan)

@@ -36,6 +36,7 @@ from tsuku_llm.steps.drivers.device_check import (
     has_machine_code,
     listed_cards,
     wanted_maker,
+    with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit
@@ -116,7 +117,7 @@ class VersionStart(NamedTuple):
             build_caches(
                 installed.receipt.backend,
                 self.session.paths,
-                self.session.machine.environ,
+                with_given_cards(self.session, installed, self.notes),
                 self.session.user.note,
             ) as caches,
         ):
@@ -147,11 +148,9 @@ class VersionStart(NamedTuple):
         """
         self._require_gpu_build()
         with self.session.reader.hold(self.installed):
-            caches = BuildCaches(
-                would_give(
-                    self.installed.receipt.backend, self.session.paths, self.session.machine.environ
-                )
-            )
+            environ = with_given_cards(self.session, self.installed, self.notes)
+            backend = self.installed.receipt.backend
+            caches = BuildCaches(would_give(backend, self.session.paths, environ))
             self._check(caches.environ)
             return self._plan(self._devices(caches), caches)
 

@@ -51,6 +51,9 @@ def _device(hip: ctypes.CDLL, index: int) -> dict[str, Any]:
     if hip.hipDeviceGetAttribute(ctypes.byref(integrated), INTEGRATED, index) == 0:
         facts["integrated"] = integrated.value
     facts["gfx"] = _gfx(hip, index)
+    address = ctypes.create_string_buffer(32)
+    if hip.hipDeviceGetPCIBusId(address, 32, index) == 0:
+        facts["pci"] = text(address.value)
     return facts
 
 
