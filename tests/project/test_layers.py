@@ -241,7 +241,7 @@ HOMES: dict[str, frozenset[str]] = {
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
     # Settings, the causes of failed starts, and the receipt of uv.
-    "tomli": frozenset({"config", "launch.failed", "steps.program", "steps.report"}),
+    "tomli": frozenset({"config", "launch.failed", "machine", "steps.program", "steps.report"}),
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),
     "tuf": frozenset({"catalog", "trust"}),
