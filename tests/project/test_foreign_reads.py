@@ -27,7 +27,6 @@ ALLOWED = {
     "tsuku_llm.launch.plan.fingerprint._opened": "a device node that is opened and closed",
     "tsuku_llm.launch.gpu.life_sampling._error_of": "the same",
     "tsuku_llm.instances.log.open_log": "opened for writing",
-    "tsuku_llm.config.editing._write": "opened for writing",
     "tsuku_llm.cli": "the user's answer, and the null device",
     "tsuku_llm.steps.program.copy_facts": "the records of this program's own installation",
     "tsuku_operator.bundle.own_wheel._recorded_files": "the same",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tsuku_llm.config.keys import key_named, parse_release
+from tsuku_llm.config.keys import key_named, parse_word
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
@@ -71,7 +71,7 @@ def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | N
             "--release must not be empty", hint="to give no value: leave --release out"
         )
     try:
-        return parse_release(text)
+        return parse_word(text)
     except ValueError as error:
         raise UsageError(f"--release {error}", hint=f"see: {TSUKU} list --available") from error
 
