@@ -128,6 +128,7 @@ def expected(source: Path) -> set[str]:
     named.append(Path("tsuku_llm/locked.txt"))
     named.append(Path("tsuku_llm/launch/failed/causes.toml"))
     named.append(Path("tsuku_llm/machine/fixes.toml"))
+    named.append(Path("tsuku_operator/bundle/bundle_head.sh"))
     named.append(Path("tsuku_llm/launch/compute/answers.json"))
     return {path.as_posix() for path in [*modules, *repository, *collection, *named]}
 
