@@ -1,7 +1,7 @@
 """The page of all settings, made from their table in ``config.keys``."""
 
 from ci.reference.commands import MADE
-from tsuku_llm.config.keys import KEYS, REMOVED, text_of
+from tsuku_llm.config.keys import KEYS, text_of
 
 ABOUT = """\
 # Settings
@@ -16,13 +16,6 @@ release = "installed"
 ```
 
 `tsuku-llm config set KEY VALUE`, `config get KEY` and `config unset KEY` work on one setting. A wrong value ends every command with exit code 2 and the place of the value, except `config`, `doctor`, `status`, `logs`, `open`, `stop` and `self-update`, which go on with the default and a warning. A password in the URL of a mirror is shown as `***`, except by `config get`.
-"""
-
-GONE = """\
-## Settings that are gone
-
-With one of these in the file or in the environment, a command ends with exit code 2 and says what
-stands for it.
 """
 
 REST = """\
@@ -44,6 +37,4 @@ def page() -> str:
     for key in KEYS:
         default = f"`{text_of(key.default)}`" if text_of(key.default) else "unset"
         rows.append(f"| `{key.name}` | {default} | `{key.variable}` | {key.help} |")
-    gone = ["| setting | instead |", "|---|---|"]
-    gone += [f"| `{key}` | {instead} |" for key, instead in REMOVED.items()]
-    return "\n".join([MADE, ABOUT, *rows, "", GONE, *gone, "", REST])
+    return "\n".join([MADE, ABOUT, *rows, "", REST])

@@ -94,14 +94,13 @@ def test_without_a_file_the_editor_shows_where_to_begin(edit: Edit, tsuku_home: 
     [
         ("[llm]\ncanary = maybe\n", "line 2"),
         ("[llm]\ncanary = 'mabe'\n", "line 2: 'mabe'"),
-        ("[llm]\nhold = true\n", "the setting llm.hold was removed"),
         ("[llm]\nchannel = 'stabel'\n", "there is no channel 'stabel'"),
         ("[llm]\nrepository = 'mine'\n", "there is no repository 'mine'"),
         ("[llm]\nbackend = ''\n", "llm.backend must not be empty"),
         ("llm = 1\n", "llm is not a table"),
         ("#" * (1 << 20) + "\n", "larger than"),
     ],
-    ids=["toml", "value", "removed", "channel", "repository", "empty", "table", "large"],
+    ids=["toml", "value", "channel", "repository", "empty", "table", "large"],
 )
 def test_a_wrong_text_is_not_saved_and_not_lost(
     text: str, told: str, edit: Edit, env: dict[str, str], tsuku_home: Path

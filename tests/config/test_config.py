@@ -307,32 +307,6 @@ def test_a_word_of_a_setting_may_say_two_things(
     assert found.settings.without({name})._replace(places={}) == load(paths, {}).settings
 
 
-@pytest.mark.parametrize("key", keys.REMOVED)
-def test_a_setting_of_an_earlier_version_is_an_error_with_what_stands_for_it(
-    paths: Paths, key: str
-) -> None:
-    write(paths, f"[llm]\nbackend = 'cpu'\n{key} = false\n")
-    found = load(paths, {})
-    assert (found.settings.backend, found.warnings) == ("cpu", ())
-    with pytest.raises(ConfigError) as caught:
-        found.require()
-    assert caught.value.message == f"the setting llm.{key} was removed"
-    assert caught.value.facts == (
-        f"file {paths.config_file}, line 3",
-        f"instead of it: {keys.REMOVED[key]}",
-    )
-    assert caught.value.hint == f"remove it: tsuku-llm config unset llm.{key}"
-    unset_value(paths.config_file, f"llm.{key}")
-    load(paths, {}).require()
-    variable = f"TSUKU_LLM_{key.upper()}"
-    with pytest.raises(ConfigError) as caught:
-        load(paths, {variable: "1"}).require()
-    assert caught.value.hint == f"remove it: unset {variable}"
-    with pytest.raises(UsageError) as unknown:
-        keys.key_named(f"llm.{key}")
-    assert unknown.value.hint == f"instead of it: {keys.REMOVED[key]}"
-
-
 # --- refusals ----------------------------------------------------------------------------
 
 

@@ -77,7 +77,6 @@ NOTES = st.one_of(
 )
 WIDE = Limits(
     parallel_threshold=1,
-    initial_connections=3,
     connections=4,
     segment=(200, 900),
     progress_bytes=100,

@@ -73,7 +73,7 @@ def test_S15_a_wrong_piece_and_then_no_more_answers(
     tmp_path: Path, limits: Limits, later: Behaviour
 ) -> None:
     """The piece that is asked for again never comes."""
-    limits = dataclasses.replace(limits, connections=2, initial_connections=1)
+    limits = dataclasses.replace(limits, connections=2)
     piece = answer(
         "206 Partial Content",
         BAD[:20_000],

@@ -134,14 +134,9 @@ def test_two_revisions_have_a_file_once_and_the_main_one_counts(tmp_path: Path) 
 def test_the_older_cache_of_llama_cpp(tmp_path: Path) -> None:
     small_model(tmp_path / "org_M-GGUF_M-Q4_0.gguf")
     small_projector(tmp_path / "org_M-GGUF_mmproj-F16.gguf")
-    manifest = {
-        "ggufFile": {"rfilename": "M-Q4_0.gguf"},
-        "mmprojFile": {"rfilename": "mmproj-F16.gguf"},
-    }
-    (tmp_path / "manifest=org=M-GGUF=Q4_0.json").write_text(json.dumps(manifest))
     small_model(tmp_path / "by-url.gguf")
     found = found_in(tmp_path, "llama.cpp")
-    assert names(found) == ["by-url", "org/M-GGUF:Q4_0"]
+    assert names(found) == ["by-url", "org_M-GGUF_M-Q4_0"]
     assert found.models[1].projector == str(tmp_path / "org_M-GGUF_mmproj-F16.gguf")
     assert found.models[0].projector is None
 

@@ -8,7 +8,7 @@ import pytest
 from support.fake_roots import with_pci, write
 from support.stub_drivers import StubDrivers
 
-from tsuku_llm.machine.fixes import TABLE, Need, fix_for
+from tsuku_llm.machine.fixes import Need, fix_for, table
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
@@ -160,12 +160,18 @@ def test_every_need_has_a_fix_in_every_place(need: Need) -> None:
             assert fix_for(need, MachinePlace(kind, systems=systems), branch="580", version="580.1")
 
 
-def test_no_row_of_the_table_is_behind_one_that_takes_all() -> None:
-    taken: set[Need] = set()
-    for row in TABLE:
-        assert row.need not in taken
-        if not row.places and not row.systems:
-            taken.add(row.need)
+def test_every_table_is_of_a_need() -> None:
+    assert table().keys() == {"texts", *Need}
+
+
+@pytest.mark.parametrize("need", Need)
+def test_every_row_has_words_of_its_own_before_the_one_for_all(need: Need) -> None:
+    kinds = {*(kind.value for kind in Kind), "contained", "system-containers", "own-libraries"}
+    systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "nixos", "rhel", "suse", "opensuse"}
+    words = [word for row in table()[need] for word in row.split()]
+    assert len(words) == len(set(words))
+    assert set(words) <= kinds | systems | {"else"}
+    assert "else" not in words[:-1]
 
 
 def test_the_kernel_of_a_host_is_mended_on_the_host() -> None:

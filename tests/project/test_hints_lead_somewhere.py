@@ -126,8 +126,11 @@ def test_a_message_has_our_name_as_this_copy_is_called() -> None:
     ]
 
 
-def test_a_cause_of_a_failed_start_has_our_name_as_this_copy_is_called() -> None:
-    lines = (INSTALLER / "tsuku_llm/launch/failed/causes.toml").read_text("utf-8").splitlines()
+@pytest.mark.parametrize("file", ["launch/failed/causes.toml", "machine/fixes.toml"])
+def test_a_table_of_texts_has_our_name_as_this_copy_is_called(file: str) -> None:
+    text = (INSTALLER / "tsuku_llm" / file).read_text("utf-8")
+    # On a host the user is another one than here.
+    lines = (line.partition("n the host")[0] for line in text.splitlines())
     found = [WRITTEN_OUT.search(line) for line in lines if not line.startswith("#")]
     assert {match[0] for match in found if match} == {"{TSUKU}", "{SUDO}"}
 

@@ -241,7 +241,7 @@ HOMES: dict[str, frozenset[str]] = {
     "securesystemslib": frozenset({"catalog", "trust"}),
     "socksio": frozenset({"fetch"}),
     # Settings, the causes of failed starts, and the receipt of uv.
-    "tomli": frozenset({"config", "launch.failed", "steps.program", "steps.report"}),
+    "tomli": frozenset({"config", "launch.failed", "machine", "steps.program", "steps.report"}),
     "tomlkit": frozenset({"config"}),
     "truststore": frozenset({"fetch"}),
     "tuf": frozenset({"catalog", "trust"}),
@@ -276,7 +276,7 @@ LIGHT = (
 )
 """What those commands load: whatever these modules import at their top, everybody pays for."""
 
-MOST_NOQA = 42
+MOST_NOQA = 41
 """The lines of the client that ignore a rule of ruff; the number may only fall.
 
 A rule that a whole folder breaks for one reason is named in ``pyproject.toml``, with it. So are the

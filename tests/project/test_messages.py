@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.launch.failed.causes import known_causes
+from tsuku_llm.machine.fixes import table
 
 ROOT = Path(__file__).parents[2]
 MANNERED = re.compile(
@@ -35,6 +36,11 @@ def messages() -> dict[str, str]:
         f"causes.toml: {row.told.slug}: {text}": text
         for row in (*said, *ends.values())
         for text in (row.told.cause, row.told.fix)
+    }
+    told |= {
+        f"fixes.toml: {need}: {words}": fix
+        for need, rows in table().items()
+        for words, fix in rows.items()
     }
     return told | {
         f"{path.name}:{line}": text

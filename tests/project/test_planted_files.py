@@ -17,7 +17,7 @@ from support.ansible_modules import require_ansible
 from support.program import COMMAND, environment
 from support.stored import install
 
-from tsuku_llm.fetch.places.bundle_file import START, written_bundle
+from tsuku_llm.fetch.places.bundle_file import START
 from tsuku_llm.store.store import Store
 
 OTHER = 65534
@@ -177,6 +177,7 @@ def test_N02_the_publishers_git_is_not_that_of_the_folder(planted: Planted) -> N
 
 def test_N02_a_bundle_runs_no_file_of_another_user(planted: Planted, tmp_path: Path) -> None:
     from tsuku_operator.bundle import bundle_start  # noqa: PLC0415
+    from tsuku_operator.bundle.bundle_writer import written_bundle  # noqa: PLC0415
 
     bundle = tmp_path / "bundle"
     with written_bundle(bundle) as writer:

@@ -127,6 +127,8 @@ def expected(source: Path) -> set[str]:
     named = [Path(f"tsuku_{name}/py.typed") for name in ("llm", "operator")]
     named.append(Path("tsuku_llm/locked.txt"))
     named.append(Path("tsuku_llm/launch/failed/causes.toml"))
+    named += (Path(f"tsuku_llm/machine/{name}.toml") for name in ("fixes", "packages"))
+    named.append(Path("tsuku_operator/bundle/bundle_head.sh"))
     named.append(Path("tsuku_llm/launch/compute/answers.json"))
     return {path.as_posix() for path in [*modules, *repository, *collection, *named]}
 

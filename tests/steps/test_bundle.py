@@ -17,7 +17,7 @@ from support.sessions import changed
 from support.sweeps import stride
 
 from tsuku_llm.catalog.repositories import repository
-from tsuku_llm.fetch.places.bundle_file import BundleDescription, opened_bundle, written_bundle
+from tsuku_llm.fetch.places.bundle_file import BundleDescription, opened_bundle
 from tsuku_llm.ground.errors import (
     BadBundle,
     DigestMismatch,
@@ -37,6 +37,7 @@ from tsuku_llm.steps.session import Session
 from tsuku_llm.store.store import Store
 from tsuku_operator.bundle.bundle import BundleReport, create_bundle, show_bundle
 from tsuku_operator.bundle.bundle_choice import BundleWish
+from tsuku_operator.bundle.bundle_writer import written_bundle
 from tsuku_operator.mirror.mirror import check_mirror, mirror
 from tsuku_operator.mirror.mirror_choice import Narrowing
 

@@ -291,7 +291,7 @@ def test_a_damaged_record_stops_everything(session: Session, folder: Path, conte
         lambda: mirror(session, folder, ALL, prune=True),
         lambda: check_mirror(session, folder),
     ):
-        with pytest.raises(CorruptStore, match=r"mirror\.json cannot be understood"):
+        with pytest.raises(CorruptStore, match=r"mirror\.json is not readable"):
             act()
     assert inside(folder) == before
 

@@ -169,13 +169,9 @@ def test_S04_the_folder_of_an_interrupted_pip_is_removed_unless_pip_runs(store: 
 @POSIX
 def test_S06_only_the_owner_can_take_a_lock(store: Store) -> None:
     install(store)
-    old = store.data / "locks" / "active.lock"
     with store.lock("b100"), store.staging():
         paths = [*store.data.glob("locks/*.lock"), *store.data.glob("staging/*.lock")]
         assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
-    old.chmod(0o644)
-    store.sweep()
-    assert stat.S_IMODE(old.stat().st_mode) == 0o600
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
@@ -234,16 +230,21 @@ def test_S20_a_removed_lock_file_never_admits_two_holders(store: Store) -> None:
             pass
 
 
-def test_S22_a_new_store_is_marked_and_an_earlier_one_adopted(store: Store) -> None:
+def test_S22_a_new_store_is_marked_and_one_that_lost_its_marker_is_refused(store: Store) -> None:
     install(store)
     marker = store.data / MARKER
     assert marker.is_file()
     marker.unlink()
     (store.data / "thesis.odt").write_bytes(b"mine")
+    before = snapshot(store.data)
+    with pytest.raises(CorruptStore, match="not made by tsuku-llm") as caught:
+        Store(store.data).sweep()
+    assert snapshot(store.data) == before
+    assert caught.value.hint.endswith(f"touch {marker}")
+    marker.touch()
     later = Store(store.data)  # the next command: one asks once
     later.sweep()
     install(later, "b200")
-    assert marker.is_file()
     assert store.foreign() == (store.data / "thesis.odt",)
 
 
@@ -261,9 +262,6 @@ def test_S22_a_folder_without_our_names_can_be_used(store: Store, content: tuple
 @pytest.mark.parametrize("name", [*FOLDERS, "metadata"])
 def test_S22_another_programs_folder_is_never_adopted(store: Store, name: str) -> None:
     before = precious(store.data / name)
-    if name == "partials":
-        (store.data / name / f"{'a' * 64}.part").unlink()
-        before = snapshot(store.data / name)
     for change in (Store.sweep, install):
         with pytest.raises(CorruptStore, match="not made by tsuku-llm") as caught:
             change(store)
@@ -273,9 +271,7 @@ def test_S22_another_programs_folder_is_never_adopted(store: Store, name: str) -
 
 
 @pytest.mark.parametrize("name", ["partials/" + "a" * 64, "staging/0123456789abcdef/tree/x"])
-def test_S22_a_digest_or_a_number_alone_does_not_make_a_folder_ours(
-    store: Store, name: str
-) -> None:
+def test_S22_a_name_like_ours_does_not_make_a_folder_ours(store: Store, name: str) -> None:
     file = store.data / name
     file.parent.mkdir(parents=True)
     file.write_bytes(b"mine")

@@ -10,6 +10,7 @@ from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
 from tsuku_llm.ground.errors import TamperedInstall
 from tsuku_llm.store.records.installed import Installed
+from tsuku_llm.store.reuse import confirm, withdraw
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 
@@ -24,7 +25,7 @@ def old(store: Store) -> Installed:
 def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
         assert store.supply(staging.tree, RECEIPT.files)
-        assert store.confirm(staging, staging.tree, RECEIPT.files) == []
+        assert confirm(staging, staging.tree, RECEIPT.files) == []
         new = store.commit(staging, RECEIPT)
     for path in FILES:
         assert (old.tree / path).samefile(new.tree / path)
@@ -58,8 +59,8 @@ def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: In
     with store.staging() as staging:
         assert store.supply(staging.tree, RECEIPT.files)
         rewrite(old.tree / LIBRARY)
-        assert store.confirm(staging, staging.tree, RECEIPT.files) == [LIBRARY]
-        store.withdraw(staging.tree, RECEIPT.files)
+        assert confirm(staging, staging.tree, RECEIPT.files) == [LIBRARY]
+        withdraw(staging.tree, RECEIPT.files)
         assert not [path for path in staging.tree.rglob("*") if path.is_file()]
 
 
@@ -67,7 +68,7 @@ def test_C04_unreadable_files_are_not_confirmed(store: Store, old: Installed) ->
     with store.staging() as staging:
         assert store.supply(staging.tree, old.receipt.files)
         (staging.tree / LIBRARY).unlink()
-        assert LIBRARY in store.confirm(staging, staging.tree, old.receipt.files)
+        assert LIBRARY in confirm(staging, staging.tree, old.receipt.files)
 
 
 def test_X04_files_touched_after_the_check_are_hashed_again(store: Store, old: Installed) -> None:
@@ -102,4 +103,4 @@ def test_a_further_hard_link_does_not_invalidate_a_file(
 
 def _supply(store: Store, staging: Staging) -> None:
     assert store.supply(staging.tree, RECEIPT.files)
-    assert store.confirm(staging, staging.tree, RECEIPT.files) == []
+    assert confirm(staging, staging.tree, RECEIPT.files) == []

@@ -16,6 +16,7 @@ from support.stored import FILES, snapshot
 from support.stored import install as install_open
 
 from tsuku_llm.ground.errors import TamperedInstall
+from tsuku_llm.store.reuse import confirm, withdraw
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user of the system")
@@ -120,8 +121,8 @@ def files_are_supplied_and_withdrawn(store: Store) -> None:
     with store.staging() as staging:
         files = installed.receipt.files
         assert store.supply(staging.tree, files)
-        assert store.confirm(staging, staging.tree, files) == []
-        store.withdraw(staging.tree, files)
+        assert confirm(staging, staging.tree, files) == []
+        withdraw(staging.tree, files)
         assert not any(path.is_file() for path in staging.tree.rglob("*"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,9 +60,13 @@ def unpack(
             packed, file = file.stat().st_size, stack.enter_context(file.open("rb"))
         spending = Spending(budget or Budget.of(artifact, packed))
         tree = stack.enter_context(opened_tree(into))
-        members = _members(file, artifact, spending)
+        in_stream = in_order(artifact)
+        if in_stream:
+            members = tar_members(GzipReader(file, spending), spending)
+        else:
+            members = zip_members(file, spending)
         # A tar stream gives one member after the other, so a second thread would only wait.
-        return _write_all(members, artifact, tree, 1 if in_order(artifact) else threads)
+        return _write_all(members, artifact, tree, 1 if in_stream else threads)
 
 
 def copy_folder(folder: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
@@ -76,18 +79,13 @@ def copy_folder(folder: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry
         return _write_all(members, artifact, tree, THREADS)
 
 
-def _members(file: BinaryIO, artifact: Artifact, spending: Spending) -> Iterator[Member]:
-    if in_order(artifact):
-        return tar_members(GzipReader(file, spending), spending)
-    return zip_members(file, spending)
-
-
 def _write_all(
     members: Iterator[Member], artifact: Artifact, tree: Tree, threads: int
 ) -> tuple[TreeEntry, ...]:
     names = Names()
     listing = SignedList(artifact)
-    files: list[_Writing] = []
+    # Each file that is being written: its path, and what waits until it is complete.
+    files: list[tuple[str, bool, Callable[[], Written]]] = []
     links: list[tuple[Parts, str]] = []
     # This thread reads the archive and makes all checks. The writer's threads write the files.
     with Writer(tree, threads) as writer:
@@ -102,13 +100,20 @@ def _write_all(
             elif member.kind == "file":
                 # First: so no two threads ever write one path.
                 names.add(inside, "file")
-                files.append(_begin(member, inside, listing, writer))
+                path = "/".join(inside)
+                executable = listing.expect(path, member)
+                written = writer.write(member, inside, executable=executable)
+                files.append((path, executable, written))
             elif inside:
                 names.add(inside, "folder")
                 listing.check_folder(inside)
                 tree.folder(inside)
         # Inside the block: if a digest is wrong, the writer gives up all that still waits.
-        done: list[TreeEntry] = [_finished(file, listing) for file in files]
+        done: list[TreeEntry] = []
+        for path, executable, written in files:
+            size, digest = written()
+            listing.check(path, digest)
+            done.append(FileEntry(path, size, digest, executable))
     # The threads have ended here, and all names are known.
     names.check_links()
     listing.check_links(links)
@@ -129,27 +134,6 @@ def _below_root(parts: Parts, member: Member, artifact: Artifact) -> Parts | Non
     if artifact.format == "wheel" or (member.kind == "folder" and root[: len(parts)] == parts):
         return None
     raise unsafe("a member is outside the archive's top folder", member.name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """A file that is being written; ``written`` waits until it is complete."""
-
-    path: str
-    executable: bool
-    written: Callable[[], Written]
-
-
-def _begin(member: Member, parts: Parts, listing: SignedList, writer: Writer) -> _Writing:
-    path = "/".join(parts)
-    executable = listing.expect(path, member)
-    return _Writing(path, executable, writer.write(member, parts, executable=executable))
-
-
-def _finished(file: _Writing, listing: SignedList) -> FileEntry:
-    size, digest = file.written()
-    listing.check(file.path, digest)
-    return FileEntry(file.path, size, digest, file.executable)
 
 
 def make_links(artifact: Artifact, into: Path) -> tuple[LinkEntry, ...]:

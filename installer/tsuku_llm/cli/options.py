@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tsuku_llm.config.keys import key_named, parse_release
+from tsuku_llm.config.keys import key_named, parse_word
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
@@ -62,6 +62,20 @@ def setting(name: str, metavar: str = "NAME") -> Callable[[F], F]:
     )
 
 
+def repeated(flag: str, name: str, text: str, metavar: str = "NAME") -> Callable[[F], F]:
+    """Return an option that may be repeated; its values come as the parameter ``name``."""
+    kinds = {"--backend": "llm.backend", "--channel": "llm.channel", "--release": "release"}
+    return click.option(
+        flag,
+        name,
+        multiple=True,
+        metavar=metavar,
+        type=FILE if metavar == "FILE" else None,
+        shell_complete=completed_by(kinds[flag]) if flag in kinds else None,
+        help=f"{text}; may be repeated.",
+    )
+
+
 def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Refuse what cannot be a release: an empty text must not mean the newest one."""
     if text is None:
@@ -71,7 +85,7 @@ def _release(_: click.Context, __: click.Parameter, text: str | None) -> str | N
             "--release must not be empty", hint="to give no value: leave --release out"
         )
     try:
-        return parse_release(text)
+        return parse_word(text)
     except ValueError as error:
         raise UsageError(f"--release {error}", hint=f"see: {TSUKU} list --available") from error
 

@@ -17,7 +17,7 @@ from tsuku_llm.config.keys import Key, Value, checked, key_named
 from tsuku_llm.config.settings import ALL
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import ConfigError
-from tsuku_llm.ground.files import flush, flush_folder, make_folder, rename, unique
+from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.safe_text import has_secret
@@ -118,35 +118,15 @@ def replace_content(path: Path, data: bytes) -> None:
     """
     # Replace the target of a link, not the link: users keep this file in a folder of dotfiles.
     target = Path(os.path.realpath(path))
-    # A unique name: another process may be changing the same file now.
-    beside = target.with_name(f".{target.name}.{unique()}")
+    # A file that exists keeps its mode: a shared one is read by others, who are told then.
+    mode = 0o600 if has_secret(data.decode("utf-8", "replace")) else 0o644
+    owner = None
     with disk_errors(f"writing the config file {path.name}", path.parent):
         make_folder(target.parent)
         # Refuse before anything is written if another user could replace the file.
         check_path(target)
-        try:
-            _write(beside, data, target)
-            # The rename is the commit: a reader sees the old file or the new one.
-            rename(beside, target)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        # Without this a power cut could undo the rename.
-        flush_folder(target.parent)
-
-
-def _write(path: Path, data: bytes, like: Path) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    # A file that exists keeps its mode: a shared one is read by others, who are told then.
-    mode = 0o600 if has_secret(data.decode("utf-8", "replace")) else 0o644
-    with os.fdopen(os.open(path, flags, mode), "wb") as file:
-        file.write(data)
-        if os.name == "posix" and like.exists():
-            old = like.stat()
+        if os.name == "posix" and target.exists():
+            old = target.stat()
             # root may be changing a user's file: the user must be able to read it afterwards.
-            if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-                os.fchown(file.fileno(), old.st_uid, old.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
-        file.flush()
-        # The data must be on the disk before the rename, or a power cut leaves an empty file.
-        flush(file.fileno())
+            mode, owner = stat.S_IMODE(old.st_mode), (old.st_uid, old.st_gid)
+        replace_file(target, data, mode, owner)

@@ -57,11 +57,6 @@ PACKAGE = re.compile(r"pkg:pypi/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?"
 """A package that pip fetches from the user's package index, by its name alone."""
 
 
-def _same(value: Value) -> Any:
-    """Return the value itself: most settings are used as they are written."""
-    return value
-
-
 @documented(by="name")
 class Key(NamedTuple):
     """One setting. ``parse`` takes a TOML value or a string, and raises ``ValueError``.
@@ -73,7 +68,7 @@ class Key(NamedTuple):
     default: Value
     parse: Callable[[object], Value]
     help: str
-    typed: Callable[[Any], Any] = _same
+    typed: Callable[[Any], Any] = lambda value: value
 
     @property
     def key(self) -> str:
@@ -110,8 +105,8 @@ def parse_name(value: object) -> str:
     return text
 
 
-def parse_backend(value: object) -> str:
-    """Parse the name of a backend, of a maker of GPUs or of a variant, in any case."""
+def parse_word(value: object) -> str:
+    """Parse a name of others (a backend, a maker, a variant, a release), in any case."""
     return parse_name(_text(value).lower())
 
 
@@ -136,30 +131,25 @@ def parse_preference(value: object) -> Value:
     return (*before, *chain.from_iterable(named))
 
 
-def parse_places(value: object) -> tuple[str, ...]:
-    """Parse the places at which a repository is published, in the order of asking."""
+def _urls(value: object, kinds: tuple[re.Pattern[str], ...], allowed: str) -> tuple[str, ...]:
     places = _items(value)
     for place in places:
-        kinds = (_HTTPS, _FILE, PACKAGE, REGISTRY)
         if not (any(kind.fullmatch(place) for kind in kinds) and place.isprintable()):
-            raise ValueError(
-                "must be https: or file: URLs, oci://HOST/NAME or pkg:pypi/NAME, with commas "
-                "between them"
-            )
+            raise ValueError(f"must be https: or file: URLs{allowed}")
     return places
+
+
+def parse_places(value: object) -> tuple[str, ...]:
+    """Parse the places at which a repository is published, in the order of asking."""
+    kinds = (_HTTPS, _FILE, PACKAGE, REGISTRY)
+    return _urls(value, kinds, ", oci://HOST/NAME or pkg:pypi/NAME, with commas between them")
 
 
 def parse_mirrors(value: object) -> tuple[str, ...]:
     """Parse the places that stand for all hosts, in the order of asking; ``origin`` is a host."""
-    places = _items(value)
-    for place in places:
-        is_url = any(kind.fullmatch(place) for kind in (_HTTPS, _FILE, REGISTRY))
-        if place != ORIGIN and not (is_url and place.isprintable()):
-            raise ValueError(
-                "must be https: or file: URLs or oci://HOST/NAME, with commas between them; "
-                f"{ORIGIN} stands for the hosts that the metadata names"
-            )
-    return places
+    allowed = " or oci://HOST/NAME, with commas between them; "
+    allowed += f"{ORIGIN} stands for the hosts that the metadata names"
+    return _urls(value, (_HTTPS, _FILE, REGISTRY, re.compile(ORIGIN)), allowed)
 
 
 _SWITCH = {
@@ -187,10 +177,6 @@ def parse_canary(value: object) -> str:
         raise ValueError(f"must be true, {SHORT} or false") from None
 
 
-def _is_true(text: str) -> bool:
-    return text == "true"
-
-
 def parse_duration(value: object) -> str:
     """Parse a duration in Go's notation (tsuku's file has "5m"), or a number of seconds."""
     # bool is a subclass of int: ``type`` keeps true and false out.
@@ -216,25 +202,17 @@ def seconds_of(duration: str) -> int:
     return math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
-def parse_release(value: object) -> str:
-    """Parse the tag or the version of a release, in any case."""
-    return parse_name(_text(value).lower())
+def whole_number(unit: str, form: re.Pattern[str]) -> Callable[[object], str]:
+    """Make the parser for a number of these units, of which 0 is allowed."""
 
+    def parse(value: object) -> str:
+        # bool is a subclass of int: ``type`` keeps true and false out.
+        text = str(value) if type(value) is int else _text(value)
+        if not form.fullmatch(text):
+            raise ValueError(f"must be a whole number of {unit}")
+        return text
 
-def parse_days(value: object) -> str:
-    """Parse a whole number of days; 0 is allowed."""
-    text = str(value).strip() if type(value) is int else _text(value)
-    if not _DAYS.fullmatch(text):
-        raise ValueError("must be a whole number of days")
-    return text
-
-
-def parse_seconds(value: object) -> str:
-    """Parse a whole number of seconds; 0 is allowed."""
-    text = str(value).strip() if type(value) is int else _text(value)
-    if not _SECONDS.fullmatch(text):
-        raise ValueError("must be a whole number of seconds")
-    return text
+    return parse
 
 
 def parse_folders(value: object) -> str:
@@ -309,7 +287,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.backend",
         "auto",
-        parse_backend,
+        parse_word,
         "the backend: auto, gpu (any GPU, else an error), cpu, cuda, vulkan or another, the maker "
         "of a GPU (nvidia, amd, intel), or a variant's name",
     ),
@@ -331,14 +309,14 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.release",
         None,
-        parse_release,
+        parse_word,
         "the release to install and keep, such as b11429 or v0.6.0; installed: the one that is "
         "active; unset: the newest that fits",
     ),
     Key(
         "llm.min_age",
         "0",
-        parse_days,
+        whole_number("days", _DAYS),
         "the age in days from which install and update take a release",
         int,
     ),
@@ -374,7 +352,7 @@ KEYS: tuple[Key, ...] = (
     Key(
         "llm.lock_timeout",
         "1800",
-        parse_seconds,
+        whole_number("seconds", _SECONDS),
         "seconds to wait for another tsuku-llm that is running; 0: do not wait",
         float,
     ),
@@ -397,7 +375,7 @@ KEYS: tuple[Key, ...] = (
         "true",
         parse_switch,
         "whether serve looks for an update once a day, and reports it",
-        _is_true,
+        lambda text: text == "true",
     ),
     Key(
         "llm.canary",
@@ -436,24 +414,12 @@ KEYS: tuple[Key, ...] = (
     ),
 )
 
-REMOVED = {
-    "combine": "llm.prefer combined",
-    "connections": "nothing: a download takes as many connections as make it faster, at most 8",
-    "hold": f"llm.release {INSTALLED}",
-    "require_fresh": "llm.refresh required",
-    "start_timeout": "the option --start-timeout of serve",
-    "warm_up": f"llm.canary {SHORT}",
-}
-"""What stands for a setting that an earlier version had."""
-
 PREFIX = "llm."
 _BY_NAME = {key.name: key for key in KEYS}
 
 
 def near_key(name: str) -> str:
-    """Return the hint for a name that no setting has; "" if none is similar or stands for it."""
-    if instead := REMOVED.get(name.removeprefix(PREFIX)):
-        return f"instead of it: {instead}"
+    """Return the hint for a name that no setting has; "" if none is similar."""
     # Users also type the name as it stands in the file, or with a hyphen as in the flag.
     return did_you_mean(name.replace("-", "_"), (key.key for key in KEYS), before=PREFIX)
 

@@ -17,7 +17,6 @@ from tsuku_llm.config.keys import (
     INSTALLED,
     KEYS,
     PORTABLE,
-    REMOVED,
     Key,
     Value,
     checked,
@@ -174,14 +173,10 @@ def unique(errors: Iterable[TsukuError]) -> tuple[TsukuError, ...]:
 
 
 class Configuration(NamedTuple):
-    """All settings with their sources; ``warnings`` are sentences about what was ignored.
-
-    ``removed`` are errors about settings that an earlier version had.
-    """
+    """All settings with their sources; ``warnings`` are sentences about what was ignored."""
 
     entries: tuple[Setting, ...]
     warnings: tuple[str, ...] = ()
-    removed: tuple[ConfigError, ...] = ()
 
     def setting(self, name: str) -> Setting:
         """Return the entry of one key."""
@@ -207,7 +202,7 @@ class Configuration(NamedTuple):
     @property
     def problems(self) -> tuple[TsukuError, ...]:
         """What is wrong with the file and with values, each once."""
-        return unique((*self.removed, *(each.problem for each in self.entries if each.problem)))
+        return unique(each.problem for each in self.entries if each.problem)
 
     def require(self) -> None:
         """Refuse to go on if anything is wrong.
@@ -268,14 +263,14 @@ def load(
         warnings = (f"{paths.config_file} is not used: {error.message}; {error.hint}",)
     entries = tuple(_in_force(key, flags or {}, environ, file) for key in KEYS)
     warnings += (*_readable_secret(file), *file.warnings(), *_unknown_variables(environ))
-    return Configuration(entries, warnings, (*file.removed(), *_removed_variables(environ)))
+    return Configuration(entries, warnings)
 
 
 def in_file(paths: Paths, data: bytes) -> Configuration:
     """Return the values that a config file of this content gives, and what is wrong with it."""
     file = _InFile.of(paths, data)
     entries = tuple(_in_force(key, {}, {}, file) for key in KEYS)
-    return Configuration(entries, file.warnings(), file.removed())
+    return Configuration(entries, file.warnings())
 
 
 class _InFile(NamedTuple):
@@ -306,20 +301,12 @@ class _InFile(NamedTuple):
         line = line_of(self.text, key)
         return f"file {self.paths.config_file}" + (f", line {line}" if line else "")
 
-    def removed(self) -> tuple[ConfigError, ...]:
-        """Say what stands for the settings in the file that an earlier version had."""
-        return tuple(
-            _removed(key, self.place(key), f"{TSUKU} config unset {TABLE}.{key}")
-            for key in REMOVED
-            if key in self.table
-        )
-
     def warnings(self) -> tuple[str, ...]:
         """Say which names in the file are none of ours, and so are ignored."""
         unknown = [
             (f"{self.place(key)}: unknown setting {TABLE}.", key, near_key(key))
             for key in self.table
-            if key not in ALL and key not in REMOVED
+            if key not in ALL
         ]
         # With TSUKU_HOME the file is tsuku's, and all other tables are its own.
         if self.paths.home is None:
@@ -346,27 +333,9 @@ def _readable_secret(file: _InFile) -> Iterator[str]:
             yield f"{path} has a password or a token, and other users can read it: chmod 600 {path}"
 
 
-def _removed_variables(environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
-    variables = {key: PREFIX + key.upper() for key in REMOVED}
-    return tuple(
-        _removed(key, f"environment {variable}", f"unset {variable}")
-        for key, variable in variables.items()
-        if variable in environ
-    )
-
-
-def _removed(key: str, place: str, way_out: str) -> ConfigError:
-    return ConfigError(
-        f"the setting {TABLE}.{key} was removed",
-        facts=(place, f"instead of it: {REMOVED[key]}"),
-        hint=f"remove it: {way_out}",
-    )
-
-
 def _unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Say which variables with our prefix set nothing."""
     known = {*(key.variable.removeprefix(PREFIX) for key in KEYS), *NO_SETTINGS}
-    known |= {key.upper() for key in REMOVED}
     return tuple(
         f"environment {shortened(name, 80)}: there is no such setting, and it is ignored"
         + (f"; {near}" if (near := did_you_mean(name, known, before=PREFIX)) else "")

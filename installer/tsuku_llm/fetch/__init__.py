@@ -143,7 +143,7 @@ def beginning(url: str, length: int, network: Network) -> tuple[bytes, int]:
 
     Raises the errors of ``fetch``, and ``BodyError`` if the host does not tell the size.
     """
-    from tsuku_llm.fetch.artifacts.beginnings import download_beginning
+    from tsuku_llm.fetch.places.small_files import download_beginning
 
     with network.used():
         deadline = network.clock() + network.limits.metadata

@@ -15,14 +15,18 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import require_trusted_owner
+from tsuku_llm.ground.records import Reader, parse
 
 if sys.platform == "darwin":
     from fcntl import F_FULLFSYNC, fcntl
+
+_T = TypeVar("_T")
 
 FOLDER_MODE = 0o755
 SEALED_FOLDER_MODE = 0o555
@@ -76,6 +80,21 @@ def read_small(path: Path, limit: int) -> bytes | None:
                 return file.read(limit)
         finally:
             os.close(fd)
+
+
+def read_record(path: Path, limit: int, read: Reader[_T], way_out: str) -> _T | None:
+    """Read a state file of at most ``limit`` bytes with a reader of ``records``; None without it.
+
+    ``way_out`` is the hint for a damaged one. Raises CorruptStore and UnsafeLocation.
+    """
+    content = read_small(path, limit)
+    if content is None:
+        return None
+    try:
+        return parse(content, read)
+    except ValueError as error:
+        facts = (f"path: {path}", str(error))
+        raise CorruptStore(f"{path.name} is not readable", facts=facts, hint=way_out) from error
 
 
 def _not_ours(path: Path) -> CorruptStore:
@@ -133,11 +152,18 @@ def _require_own_folder(path: Path) -> None:
     require_trusted_owner(path, status)
 
 
-def write_new(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
-    """Write and flush a file that must not exist yet. Raises ``OSError``."""
+def write_new(
+    path: Path, content: bytes, mode: int = FILE_MODE, owner: tuple[int, int] | None = None
+) -> None:
+    """Write and flush a file that must not exist yet. Raises ``OSError``.
+
+    ``owner`` is a user and a group, None for those of this process.
+    """
     with open(os.open(path, _CREATE, mode), "wb") as file:  # opened with flags
         file.write(content)
         file.flush()
+        if owner and sys.platform != "win32" and owner != (os.geteuid(), os.getegid()):
+            os.fchown(file.fileno(), *owner)
         set_mode(file.fileno(), mode)
         flush(file.fileno())
 
@@ -161,7 +187,9 @@ def copy_new(source: Path, target: Path, mode: int) -> None:
             raise
 
 
-def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
+def replace_file(
+    path: Path, content: bytes, mode: int = FILE_MODE, owner: tuple[int, int] | None = None
+) -> None:
     """Replace ``path`` by ``content``: it has the old or the new bytes, also after a crash.
 
     Raises ``OSError``. The old file is then still there, unless the flush of the folder failed
@@ -171,7 +199,7 @@ def replace_file(path: Path, content: bytes, mode: int = FILE_MODE) -> None:
     # wins. Sweeps recognise such names after a crash (``folders.temporaries``).
     beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
     try:
-        write_new(beside, content, mode)
+        write_new(beside, content, mode, owner)
         # Flushed already: a rename that reaches the disk before the content would leave an empty
         # file.
         rename(beside, path)

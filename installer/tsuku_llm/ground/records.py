@@ -148,6 +148,19 @@ def named(read: Reader[_T]) -> Reader[dict[str, _T]]:
     return lambda value, name: {key: read(item, name) for key, item in mapping(value, name).items()}
 
 
+BY_TYPE: Table = {
+    "str": text,
+    "int": count,
+    "bool": flag,
+    "str | None": optional(text),
+    "float | None": optional(number),
+    "tuple[str, ...]": many(text),
+    "Mapping[str, str]": named(text),
+    "Mapping[str, Any]": mapping,
+}
+"""The readers of values that may be any of their type; an ``int`` is not negative."""
+
+
 def fields(
     table: Table,
     *,
@@ -176,13 +189,23 @@ def fields(
 
 
 def record(
-    kind: Callable[..., _T],
-    table: Table,
+    kind: type[_T],
+    table: Table | None = None,
     *,
     format: int | None = None,  # as in ``fields``
     since: Mapping[str, Any] | None = None,
     before: Mapping[str, str] | None = None,
 ) -> Reader[_T]:
-    """Make a reader of an object that becomes ``kind(**fields)``; see ``fields``."""
-    read = fields(table, format=format, since=since, before=before)
+    """Make a reader of an object that becomes ``kind(**fields)``; see ``fields``.
+
+    A field of the class that is not in the table is read by its annotation, if that is one of
+    ``BY_TYPE``.
+    """
+    whole = dict(table or {})
+    for field, type_ in kind.__annotations__.items():
+        # A named tuple has its annotations wrapped.
+        reader = BY_TYPE.get(str(getattr(type_, "__forward_arg__", type_)))
+        if reader is not None:
+            whole.setdefault(field, reader)
+    read = fields(whole, format=format, since=since, before=before)
     return lambda value, name: kind(**read(value, name))

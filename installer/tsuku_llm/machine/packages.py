@@ -6,7 +6,11 @@ is not known, or that keeps its programs read-only, gets the name of the library
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping, Sequence
+from functools import cache
+
+import tomli
 
 from tsuku_llm.ground.own_name import SUDO, TSUKU
 from tsuku_llm.machine.backends import TABLE
@@ -36,85 +40,7 @@ _FAMILIES = {
 }
 
 
-def _same(name: str, **others: str) -> dict[str, str]:
-    """Return a row in which every Linux family but the ``others`` has the same name."""
-    return {**dict.fromkeys(("debian", "fedora", "arch", "suse", "alpine"), name), **others}
-
-
-_OPENSSL = _same(
-    "openssl",
-    debian="libssl3",
-    fedora="openssl-libs",
-    suse="libopenssl3",
-    homebrew="openssl@3",
-)
-
-# By the beginning of the library's name, as versions follow it (libssl.so.3). The longest counts.
-_PACKAGES: Mapping[str, Mapping[str, str]] = {
-    "libz.so": {
-        "debian": "zlib1g",
-        "fedora": "zlib-ng-compat",
-        "arch": "zlib",
-        "suse": "libz1",
-        "alpine": "zlib",
-    },
-    "libgomp": _same("libgomp1", fedora="libgomp", arch="gcc-libs", alpine="libgomp"),
-    "libomp": {"homebrew": "libomp"},
-    "libstdc++": _same("libstdc++6", fedora="libstdc++", arch="gcc-libs", alpine="libstdc++"),
-    "libgcc_s": _same(
-        "libgcc_s1", debian="libgcc-s1", fedora="libgcc", arch="gcc-libs", alpine="libgcc"
-    ),
-    # Of version 3 only: the systems of today have no package with an older one.
-    **dict.fromkeys(("libssl.so.3", "libcrypto.so.3", "libssl.3", "libcrypto.3"), _OPENSSL),
-    # Debian's "libcurl-gnutls" is another library, in another package.
-    **dict.fromkeys(
-        ("libcurl.so", "libcurl.4"),
-        _same("libcurl4", fedora="libcurl", arch="curl", alpine="libcurl", homebrew="curl"),
-    ),
-    "libX11.so": _same("libx11", debian="libx11-6", fedora="libX11", suse="libX11-6"),
-    "libX11-xcb": _same("libx11", debian="libx11-xcb1", fedora="libX11-xcb", suse="libX11-xcb1"),
-    "libXext": _same("libxext", debian="libxext6", fedora="libXext", suse="libXext6"),
-    "libxcb": _same("libxcb", debian="libxcb1", suse="libxcb1"),
-    "libEGL": _same("libglvnd", debian="libegl1", fedora="libglvnd-egl", alpine="mesa-egl"),
-    "libGL.so": _same("libglvnd", debian="libgl1", fedora="libglvnd-glx", alpine="mesa-gl"),
-    "libGLX": {
-        "debian": "libglx0",
-        "fedora": "libglvnd-glx",
-        "arch": "libglvnd",
-        "suse": "libglvnd",
-    },
-    "libGLdispatch": {
-        "debian": "libglvnd0",
-        "fedora": "libglvnd",
-        "arch": "libglvnd",
-        "suse": "libglvnd",
-    },
-    "libdrm.so": _same("libdrm", debian="libdrm2", suse="libdrm2"),
-    "libwayland-client": _same(
-        "libwayland-client0",
-        fedora="libwayland-client",
-        arch="wayland",
-        alpine="wayland-libs-client",
-    ),
-    # Mesa's Vulkan drivers, which have no common name of a library.
-    "vulkan-driver-amd": {
-        "debian": "mesa-vulkan-drivers",
-        "fedora": "mesa-vulkan-drivers",
-        "arch": "vulkan-radeon",
-        "suse": "libvulkan_radeon",
-        "alpine": "mesa-vulkan-ati",
-    },
-    "vulkan-driver-intel": {
-        "debian": "mesa-vulkan-drivers",
-        "fedora": "mesa-vulkan-drivers",
-        "arch": "vulkan-intel",
-        "suse": "libvulkan_intel",
-        "alpine": "mesa-vulkan-intel",
-    },
-    "vcruntime-amd64": {"winget": "Microsoft.VCRedist.2015+.x64"},
-    "vcruntime-arm64": {"winget": "Microsoft.VCRedist.2015+.arm64"},
-    **{library: names for row in TABLE for library, names in row.packages.items()},
-}
+_LINUX = ("debian", "fedora", "arch", "suse", "alpine")
 
 REINSTALL_COMMAND = f"{TSUKU} install --force"
 """In a fix: stands for the command that installs exactly the build that failed."""
@@ -192,8 +118,18 @@ def install_command(
 
 
 def _package(library: str, family: str) -> str | None:
-    keys = (key for key in (*_PACKAGES, *_ADVICE) if library.startswith(key))
-    return _PACKAGES.get(max(keys, key=len, default=""), {}).get(family)
+    keys = (key for key in (*_table(), *_ADVICE) if library.startswith(key))
+    names = _table().get(max(keys, key=len, default=""), {})
+    return names.get(family, names.get("linux") if family in _LINUX else None)
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, str]]:
+    """Return the packages of each library, by family: the rows of ``packages.toml``."""
+    data = pkgutil.get_data("tsuku_llm.machine", "packages.toml") or b""
+    rows = tomli.loads(data.decode()).items()
+    found = {library: names for libraries, names in rows for library in libraries.split()}
+    return found | {library: names for row in TABLE for library, names in row.packages.items()}
 
 
 def family_of(system: str, release_file: str = "") -> str:

@@ -42,6 +42,9 @@ OWN_LIBRARIES = frozenset({Kind.LXC, Kind.INCUS, Kind.LXD, Kind.NSPAWN, Kind.CHR
 """The places with a whole system of their own: their driver libraries are installed there, not
 passed in from the host."""
 
+SYSTEM_CONTAINERS = OWN_LIBRARIES - {Kind.CHROOT}
+"""The containers that a service of the host starts like a machine."""
+
 _NAMES = {
     Kind.VM: "virtual machine",
     Kind.WSL: "WSL",

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import SnapshotError
 from tsuku_llm.ground.files import replace_output
 from tsuku_llm.ground.foreign import parse_object, read_foreign
@@ -214,33 +215,10 @@ def parse_recording(data: bytes) -> Recording:
 
     Raises ``ValueError`` that says what is wrong with it.
     """
-    raw = parse_object(data)
-    if raw.get("format") != FORMAT:
-        raise ValueError(f"it is not a recording of format {FORMAT}")
-    return Recording(
-        system=_table(raw, "system", _scalar),
-        environment=_table(raw, "environment", _text),
-        files=_table(raw, "files", _text),
-        folders=_table(raw, "folders", _names),
-        access=_table(raw, "access", _text),
-        answers=_table(raw, "answers", _answer),
-        source=_text(raw.get("source")),
-        expect=_of_type(dict, raw["expect"]) if "expect" in raw else None,
-    )
+    return _READ(parse_object(data), "it")
 
 
-def _table(raw: Mapping[str, Any], key: str, convert: Callable[[Any], T]) -> dict[str, T]:
-    return {name: convert(value) for name, value in _of_type(dict, raw.get(key, {})).items()}
-
-
-def _answer(raw: Any) -> DriverAnswer:
-    fields = _of_type(dict, raw)
-    lines = tuple(_of_type(dict, line) for line in _of_type(list, fields.get("lines", [])))
-    end = _of_type(str, fields.get("end", "done"))
-    return DriverAnswer(lines, end, _text(fields.get("during")), _limit(fields.get("limit")))
-
-
-def _limit(raw: Any) -> float | None:
+def _limit(raw: Any, _: str) -> float | None:
     """Return the seconds that a question had; None for what no question can have had."""
     # bool is a subclass of int.
     if isinstance(raw, bool) or not isinstance(raw, (int, float)):
@@ -248,23 +226,28 @@ def _limit(raw: Any) -> float | None:
     return raw if 0 < raw < _LONGEST else None
 
 
-def _names(raw: Any) -> Names | None:
-    return None if raw is None else tuple(_of_type(str, name) for name in _of_type(list, raw))
+def _scalar(raw: Any, name: str) -> Raw:
+    return raw if isinstance(raw, int) else _TEXT(raw, name)
 
 
-def _text(raw: Any) -> str | None:
-    return None if raw is None else _of_type(str, raw)
-
-
-def _scalar(raw: Any) -> Raw:
-    return raw if isinstance(raw, int) else _text(raw)
-
-
-def _of_type(kind: type[T], raw: Any) -> T:
-    if not isinstance(raw, kind):
-        raise ValueError(f"{str(raw)[:60]!r} is not of type {kind.__name__}")
-    return raw
-
+_TEXT = records.optional(records.text)
+_ANSWER = records.record(
+    DriverAnswer,
+    {"lines": records.many(records.mapping), "limit": _limit},
+    since={"lines": [], "end": "done"},
+)
+_READ = records.record(
+    Recording,
+    {
+        "system": records.named(_scalar),
+        **dict.fromkeys(("environment", "files", "access"), records.named(_TEXT)),
+        "folders": records.named(records.optional(records.many(records.text))),
+        "answers": records.named(_ANSWER),
+        "expect": records.optional(records.mapping),
+    },
+    format=FORMAT,
+    since={key: {} for key in ("system", "environment", "files", "folders", "access", "answers")},
+)
 
 # --- scrubbing ---------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tsuku_llm.ground.foreign import parse_object, read_foreign
+from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.ground.records import documented
 from tsuku_llm.model_caches.files import (
     ModelFile,
@@ -24,8 +24,6 @@ from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPla
 from tsuku_llm.model_caches.walking import Seen, walk
 
 _HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
-# The old names of llama.cpp's cache: manifest=owner=repository=tag.json.
-_MANIFEST = re.compile(r"manifest=(?P<owner>[^=]+)=(?P<name>[^=]+)=[^=]*\.json")
 _LARGEST = 1 << 20
 
 _MOST_NOTES = 20
@@ -120,17 +118,9 @@ def _cached(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
             repository = f"{found['owner']}/{found['name'].replace('--', '/')}"
             yield from _snapshots(place, folder, repository, note)
     if place.source == LLAMA_CPP:
-        flat = list(walk(place.folder, note, deepest=0))
-        manifests = _manifests(flat)
-        for seen in _gguf_files(flat, note):
-            named_by = manifests.get(seen.below)
-            file = read_model_file(
-                place.source,
-                seen._replace(below=named_by[1]) if named_by else seen,
-                note,
-                repository=named_by[0] if named_by else None,
-            )
-            if file:
+        # Before the spring of 2026 it had each file under a name of its own.
+        for seen in _gguf_files(walk(place.folder, note, deepest=0), note):
+            if file := read_model_file(place.source, seen, note):
                 yield file
 
 
@@ -144,7 +134,7 @@ def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> I
     except OSError as error:
         note(f"{snapshots} cannot be read: {error.strerror or error}")
         return
-    main = _text(os.path.join(folder, "refs", "main")).strip()
+    main = (_read(os.path.join(folder, "refs", "main")) or "").strip()
     revisions.sort(key=lambda revision: revision != main)
     known: set[str] = set()
     for revision in revisions:
@@ -168,50 +158,11 @@ def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> I
 def _gguf_files(files: Iterable[Seen], note: Note) -> Iterator[Seen]:
     """Yield the files with the ending of models, without those that are still downloaded."""
     files = list(files)
-    unfinished = {each.path.lower()[: -len(".aria2")] for each in files if _is_aria2(each.path)}
+    lower = (each.path.lower() for each in files)
+    unfinished = {path[: -len(".aria2")] for path in lower if path.endswith(".gguf.aria2")}
     for each in files:
         if not is_model_name(each.path):
             note_unfinished(each, note)
         # aria2 gives a file its name and its length at once.
         elif each.path.lower() not in unfinished:
             yield each
-
-
-def _is_aria2(path: str) -> bool:
-    return path.lower().endswith(".gguf.aria2")
-
-
-def _manifests(files: Sequence[Seen]) -> dict[str, tuple[str, str]]:
-    """Return the repository and the path there of the files that llama.cpp's manifests name."""
-    found: dict[str, tuple[str, str]] = {}
-    for seen in files:
-        name = _MANIFEST.fullmatch(seen.below)
-        if name is None:
-            continue
-        try:
-            manifest = parse_object(_text(seen.path))
-            paths = [
-                manifest[key]["rfilename"]
-                for key in ("ggufFile", "mmprojFile")
-                if manifest.get(key)
-            ]
-        except (ValueError, KeyError, TypeError):
-            continue
-        repository = f"{name['owner']}/{name['name']}"
-        start = f"{name['owner']}_{name['name']}_"
-        for path in filter(lambda each: isinstance(each, str), paths):
-            found[start + path.replace("/", "_")] = (repository, path)
-            # The manifest names the first part of a split model only.
-            if split := re.search(r"-00001-of-(\d{5})\.gguf$", path):
-                for number in range(2, min(int(split[1]), 1000) + 1):
-                    part = f"{path[: split.start()]}-{number:05}-of-{split[1]}.gguf"
-                    found[start + part.replace("/", "_")] = (repository, part)
-    return found
-
-
-def _text(path: str) -> str:
-    """Return the text of a small file, "" if there is none."""
-    try:
-        return read_foreign(path, _LARGEST).decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import CorruptStore, StoreError
 from tsuku_llm.ground.files import make_folder, read_small, write_new
 from tsuku_llm.ground.folders import Folder, opened, temporaries
 from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.records.installed import FILE
 from tsuku_llm.store.records.integrity import FINGERPRINT
@@ -97,7 +98,7 @@ PLACES = {
     "locks": LOCKS,
     "metadata": METADATA,
 }
-"""The folders by which ``require_ours`` recognises a data folder without a marker."""
+"""The folders that are this program's alone."""
 
 _RECORDS = rf"{SERVER}\.json"
 
@@ -127,44 +128,34 @@ def _is_marked(data: Path) -> bool:
 
 
 def require_ours(data: Path) -> None:
-    """Refuse a data folder whose places are links or hold another program's files.
+    """Refuse a data folder whose places are links, or hold files although it has no marker.
 
-    The version before this one wrote no marker: its folder is recognised by its content. If
-    the places are empty, the folder is accepted. Raises CorruptStore, UnsafeLocation,
-    StoreError.
+    Commands that only look keep notes about metadata, and set no marker. Raises CorruptStore,
+    UnsafeLocation, StoreError.
     """
+    marked = _is_marked(data)
     strangers: list[Path] = []
-    known = _is_marked(data)
-    for name, known_place in PLACES.items():
+    for name in PLACES:
+        # ``opened`` refuses a link or another user's folder, also in a marked data folder.
         with opened(data, name) as folder:
-            # ``opened`` has refused a link or another user's folder, also in a marked data folder.
-            if folder is None or known:
-                continue
-            for entry in folder.names():
-                if known_place.fits(folder, entry) and _is_evident(folder, name, entry):
-                    known = True
-                    break
-                strangers.append(folder.path / entry)
-    if strangers and not known:
+            if folder is not None and not marked:
+                strangers += (
+                    folder.path / entry
+                    for entry in folder.names()
+                    if not (name == "metadata" and _has_notes(folder, entry))
+                )
+    if strangers:
         raise CorruptStore(
             f"{data} was not made by tsuku-llm: it holds something else",
             facts=tuple(f"path: {path}" for path in strangers[:_SHOWN]),
-            hint="move these away, or set TSUKU_HOME to another folder",
+            hint="move these away, or set TSUKU_HOME to another folder; "
+            f"if tsuku-llm did make it: touch {shell_word(str(data / MARKER))}",
         )
 
 
-def _is_evident(folder: Folder, where: str, name: str) -> bool:
-    """Tell whether only this program can have made it; a folder's name alone proves nothing."""
-    if where == "versions":
-        return is_version(folder, name)
-    if where in ("partials", "staging"):
-        # Other programs also name files by a digest or a random number alone. Ours always have a
-        # lock next to them or in ``locks``.
-        return "." in name
-    if where != "metadata":
-        return True
-    with suppress(OSError), folder.inner(name) as inner:
-        return any(REPOSITORY_FOLDER.fits(inner, entry) for entry in inner.names())
+def _has_notes(metadata: Folder, name: str) -> bool:
+    with suppress(OSError), metadata.inner(name) as repository:
+        return any(REPOSITORY_FOLDER.fits(repository, entry) for entry in repository.names())
     return False
 
 

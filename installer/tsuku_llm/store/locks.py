@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, LockTimeout, StoreError
-from tsuku_llm.ground.files import open_to_read, read_small, set_mode
+from tsuku_llm.ground.files import read_small, set_mode
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.ownership import require_trusted_owner
@@ -299,14 +299,6 @@ def _require_lock_file(path: Path) -> None:
             hint="move that path away, then run it again",
         )
     require_trusted_owner(path, status)
-    if sys.platform != "win32" and status.st_uid == os.geteuid() and status.st_mode & 0o077:
-        # The version before this one made them 0644.
-        with suppress(OSError):
-            fd = open_to_read(path)
-            try:
-                os.fchmod(fd, _MODE)
-            finally:
-                os.close(fd)
 
 
 def _holder_file(path: Path) -> Path:

@@ -60,12 +60,10 @@ from tsuku_llm.store.records.receipt import RECEIPT, ArtifactRecord, Receipt, is
 from tsuku_llm.store.records.updates import JOURNAL, MARKS
 from tsuku_llm.store.reuse import (
     can_supply,
-    confirm,
     find_sources,
     inodes_of,
     refresh_sharers,
     supply,
-    withdraw,
 )
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
 
@@ -141,19 +139,11 @@ class Store(StoreReader):
         return can_supply(files, find_sources(files, self.installed()))
 
     def supply(self, folder: Path, files: Sequence[FileEntry]) -> bool:
-        """Link files of other versions into a staged folder; call ``confirm`` afterwards.
+        """Link files of other versions into a staged folder; call ``reuse.confirm`` afterwards.
 
         Returns False if a file cannot be linked; the folder is then as it was.
         """
         return supply(folder, files, find_sources(files, self.installed()))
-
-    def confirm(self, staging: Staging, folder: Path, files: Sequence[FileEntry]) -> list[str]:
-        """Hash the files that ``supply`` linked; return the names of those that differ."""
-        return confirm(staging, folder, files)
-
-    def withdraw(self, folder: Path, files: Sequence[FileEntry]) -> None:
-        """Remove the files that ``supply`` linked into a staged folder."""
-        withdraw(folder, files)
 
     def contents_of(self, digest: str) -> ArtifactRecord | None:
         """Return the record of an archive whose content a receipt has; None if none has."""

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import io
-import re
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from importlib.resources import files as package_files
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from tsuku_llm import __version__, fetch
@@ -32,10 +27,7 @@ from tsuku_llm.fetch.places.bundle_file import (
     BundledBuild,
     BundleDescription,
     BundledProgram,
-    BundleWriter,
-    describe,
     opened_bundle,
-    written_bundle,
 )
 from tsuku_llm.fetch.places.pip_index import locked_wheels
 from tsuku_llm.ground.disk import disk_errors, require_space
@@ -59,7 +51,8 @@ from tsuku_llm.steps.program.signed_program import program_in
 from tsuku_llm.steps.session import INDEX_CHANNEL, Session, network_for
 from tsuku_operator.bundle import bundle_start
 from tsuku_operator.bundle.bundle_choice import BundleContents, BundleWish, bundle_contents
-from tsuku_operator.bundle.bundle_sbom import SbomArchive, SbomWheel, sbom
+from tsuku_operator.bundle.bundle_sbom import sbom
+from tsuku_operator.bundle.bundle_writer import BundleWriter, describe, written_bundle
 from tsuku_operator.bundle.own_wheel import own_wheel
 from tsuku_operator.bundle.program_wheels import (
     PLATFORMS,
@@ -252,7 +245,7 @@ def _write_small(
     """Write everything but the archives: the description first, so that it is found at once."""
     bundle.add(DESCRIPTION, describe(description))
     bundle.add(START, inspect.getsource(bundle_start).encode())
-    bundle.add(SBOM, _bill(contents, part.wheels))
+    bundle.add(SBOM, sbom(__version__, part.wheels, contents.builds))
     files = published_files(catalog)
     digests = [each.sha256 for each in _artifacts(contents)]
     bundle.add(MARKER, mirror_marker(description.fingerprint, digests, files))
@@ -444,47 +437,3 @@ def _given_wheel(path: Path) -> tuple[str, bytes]:
             hint="make the bundle with the program that the wheel has",
         )
     return path.name, data
-
-
-# --- the list of what is in it ---------------------------------------------------------------
-
-
-def _bill(contents: BundleContents, wheels: Mapping[str, bytes]) -> bytes:
-    found: dict[str, SbomArchive] = {}
-    for build in contents.builds:
-        for artifact in build.variant.artifacts:
-            label = f"{build.release.release} {build.platform} {build.variant.name}"
-            known = found.get(artifact.sha256)
-            found[artifact.sha256] = SbomArchive(
-                file_name(artifact.url),
-                artifact.sha256,
-                build.release.release,
-                build.release.publisher,
-                artifact.url,
-                (*(known.builds if known else ()), label),
-            )
-    described = [_described(name, wheels[name]) for name in sorted(wheels)]
-    return sbom(__version__, described, [found[sha256] for sha256 in sorted(found)])
-
-
-def _described(name: str, data: bytes) -> SbomWheel:
-    project, version = _project(name)
-    return SbomWheel(name, project, version, hashlib.sha256(data).hexdigest(), _needs(data))
-
-
-def _needs(wheel: bytes) -> tuple[str, ...]:
-    """Return the projects that a wheel requires in some environment, without its extras."""
-    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        info = next(
-            (n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n)), None
-        )
-        text = archive.read(info).decode("utf-8", "replace") if info else ""
-    found = []
-    for line in HeaderParser().parsestr(text).get_all("Requires-Dist", []):
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if "extra" not in str(requirement.marker or ""):
-            found.append(canonicalize_name(requirement.name))
-    return tuple(sorted(set(found)))

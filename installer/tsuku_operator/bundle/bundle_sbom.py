@@ -6,56 +6,39 @@ time.
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import zipfile
+from collections.abc import Mapping, Sequence
+from email.parser import HeaderParser
 from typing import Any
 from urllib.parse import quote
 
-_NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
-"""The namespace of URLs (RFC 9562)."""
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from tsuku_llm.catalog.manifest import Artifact, Release
+from tsuku_llm.fetch.http.urls import file_name
+from tsuku_operator.bundle.bundle_choice import ChosenBuild
 
 
-@dataclass(frozen=True, slots=True)
-class SbomWheel:
-    """A wheel: the file, its project and version, and the projects that it needs."""
+def sbom(version: str, wheels: Mapping[str, bytes], builds: Sequence[ChosenBuild]) -> bytes:
+    """Return the document of a bundle that a program of this version made.
 
-    file: str
-    project: str
-    version: str
-    sha256: str
-    needs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SbomArchive:
-    """An archive of builds: its name and digest, and who made it."""
-
-    name: str
-    sha256: str
-    release: str
-    publisher: str
-    url: str
-    builds: tuple[str, ...]
-
-
-def sbom(version: str, wheels: Sequence[SbomWheel], archives: Sequence[SbomArchive]) -> bytes:
-    """Return the document of a bundle that a program of this version made."""
-    components = [_wheel(each) for each in wheels] + [_archive(each) for each in archives]
-    digests = ",".join(sorted(str(each["bom-ref"]) for each in components))
-    refs: dict[str, list[str]] = {}
-    for each in wheels:
-        refs.setdefault(each.project, []).append(_ref(each.sha256))
-    needs = {
-        _ref(each.sha256): sorted({ref for name in each.needs for ref in refs.get(name, ())})
-        for each in wheels
-    }
+    ``wheels`` are those of the program, by their names.
+    """
+    components, needs = _wheels(wheels)
+    components += _archives(builds)
+    refs = sorted(str(each["bom-ref"]) for each in components)
+    needs["bundle"] = refs
     document = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, digests)}",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, ','.join(refs))}",
         "version": 1,
         "metadata": {
             "component": {
@@ -66,45 +49,72 @@ def sbom(version: str, wheels: Sequence[SbomWheel], archives: Sequence[SbomArchi
             }
         },
         "components": sorted(components, key=lambda each: str(each["bom-ref"])),
-        "dependencies": _dependencies(needs, [str(each["bom-ref"]) for each in components]),
+        "dependencies": [{"ref": ref, "dependsOn": needs[ref]} for ref in sorted(needs)],
     }
     return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _dependencies(needs: Mapping[str, list[str]], parts: Iterable[str]) -> list[dict[str, Any]]:
-    known = {"bundle": sorted(parts), **needs}
-    return [{"ref": ref, "dependsOn": known[ref]} for ref in sorted(known)]
-
-
-def _wheel(wheel: SbomWheel) -> dict[str, Any]:
-    purl = f"pkg:pypi/{wheel.project}@{quote(wheel.version)}?file_name={quote(wheel.file)}"
-    return {
-        **_component("library", wheel.project, wheel.version, wheel.sha256),
-        "purl": purl,
+def _wheels(wheels: Mapping[str, bytes]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """Return the component of each wheel, and the references of what each needs."""
+    components: list[dict[str, Any]] = []
+    required: dict[str, set[str]] = {}
+    refs: dict[str, set[str]] = {}
+    for name, data in sorted(wheels.items()):
+        project, version, *_ = parse_wheel_filename(name)
+        made = _component("library", project, str(version), hashlib.sha256(data).hexdigest())
+        made["purl"] = f"pkg:pypi/{project}@{quote(str(version))}?file_name={quote(name)}"
+        components.append(made)
+        required[made["bom-ref"]] = _needs(data)
+        refs.setdefault(project, set()).add(made["bom-ref"])
+    return components, {
+        ref: sorted({found for project in projects for found in refs.get(project, ())})
+        for ref, projects in required.items()
     }
 
 
-def _archive(archive: SbomArchive) -> dict[str, Any]:
-    made = _component("application", archive.name, archive.release, archive.sha256)
-    reference = {"type": "distribution", "url": archive.url}
-    builds = [{"name": "tsuku-llm:build", "value": build} for build in archive.builds]
-    return {
-        **made,
-        "publisher": archive.publisher,
-        "externalReferences": [reference],
-        "properties": builds,
-    }
+def _needs(wheel: bytes) -> set[str]:
+    """Return the projects that a wheel requires in some environment, without its extras."""
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        info = next(
+            (n for n in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n)), None
+        )
+        text = archive.read(info).decode("utf-8", "replace") if info else ""
+    found: set[str] = set()
+    for line in HeaderParser().parsestr(text).get_all("Requires-Dist", []):
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            continue
+        if "extra" not in str(requirement.marker or ""):
+            found.add(canonicalize_name(requirement.name))
+    return found
+
+
+def _archives(builds: Sequence[ChosenBuild]) -> list[dict[str, Any]]:
+    """Return the component of each archive, with the builds that it belongs to."""
+    found: dict[str, tuple[Artifact, Release]] = {}
+    labels: dict[str, list[str]] = {}
+    for build in builds:
+        for artifact in build.variant.artifacts:
+            found[artifact.sha256] = artifact, build.release
+            label = f"{build.release.release} {build.platform} {build.variant.name}"
+            labels.setdefault(artifact.sha256, []).append(label)
+    return [
+        {
+            **_component("application", file_name(artifact.url), release.release, sha256),
+            "publisher": release.publisher,
+            "externalReferences": [{"type": "distribution", "url": artifact.url}],
+            "properties": [{"name": "tsuku-llm:build", "value": each} for each in labels[sha256]],
+        }
+        for sha256, (artifact, release) in found.items()
+    ]
 
 
 def _component(kind: str, name: str, version: str, sha256: str) -> dict[str, Any]:
     return {
         "type": kind,
-        "bom-ref": _ref(sha256),
+        "bom-ref": f"sha256:{sha256}",
         "name": name,
         "version": version,
         "hashes": [{"alg": "SHA-256", "content": sha256}],
     }
-
-
-def _ref(sha256: str) -> str:
-    return f"sha256:{sha256}"

@@ -150,8 +150,8 @@ def _locked(home: Path) -> tuple[int | None, bool] | None:
     The lock is None if nobody here can change the folder. Returns None, or raises
     ``FileNotFoundError``, if another process has removed it meanwhile.
     """
-    from tsuku_llm.ground.files import make_folder  # noqa: PLC0415 - from the bundle's wheel
-    from tsuku_llm.ground.ownership import check_path  # noqa: PLC0415 - from the bundle's wheel
+    from tsuku_llm.ground.files import make_folder
+    from tsuku_llm.ground.ownership import check_path
 
     # Before it is made, and after: in a folder like /tmp others may have made it meanwhile.
     check_path(home)
@@ -186,7 +186,7 @@ def _lock(lock: int, home: Path) -> None:
     """Lock an open file, and say so if that takes time. The system frees it after a kill."""
     waits = f"waiting for another run of a bundle, which works in {home}"
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415 - only there
+        import msvcrt
 
         with suppress(OSError):
             msvcrt.locking(lock, msvcrt.LK_NBLCK, 1)
@@ -196,7 +196,7 @@ def _lock(lock: int, home: Path) -> None:
             with suppress(OSError):  # it gives up after ten seconds
                 msvcrt.locking(lock, msvcrt.LK_LOCK, 1)
                 return
-    import fcntl  # noqa: PLC0415 - not on Windows
+    import fcntl
 
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -265,7 +265,7 @@ def _removed_after_an_error(held: _Held) -> Iterator[None]:
 @contextmanager
 def _errors_told(home: Path) -> Iterator[None]:
     """End with an error of this program's, or of the system, as ``tsuku-llm`` does."""
-    from tsuku_llm.ground.errors import TsukuError  # noqa: PLC0415 - from the bundle's wheel
+    from tsuku_llm.ground.errors import TsukuError
 
     try:
         yield
@@ -386,7 +386,7 @@ def _install(archive: zipfile.ZipFile, wheels: list[str], requirements: bytes, h
 
     Debian's python3 has no ensurepip, so the environment is made without pip.
     """
-    import venv  # noqa: PLC0415 - only here
+    import venv
 
     home = held.home
     _say(f"installing tsuku-llm into {home}")
@@ -424,8 +424,8 @@ def _python_of(home: Path) -> Path:
 
 def _link(program: Path) -> None:
     """Make a link to the program where the shell looks; what another program put there stays."""
-    from tsuku_llm.ground.errors import UnsafeLocation  # noqa: PLC0415 - from the bundle's wheel
-    from tsuku_llm.ground.ownership import check_path  # noqa: PLC0415 - from the bundle's wheel
+    from tsuku_llm.ground.errors import UnsafeLocation
+    from tsuku_llm.ground.ownership import check_path
 
     name = os.environ.get("XDG_BIN_HOME") or "~/.local/bin"
     folder = Path(name).expanduser()

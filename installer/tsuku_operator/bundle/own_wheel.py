@@ -82,7 +82,8 @@ def _recorded_files(own: Distribution) -> Iterator[tuple[str, bytes]]:
     info = next((row[0].partition("/")[0] for row in rows if ".dist-info/" in row[0]), "")
     data = f"{info.removesuffix('.dist-info')}.data/data"
     prefix = Path(sysconfig.get_path("data")).resolve()
-    for name, digest, _ in rows:
+    for recorded, digest, _ in rows:
+        name = recorded
         if _OF_THE_INSTALLER.fullmatch(name) or _SCRIPTS.fullmatch(name):
             continue
         path = Path(str(own.locate_file(name)))
@@ -90,7 +91,7 @@ def _recorded_files(own: Distribution) -> Iterator[tuple[str, bytes]]:
             raise _refused(own, "it is an editable install")
         if ".." in PurePosixPath(name).parts:
             # A man page: a file of the environment, and not of the package.
-            name = f"{data}/{path.resolve().relative_to(prefix).as_posix()}"  # noqa: PLW2901
+            name = f"{data}/{path.resolve().relative_to(prefix).as_posix()}"
         try:
             content = read_foreign(path)
         except OSError as error:

@@ -19,18 +19,19 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.fetch.places.bundle_file import ARTIFACTS
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import CorruptStore, UsageError
+from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import (
     FILE_MODE,
     flush_folder,
     make_folder,
+    read_record,
     read_small,
     rename,
     replace_file,
     seal_file,
 )
 from tsuku_llm.ground.folders import Folder, opened, temporaries
-from tsuku_llm.ground.records import digest, encode, many, parse, record, text
+from tsuku_llm.ground.records import digest, encode, many, record
 
 MARKER = "mirror.json"
 PARTIALS = "partials"
@@ -103,18 +104,9 @@ class MirrorFolder:
 
     def record(self) -> MirrorRecord | None:
         """Read ``mirror.json``; None if the folder has none. Raises ``CorruptStore``."""
-        data = read_small(self.path / MARKER, LARGEST_FILE)
-        if data is None:
-            return None
-        try:
-            return parse(data, _read_record)
-        except ValueError as error:
-            raise CorruptStore(
-                f"{MARKER} cannot be understood",
-                facts=(f"path: {self.path / MARKER}", str(error)),
-                hint="if a newer tsuku-llm made this mirror, use that one; else move the folder "
-                "away and make the mirror again",
-            ) from error
+        way_out = "if a newer tsuku-llm made this mirror, use that one; else move the folder away "
+        way_out += "and make the mirror again"
+        return read_record(self.path / MARKER, LARGEST_FILE, _READ, way_out)
 
     @contextmanager
     def made(self, root: str) -> Iterator[None]:
@@ -270,8 +262,4 @@ def _is_ours(path: str, name: str) -> bool:
     return any(each.fullmatch(path) for each in patterns) or bool(_TEMPORARY.fullmatch(name))
 
 
-_read_record = record(
-    MirrorRecord,
-    {"root": digest, "artifacts": many(digest), "metadata": many(text), "before": many(text)},
-    format=1,
-)
+_READ = record(MirrorRecord, {"root": digest, "artifacts": many(digest)}, format=1)

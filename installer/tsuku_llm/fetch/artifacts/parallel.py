@@ -15,7 +15,7 @@ import httpx
 
 from tsuku_llm.fetch.artifacts.partial import PartialFile
 from tsuku_llm.fetch.artifacts.pieces import WrongPiece
-from tsuku_llm.fetch.artifacts.segments import ConnectionScaler, Segment, SegmentPlan
+from tsuku_llm.fetch.artifacts.segments import Allowance, Segment, SegmentPlan
 from tsuku_llm.fetch.artifacts.transfer import Transfer
 from tsuku_llm.fetch.http.failures import Transient
 from tsuku_llm.fetch.http.http_get import (
@@ -56,13 +56,10 @@ def fetch_in_parallel(transfer: Transfer, plan: SegmentPlan, url: str) -> None:
     ``DigestMismatch`` for wrong pieces; and the errors of ``fetch``. The received bytes stay
     in the file and the plan.
     """
-    limits = transfer.network.limits
     # Made once, not for each attempt: a retry must not forget what the server refused.
-    scaler = ConnectionScaler(
-        limits.initial_connections, limits.connections, limits.sample_interval, limits.cooldown
-    )
+    allowance = Allowance(transfer.network.limits.connections)
     Retries(transfer.network, transfer.deadline).run(
-        lambda: _ParallelDownload(transfer, plan, url, scaler).run(),
+        lambda: _ParallelDownload(transfer, plan, url, allowance).run(),
         received=lambda: transfer.there,
     )
 
@@ -132,12 +129,12 @@ class _ParallelDownload:
     """
 
     def __init__(
-        self, transfer: Transfer, plan: SegmentPlan, url: str, scaler: ConnectionScaler
+        self, transfer: Transfer, plan: SegmentPlan, url: str, allowance: Allowance
     ) -> None:
         self._transfer = transfer
         self._network = transfer.network
         self._plan = plan
-        self._scaler = scaler
+        self._allowance = allowance
         self._source = _SourceState(url, plan, transfer.file)
         self._ended: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         # Those that were started, and whose end was not seen in `_ended` yet.
@@ -161,12 +158,8 @@ class _ParallelDownload:
                 # one. Nothing here depends on two of them being of the same moment.
                 there = transfer.there
                 transfer.tell(there)
-                self._scaler.sample(
-                    there,
-                    self._network.clock(),
-                    len(self._active),
-                    ranges=self._source.answered,
-                )
+                if self._source.answered:
+                    self._allowance.answered()
                 # As long as other connections work, they also do the failed one's segment.
                 if failure and not self._active and there < self._plan.size:
                     while self._hash():  # wrong bytes that came before are worse than the failure
@@ -200,8 +193,6 @@ class _ParallelDownload:
             self._judge(connection)
 
     def _judge(self, connection: Connection) -> None:
-        if connection.superseded:
-            self._scaler.superseded(self._network.clock())
         failure = connection.failure
         error = failure.error if isinstance(failure, Transient) else failure
         if error is None:
@@ -210,9 +201,9 @@ class _ParallelDownload:
         if not isinstance(error, DownloadError):
             raise error
         if isinstance(error, HttpStatusError) and error.status in _BUSY:
-            self._scaler.refused()
+            self._allowance.refused()
         elif connection.received < self._network.limits.progress_bytes:
-            self._scaler.failed()
+            self._allowance.failed()
 
     def _alone(self, failure: Exception) -> Exception:
         """Retry with a single connection: a server that refuses parallel requests may accept one.
@@ -222,12 +213,12 @@ class _ParallelDownload:
         # Only if there were several, and once: the next attempt begins with _crowded False.
         if not self._crowded or not isinstance(failure, HttpStatusError):
             return failure
-        self._scaler.refused()
+        self._allowance.refused()
         return Transient(failure)
 
     def _adjust(self) -> None:
-        """Bring the number of connections to what the scaler says."""
-        wanted = self._source.connections = self._scaler.connections
+        """Bring the number of connections to what is allowed."""
+        wanted = self._source.connections = self._allowance.connections
         for number, connection in enumerate(self._active):
             connection.surplus = number >= wanted  # it ends after its segment
         # One of the active ones uses the artifact's own connection, which is not given back.
@@ -286,8 +277,7 @@ class Connection:
     """One thread with one connection at a time, which downloads segment after segment.
 
     ``failure`` is the error that ended it, or None. ``received`` counts its bytes. It also
-    ends after its segment if it is ``surplus``, and at once if it is ``superseded``: another
-    connection had to continue its segment.
+    ends after its segment if it is ``surplus``.
     """
 
     def __init__(
@@ -304,10 +294,9 @@ class Connection:
         # A daemon: if the process must end in a hurry, a connection does not keep it alive.
         self._thread = threading.Thread(target=self._run, name="tsuku-llm connection", daemon=True)
         self.surplus = False  # set by the downloading thread
-        # The connection's thread writes these three. The downloading thread reads them only
+        # The connection's thread writes these two. The downloading thread reads them only
         # after it got this object from the queue, which orders the two.
         self.received = 0
-        self.superseded = False
         self.failure: Exception | None = None
 
     def start(self) -> None:
@@ -330,9 +319,8 @@ class Connection:
     def _run(self) -> None:
         # An error must not end in the thread: it waits in `failure` for the downloading thread.
         try:
-            segment = None
-            while not (self.superseded or self.surplus):
-                segment = self._plan.take(self._source.connections, segment)
+            while not self.surplus:
+                segment = self._plan.take(self._source.connections)
                 if segment is None:
                     return
                 try:
@@ -341,7 +329,6 @@ class Connection:
                     # Also after an error: otherwise the plan would count these bytes as in work,
                     # and no connection would ever download them.
                     self._plan.release(segment)
-                self.superseded = segment.superseded  # set by the one that took over the rest
         except Exception as error:  # noqa: BLE001 - raised again where it is judged
             self.failure = error
         finally:
@@ -359,11 +346,8 @@ class Connection:
 
     def _fetch_from(self, address: str, segment: Segment) -> None:
         source, transfer = self._source, self._transfer
-        # Without the lock. Only this connection changes `done`. Another one may lower `end` at
-        # any time: then we request too much, and _write() stops at the new end.
+        # Without the lock: only this connection changes them.
         start, end = segment.done, segment.end
-        if start == end:  # another connection has taken over the whole rest
-            return
         source.check()  # no request after _stop()
         headers = range_headers(start, end, source.validator)
         with answered(
@@ -372,11 +356,16 @@ class Connection:
             self._accept(response, segment, end)
             chunks = transfer.body(response, source.url, at_start=start == 0, check=source.check)
             for chunk in chunks:
-                # Less than the chunk: another connection has taken over the rest. Leaving the
-                # block closes ours, as the server still sends the rest to us.
-                if self._write(segment, chunk) < len(chunk):
+                # A server may send more than its headers say: that belongs to other segments.
+                part = chunk[: segment.end - segment.done]
+                # Without the lock. Written before it is marked: the downloading thread hashes all
+                # bytes before the first gap.
+                transfer.file.write_at(part, segment.done)
+                self._plan.written(segment, len(part))
+                source.wrote(len(part))
+                self.received += len(part)
+                if len(part) < len(chunk):
                     return
-        # The answer has ended. If `end` was lowered meanwhile, the segment may be complete.
         if segment.done < segment.end:
             raise Transient(
                 transfer.ended_early(source.url, segment.done - start, segment.end - start)
@@ -403,15 +392,3 @@ class Connection:
             raise NoRanges
         # From now on, the downloading thread may start further connections.
         source.accept(str(response.request.url), validator_of(response.headers))
-
-    def _write(self, segment: Segment, chunk: bytes) -> int:
-        """Write the bytes that still belong to this connection; return how many."""
-        # Claim, write, mark as written: in this order, no other connection can take these bytes
-        # over, and the downloading thread does not hash them before they are in the file.
-        length = self._plan.claim(segment, len(chunk))
-        # Outside the lock. Only this connection writes between `done` and `claimed`.
-        self._transfer.file.write_at(chunk[:length], segment.done)
-        self._plan.written(segment)
-        self._source.wrote(length)
-        self.received += length
-        return length

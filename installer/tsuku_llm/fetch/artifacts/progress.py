@@ -39,17 +39,7 @@ class Progress(Protocol):
 class Silent:
     """A receiver that shows nothing."""
 
-    def begin(self, name: str, total: int | None, there: int = 0) -> None:
+    def begin(self, *_: object, **__: object) -> None:
         """Do nothing."""
 
-    def advance(self, size: int) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
-
-    def stage(self, name: str, what: str) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
+    advance = end = stage = finish = begin

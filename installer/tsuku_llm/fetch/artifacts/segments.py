@@ -5,9 +5,8 @@ No I/O happens here.
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 Gap = tuple[int, int]
@@ -18,15 +17,6 @@ _SHARE = 2
 
 So segments get smaller towards the end of the file, and all connections end at about one time.
 """
-
-_SLOW = 3
-"""A connection is too slow if another gets this many bytes for each byte that it gets."""
-
-_GAIN = 1.05
-"""Factor by which more connections must be faster than before to be worth it."""
-
-_STEP = 2
-"""Connections that are added at a time."""
 
 
 def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
@@ -47,25 +37,17 @@ def gaps_of(size: int, there: int, noted: Iterable[Gap] = ()) -> list[Gap]:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """The bytes that one connection downloads, from ``start`` to ``end``.
+    """The bytes from ``start`` to ``end``, which one connection alone downloads and writes.
 
-    Bytes before ``done`` are written; those up to ``claimed`` are being written. Another
-    connection may take over the bytes after ``claimed``. If it does so because this one is too
-    slow, the segment is ``superseded``. ``beside`` maps the start of each other segment in work
-    to its ``done`` at the time when this one was handed out.
-
-    Its connection alone writes its bytes. ``SegmentPlan`` alone changes it, under its lock.
+    Those before ``done`` are written. ``SegmentPlan`` alone changes it, under its lock.
     """
 
     start: int
     end: int
-    beside: Mapping[int, int]
     done: int = field(init=False)
-    claimed: int = field(init=False)
-    superseded: bool = False
 
     def __post_init__(self) -> None:
-        self.done = self.claimed = self.start
+        self.done = self.start
 
 
 class SegmentPlan:
@@ -103,24 +85,17 @@ class SegmentPlan:
     def work(self) -> bool:
         """Whether ``take`` has a segment for one more connection."""
         with self._lock:
-            return bool(self._waiting) or self._divisible() is not None
+            return bool(self._waiting)
 
-    def take(self, connections: int, before: Segment | None = None) -> Segment | None:
+    def take(self, connections: int) -> Segment | None:
         """Hand out the next segment to one of some connections; None if no work is left.
 
-        The first gap comes first, so that the file grows from its start. If a slow connection
-        delays that, the connection that has just downloaded the segment ``before`` continues the
-        slow one's segment. If nothing is waiting, the longest segment in work is divided.
+        The first gap comes first, so that the file grows from its start.
         """
         # Under the lock, no two connections get the same bytes.
         with self._lock:
-            if straggler := before and self._held_up_by(before):
-                straggler.superseded = True  # its connection ends when it sees this
-                # Cut after the claimed bytes: the slow connection may be writing those right now.
-                end, straggler.end = straggler.end, straggler.claimed
-                return self._hand_out(straggler.end, end)
             if not self._waiting:
-                return self._divide()
+                return None
             start, end = self._waiting.pop(0)
             waiting = end - start + sum(end - start for start, end in self._waiting)
             share = waiting // (_SHARE * connections)
@@ -130,50 +105,9 @@ class SegmentPlan:
                 length = end - start
             if start + length < end:
                 self._waiting.insert(0, (start + length, end))
-            return self._hand_out(start, start + length)
-
-    def _held_up_by(self, fetched: Segment) -> Segment | None:
-        """Find the first segment in work, if it got too few bytes while ``fetched`` came.
-
-        A new connection starts slowly while others fill the line, and a dead one is silent
-        for a long time. Until its bytes come, the bytes after it cannot be used.
-        """
-        # A segment whose rest is all claimed is nearly done: nothing is left to take over.
-        working = (each for each in self._taken if each.claimed < each.end)
-        first = min(working, key=lambda each: each.done, default=None)
-        # A segment that began after `fetched` had less time: the comparison would be unfair.
-        if first is None or first.start not in fetched.beside:
-            return None
-        # A waiting gap is even earlier: the connection must serve that one first.
-        if self._waiting and self._waiting[0][0] < first.done:
-            return None
-        came = first.done - fetched.beside[first.start]
-        # A segment below the smallest size comes too fast to say anything about another one.
-        return first if fetched.done - fetched.start >= max(self._least, _SLOW * came) else None
-
-    def _divisible(self) -> Segment | None:
-        """Find the longest segment in work, if enough of it is left to divide.
-
-        Dividing wastes some bytes: those that the server has already sent to the first connection.
-        """
-        longest = max(self._taken, key=lambda each: each.end - each.claimed, default=None)
-        if longest is None or longest.end - longest.claimed < self._least:
-            return None
-        return longest
-
-    def _divide(self) -> Segment | None:
-        longest = self._divisible()
-        if longest is None:
-            return None
-        # Its connection goes on to the middle. Not before `claimed`: those are being written.
-        middle = (longest.claimed + longest.end) // 2
-        end, longest.end = longest.end, middle
-        return self._hand_out(middle, end)
-
-    def _hand_out(self, start: int, end: int) -> Segment:
-        segment = Segment(start, end, {each.start: each.done for each in self._taken})
-        self._taken.append(segment)
-        return segment
+            segment = Segment(start, start + length)
+            self._taken.append(segment)
+            return segment
 
     def take_all(self, segment: Segment) -> bool:
         """Extend a segment to the whole file; False if anything else is done or in work.
@@ -188,23 +122,11 @@ class SegmentPlan:
             segment.end = self.size
             return True
 
-    def claim(self, segment: Segment, length: int) -> int:
-        """Reserve the next ``length`` received bytes for writing; return how many are allowed.
-
-        Fewer are allowed if another connection has taken over the end of the segment.
-        """
-        # From here on, take() in another thread cannot take these bytes over. So the connection
-        # can write them without the lock.
-        with self._lock:
-            allowed = min(length, segment.end - segment.done)
-            segment.claimed = segment.done + allowed
-            return allowed
-
-    def written(self, segment: Segment) -> None:
-        """Mark the claimed bytes as written, which closes their gap."""
+    def written(self, segment: Segment, length: int) -> None:
+        """Mark the next bytes of a segment as written, which closes their gap."""
         # Only after the write: the downloading thread hashes all bytes before the first gap.
         with self._lock:
-            segment.done = segment.claimed
+            segment.done += length
 
     def release(self, segment: Segment) -> None:
         """Take back a segment from its connection; bytes that are not written wait again."""
@@ -222,73 +144,27 @@ class SegmentPlan:
         self._waiting = gaps_of(self.size, self.size, [*self._waiting, (start, end)])
 
 
-class ConnectionScaler:
-    """The one rule for the number of connections to a source, in ``connections``.
+class Allowance:
+    """The number of connections to a source: one until it has answered a range, then ``most``.
 
-    | event | connections | afterwards |
-    |---|---|---|
-    | the start | 1 | until the server answers a range |
-    | a range was answered | ``initial`` | |
-    | more connections made the download faster | 2 more, ``most`` at most | |
-    | they did not | as many | no more |
-    | one was too slow, and superseded | 1 fewer, at least 1 | more after ``cooldown`` seconds |
-    | one failed before it brought much | 1 fewer, at least 1 | no more |
-    | the server asked for fewer requests | 1 | no more |
-
-    Only the downloading thread uses it, and all attempts at one source share it.
+    A connection that fails before it brought much takes one away, for good. Only the downloading
+    thread uses it, and all attempts at one source share it.
     """
 
-    def __init__(self, initial: int, most: int, sample_interval: float, cooldown: float) -> None:
-        self.connections = 1
-        self._initial = initial
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._sample_interval = sample_interval
-        self._cooldown = cooldown
-        # The time from which more connections may be tried, and whether a failure forbids it.
-        self._grows_from = -math.inf
-        self._fixed = False
-        # The best speed so far; the time and the number of bytes at the start of this sample.
-        self._best = 0.0
-        self._since: float | None = None
-        self._received = 0
-
-    def refused(self) -> None:
-        """Go back to one connection for good: the server asked for fewer requests."""
-        self._fixed = True
         self.connections = 1
+
+    def answered(self) -> None:
+        """Allow all connections: the server has answered a range correctly."""
+        self.connections = self._most
 
     def failed(self) -> None:
-        """Use one connection less and try no more: one has failed. The only one stays."""
+        """Do with one connection less; the only one stays."""
         if self.connections > 1:
-            self._fixed = True
-            self.connections -= 1
+            self._most -= 1
+            self.connections = self._most
 
-    def superseded(self, now: float) -> None:
-        """Use one connection less and try more after a while: one delayed the others."""
-        if self.connections > 1:
-            self.connections -= 1
-            self._grows_from = now + self._cooldown
-            self._best = 0.0  # the line may be different then
-
-    def sample(self, received: int, now: float, active: int, *, ranges: bool) -> None:
-        """Add connections if the download got faster, by the bytes ``received`` so far.
-
-        ``active`` is how many connections work now; ``ranges``: the server has answered one.
-        """
-        grows = now >= self._grows_from and not self._fixed
-        if grows and ranges and self.connections == 1:
-            self.connections = self._initial
-        # With fewer connections than allowed, the speed says nothing about the allowed number.
-        if self._since is None or active < self.connections:
-            self._since, self._received = now, received
-            return
-        elapsed = now - self._since
-        if not grows or self.connections == 1 or elapsed < self._sample_interval:
-            return
-        speed = (received - self._received) / elapsed
-        if speed > self._best * _GAIN:
-            self._best = speed
-            self.connections = min(self._most, self.connections + _STEP)
-        else:
-            self._grows_from = math.inf
-        self._since = None  # measure the next sample from its start
+    def refused(self) -> None:
+        """Go back to one connection: the server asked for fewer requests."""
+        self._most = self.connections = 1

@@ -22,12 +22,8 @@ class Limits:
     ``piece_tries`` limits how often one source may send the same piece wrong. ``largest``
     limits artifacts of unknown size; it is a few times the largest known one.
 
-    Connections: artifacts of at least ``parallel_threshold`` bytes use several. A server that
-    has answered one range gets ``initial_connections``, then more as long as they make the
-    download faster, measured every ``sample_interval`` seconds. After a connection that was
-    too slow, more are tried again ``cooldown`` seconds later. All artifacts of a run share
-    ``connections``. Each connection requests a ``segment`` at a time: its smallest and largest
-    size.
+    Connections: artifacts of at least ``parallel_threshold`` bytes use several: all artifacts of a
+    run share ``connections``. Each requests a ``segment`` at a time: its smallest and largest size.
     """
 
     connect: float = 10.0
@@ -43,11 +39,8 @@ class Limits:
     largest: int = 2 << 30
     piece_tries: int = 3
     parallel_threshold: int = 32_000_000
-    initial_connections: int = 4
     connections: int = 8
-    sample_interval: float = 0.2
-    cooldown: float = 5.0
-    segment: tuple[int, int] = (4 << 20, 16 << 20)
+    segment: tuple[int, int] = (4 << 20, 8 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +53,4 @@ class Timing:
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] | None = None
-    jitter: Callable[[], float] = lambda: random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+    jitter: Callable[[], float] = lambda: random.SystemRandom().uniform(0.5, 1.5)

@@ -41,11 +41,8 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     if not (file or folder):
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # OpenSSL's own error for a missing path does not say which variable names it.
-    for name, path, exists in (
-        (_FILE, file, _is_file),
-        (_FOLDER, folder, _is_any_folder),
-    ):
-        if path and not exists(path):
+    for name, path in ((_FILE, file), (_FOLDER, folder)):
+        if path and not _exists(path, is_file=name == _FILE):
             raise TlsError(
                 f"{name} names something that does not exist, or is no file of certificates",
                 facts=(f"{name}: {path}",),
@@ -63,18 +60,15 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _is_file(path: str) -> bool:
-    """Check that OpenSSL can read a file to its end: no pipe, no device, no giant."""
+def _exists(path: str, *, is_file: bool) -> bool:
+    """Check that OpenSSL can read a file to its end, or that one of several folders exists."""
+    if not is_file:
+        return any(map(os.path.isdir, path.split(os.pathsep)))
     try:
-        read_foreign(path)
+        read_foreign(path)  # no pipe, no device, no giant
     except OSError:
         return False
     return True
-
-
-def _is_any_folder(paths: str) -> bool:
-    """Check that one of the folders exists: OpenSSL searches several and skips missing ones."""
-    return any(map(os.path.isdir, paths.split(os.pathsep)))
 
 
 def certificate_error(error: ssl.SSLError, host: str) -> TlsError:

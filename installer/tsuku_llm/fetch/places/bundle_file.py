@@ -6,8 +6,7 @@ it, and then runs the member ``start.py``. That finds accidents; it proves nothi
 changes the file can change the digest, too. Readers of a member verify it themselves, as if it came
 from a mirror.
 
-The same members always give the same bytes: members have no dates, and their order is that of the
-writer.
+``tsuku_operator.bundle.bundle_writer`` makes such a file.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import hashlib
 import io
 import re
 import stat
-import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -26,11 +24,9 @@ from tsuku_llm.archive.formats.budget import Budget, Spending
 from tsuku_llm.archive.formats.zip_directory import STORED, Entry, read_directory
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
-from tsuku_llm.ground.files import TEMPORARY_SUFFIX, flush_folder, rename, seal_file, unique
-from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.ground.records import digest, documented, encode, many, optional, parse, record, text
+from tsuku_llm.ground.records import digest, documented, many, parse, record
 
 ARTIFACTS = "sha256"
 """The folder of the archives, named by their digests: in a bundle as in the folder of a mirror."""
@@ -49,64 +45,12 @@ _BUDGET = Budget(size=1 << 50, members=100_000)
 _NAME = re.compile(
     r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9%_][A-Za-z0-9%_.+!~-]*(?:/[A-Za-z0-9%_.+!~-]+)*"
 )
-_FIELD = re.compile(rb"^(size|sha256)=(\S+) *$", re.MULTILINE)
-
-_HEAD = """\
-#!/bin/sh
-# A bundle of tsuku-llm: the program, signed metadata and builds, for machines without a network.
-# To install from it: sh FILE   To see the options: sh FILE --help   What is in it: unzip -l FILE
-size={size:<20}
-sha256={sha256}
-# No program, library or module of the current folder: other users may be able to write there.
-absolute() {{
-    given='' kept='' IFS=$2 && set -f
-    eval "given=\\${{$1-}}"
-    for each in $given; do
-        case $each in /*) kept=$kept:$each ;; esac
-    done
-    unset IFS "$1" && set +f
-    [ -z "$kept" ] || export "$1=${{kept#:}}"
-}}
-absolute PATH :
-absolute LD_LIBRARY_PATH ':;'
-absolute LD_PRELOAD ': '
-absolute LD_AUDIT :
-python=${{PYTHON:-python3}}
-if [ "$(wc -c <"$0" | tr -d ' ')" != "$size" ]; then
-    echo "error[bad-bundle]: $0 is not whole: it should have $size bytes" >&2
-    echo "  hint: copy it again, and compare its SHA-256 with what its maker says" >&2
-    exit 5
-fi
-if ! "$python" -I -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-    echo "error[wrong-bundle]: the program needs Python 3.10 or newer, and $python is not" >&2
-    echo "  hint: install python3, or name another one: PYTHON=/path/to/python3 sh $0" >&2
-    exit 3
-fi
-exec "$python" -I -c '
-import hashlib, sys, zipfile
-_, head, wanted, *sys.argv = sys.argv
-with open(sys.argv[0], "rb") as file:
-    file.seek(int(head))
-    found = hashlib.sha256()
-    for chunk in iter(lambda: file.read(1 << 20), b""):
-        found.update(chunk)
-    if found.hexdigest() != wanted:
-        print("error[bad-bundle]: %s is damaged" % sys.argv[0], file=sys.stderr)
-        print("  hint: copy it again, and compare its SHA-256 with its maker", file=sys.stderr)
-        sys.exit(5)
-    code = zipfile.ZipFile(file).read("start.py")
-exec(compile(code, "start.py", "exec"), {{"__name__": "__main__"}})
-' {head:<5} "$sha256" "$0" "$@"
-"""
-"""The script: everything before the zip file. Its length never depends on the two values."""
-
-
-def _head(size: int, sha256: str) -> bytes:
-    length = len(_HEAD.format(size=0, sha256="0" * 64, head=0))
-    return _HEAD.format(size=size, sha256=sha256, head=length).encode("ascii")
-
-
-_LENGTH = len(_head(0, "0" * 64))
+_LONGEST_HEAD = 1 << 14
+_HEAD = re.compile(
+    rb"#!/bin/sh\n.*?^size=([0-9]+) *\n.*?^sha256=(\S+)\n.*?^' ([0-9]+) +\"\$sha256\"",
+    re.MULTILINE | re.DOTALL,
+)
+"""What the script says: the size of the file, and the digest of what begins at an offset."""
 
 
 class BundledBuild(NamedTuple):
@@ -155,21 +99,12 @@ class BundleDescription(NamedTuple):
         return frozenset(sha256 for build in self.builds for sha256 in build.artifacts)
 
 
-_BUILD = {"release": text, "channel": text, "platform": text, "variant": text}
-_PROGRAM = {"platform": text, "python": text, "requirements": text}
-
 _read_description = record(
     BundleDescription,
     {
-        "made_by": text,
-        "repository": text,
         "fingerprint": digest,
-        "places": many(text),
-        "expires": text,
-        "builds": many(record(BundledBuild, _BUILD | {"artifacts": many(digest)})),
-        "programs": many(
-            record(BundledProgram, _PROGRAM | {"wheels": many(text), "glibc": optional(text)})
-        ),
+        "builds": many(record(BundledBuild, {"artifacts": many(digest)})),
+        "programs": many(record(BundledProgram)),
     },
     format=1,
 )
@@ -183,15 +118,15 @@ class BundleFile:
         self.path = path
         self._file = file
         file.seek(0)
-        said = dict(_FIELD.findall(file.read(_LENGTH)))
+        said = _HEAD.match(file.read(_LONGEST_HEAD))
         size = file.seek(0, io.SEEK_END)
-        if said.keys() != {b"size", b"sha256"} or not said[b"size"].isdigit():
+        if said is None:
             raise self.refused("it does not begin as a bundle")
-        if int(said[b"size"]) != size:
-            raise self.refused(f"it has {size} bytes, and should have {int(said[b'size'])}")
-        self._sha256 = said[b"sha256"].decode("ascii", "replace")
+        if int(said[1][:20]) != size:
+            raise self.refused(f"it has {size} bytes, and should have {int(said[1][:20])}")
+        self._sha256, self._begins = said[2].decode("ascii", "replace"), int(said[3][:5])
         try:
-            entries = read_directory(file, Spending(_BUDGET), begins=_LENGTH)
+            entries = read_directory(file, Spending(_BUDGET), begins=self._begins)
         except UnsafeArchive as error:
             raise self.refused(error.message, *error.facts) from error
         self._entries: dict[str, Entry] = {}
@@ -249,7 +184,7 @@ class BundleFile:
         """
         with disk_errors("reading the bundle", self.path):
             self._file.seek(0)
-            head = self._file.read(_LENGTH)
+            head = self._file.read(self._begins)
             whole, rest = hashlib.sha256(head), hashlib.sha256()
             while chunk := self._file.read(_CHUNK):
                 whole.update(chunk)
@@ -288,81 +223,3 @@ def _not_opened(path: Path, reason: str) -> UsageError:
         facts=(reason,),
         hint=f"name the file that {TSUKU} bundle create made",
     )
-
-
-class BundleWriter:
-    """A bundle that is being written; the name appears when it is complete."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        file.write(_head(0, "0" * 64))
-        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED)
-
-    def add(self, name: str, data: bytes) -> None:
-        """Write a member."""
-        self.add_chunks(name, len(data), iter((data,)))
-
-    def add_chunks(self, name: str, size: int, chunks: Iterator[bytes]) -> None:
-        """Write a member of ``size`` bytes, chunk by chunk."""
-        info = zipfile.ZipInfo(name)  # its date is 1980
-        info.create_system = 3  # Unix, on every system: the mode below is one of Unix
-        info.external_attr = (stat.S_IFREG | 0o644) << 16
-        info.file_size = size
-        with self._zip.open(info, "w") as member:
-            for chunk in chunks:
-                member.write(chunk)
-
-    def close(self) -> None:
-        """End the zip file, if an error has not left time for that; the disk may be full."""
-        with suppress(OSError, ValueError):
-            self._zip.close()
-
-    def finish(self) -> str:
-        """Write the end and the script; return the SHA-256 of the whole file."""
-        self._zip.close()
-        size = self._file.tell()
-        self._file.seek(_LENGTH)
-        rest = hashlib.sha256()
-        while chunk := self._file.read(_CHUNK):
-            rest.update(chunk)
-        head = _head(size, rest.hexdigest())
-        self._file.seek(0)
-        self._file.write(head)
-        self._file.seek(0)
-        whole = hashlib.sha256()
-        while chunk := self._file.read(_CHUNK):
-            whole.update(chunk)
-        return whole.hexdigest()
-
-
-@contextmanager
-def written_bundle(path: Path) -> Iterator[BundleWriter]:
-    """Write a bundle in the block: afterwards the file is complete, or not there.
-
-    The caller keeps other processes away from this name. Raises ``StoreError``.
-    """
-    beside = path.with_name(f".{path.name}.{unique()}{TEMPORARY_SUFFIX}")
-    with disk_errors("writing the bundle", path.parent):
-        with opened(path.parent) as folder:
-            if folder is not None:
-                # What a killed process left: nobody else writes this name now.
-                folder.drop_temporaries(re.escape(path.name), float("inf"))
-        try:
-            with beside.open("xb+") as file:
-                writer = BundleWriter(file)
-                try:
-                    yield writer
-                finally:
-                    writer.close()
-            seal_file(beside, 0o644)
-            rename(beside, path)
-        except BaseException:
-            with suppress(OSError):
-                beside.unlink()
-            raise
-        flush_folder(path.parent)
-
-
-def describe(description: BundleDescription) -> bytes:
-    """Return ``bundle.json``."""
-    return encode({"format": 1, "program": "tsuku-llm", **description._asdict()})

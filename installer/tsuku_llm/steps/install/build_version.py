@@ -126,7 +126,7 @@ class VersionBuilder:
             missing = [artifact for artifact in waiting if artifact.sha256 not in found]
             with self._download(missing) as arrivals:
                 # This hashes the linked files while other threads download.
-                right = verify_reused(store, staging, linked)
+                right = verify_reused(staging, linked)
                 self._say("unpacking", missing)
                 # One archive after the other: they fill the same folder.
                 brought = [

@@ -15,6 +15,7 @@ from tsuku_llm.archive import make_links, needed_artifacts
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.tree_entry import TreeEntry
+from tsuku_llm.store.reuse import confirm, withdraw
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 
@@ -66,9 +67,7 @@ def reuse_files(
     return tuple(found)
 
 
-def verify_reused(
-    store: Store, staging: Staging, linked: Iterable[Reused]
-) -> dict[str, tuple[TreeEntry, ...]]:
+def verify_reused(staging: Staging, linked: Iterable[Reused]) -> dict[str, tuple[TreeEntry, ...]]:
     """Hash the files linked for each archive; return the right contents by the archive's digest.
 
     For these archives this also makes the listed links. If one file differs, the archive is left
@@ -78,8 +77,8 @@ def verify_reused(
     found: dict[str, tuple[TreeEntry, ...]] = {}
     for each in linked:
         files = each.known.files or ()
-        if store.confirm(staging, each.folder, files):
-            store.withdraw(each.folder, files)
+        if confirm(staging, each.folder, files):
+            withdraw(each.folder, files)
         else:
             found[each.artifact.sha256] = (*files, *make_links(each.known, each.folder))
     return found

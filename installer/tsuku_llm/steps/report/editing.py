@@ -121,7 +121,6 @@ def _problems(session: Session, data: bytes) -> dict[tuple[str, str | None], Tsu
         if entry.problem:
             written = None if entry.written is None else repr(entry.written)
             found[entry.key.key, written] = entry.problem
-    found |= {(error.message, ""): error for error in configuration.removed}
     settings = configuration.settings
     for key, why in unknown_names(session._replace(settings=settings)).items():
         found[key, repr(getattr(settings, key))] = why

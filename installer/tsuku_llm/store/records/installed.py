@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore
-from tsuku_llm.ground.files import read_small, replace_file
+from tsuku_llm.ground.files import read_record, read_small, replace_file
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.integrity import TREE
 from tsuku_llm.store.records.receipt import (
@@ -98,18 +98,8 @@ def read_pointer(data: Path) -> Pointer:
 
     Raises CorruptStore if the file is not a pointer, UnsafeLocation if another user owns it.
     """
-    path = data / FILE
-    content = read_small(path, _LIMIT)
-    if content is None:
-        return Pointer()
-    try:
-        return records.parse(content, _READ)
-    except ValueError as error:
-        raise CorruptStore(
-            f"{FILE} is not readable",
-            facts=(f"path: {path}", str(error)),
-            hint=f"{TSUKU} install, or {TSUKU} use VERSION, replaces it",
-        ) from error
+    way_out = f"{TSUKU} install, or {TSUKU} use VERSION, replaces it"
+    return read_record(data / FILE, _LIMIT, _READ, way_out) or Pointer()
 
 
 def pointer_or_none(data: Path) -> Pointer:

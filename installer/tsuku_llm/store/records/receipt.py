@@ -26,11 +26,8 @@ _LONGEST_PATH = 1024
 OWN = "own"
 """What a build of the user's own has in the place of a release, and before its backend's name."""
 
-NOT_RECORDED = "whether it is was not recorded when it was installed"
-"""The reason for "unattested" if the receipt is older than that field."""
-
 NOT_TRIED = "it was not tried when it was installed"
-"""The reason for no deviation if the receipt is older than that field."""
+"""The reason for no deviation of a build that was not tried."""
 
 
 def reinstall_command(release: str, backend: str, repository: str) -> str:
@@ -248,76 +245,27 @@ def _is_link_target(text: str) -> bool:
     return bool(text) and not text.startswith("/") and "\\" not in text and text.isprintable()
 
 
-_text, _count, _digest = records.text, records.count, records.digest
 _path = records.checked(str, is_tree_path)
 
-_FILES = records.many(
-    records.record(
-        FileEntry,
-        {"path": _path, "size": _count, "sha256": _digest, "executable": records.flag},
-    )
-)
+_FILES = records.many(records.record(FileEntry, {"path": _path, "sha256": records.digest}))
 _LINKS = records.many(
     records.record(LinkEntry, {"path": _path, "target": records.checked(str, _is_link_target)})
 )
+_ARTIFACT = records.record(
+    ArtifactRecord, {"sha256": records.digest, "files": _FILES, "links": _LINKS}
+)
+_PART = records.record(PartRecord, {"digests": records.many(records.digest)})
 
 _READ = records.record(
     Receipt,
     {
         "id": records.checked(str, is_version_id),
-        **dict.fromkeys(("release", "channel", "repository", "publisher"), _text),
-        "version": records.optional(_text),
-        **dict.fromkeys(("variant", "backend"), _text),
-        "sequence": _count,
         "server": _path,
-        "arguments": records.many(_text),
-        "device": records.optional(_text),
-        "requested": _text,
-        "detected": records.many(_text),
-        "line": _text,
-        "reasons": records.named(_text),
-        "hardware": records.mapping,
-        "artifacts": records.many(
-            records.record(
-                ArtifactRecord,
-                {
-                    "url": _text,
-                    "sha256": _digest,
-                    "size": _count,
-                    "files": _FILES,
-                    "links": _LINKS,
-                },
-                since={"files": [], "links": []},
-            )
-        ),
+        "artifacts": records.many(_ARTIFACT),
         "files": _FILES,
         "links": _LINKS,
-        "installed_at": records.matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
-        "tsuku_llm": _text,
-        "unattested": records.optional(_text),
-        "former": records.many(_text),
-        "hidden_by": records.many(_text),
-        "drivers": _text,
-        "unsigned": records.optional(_text),
-        "source": records.optional(_text),
-        "deviation": records.optional(records.number),
-        "not_computed": _text,
-        "parts": records.many(
-            records.record(
-                PartRecord,
-                {"variant": _text, "backend": _text, "digests": records.many(_digest)},
-            )
-        ),
+        "installed_at": records.moment,
+        "parts": records.many(_PART),
     },
     format=FORMAT,
-    since={
-        "unattested": NOT_RECORDED,
-        "former": [],
-        "hidden_by": [],
-        "drivers": "",
-        "parts": [],
-        "unsigned": None,
-        "source": None,
-        "not_computed": NOT_TRIED,
-    },
 )

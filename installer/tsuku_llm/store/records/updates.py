@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import CorruptStore
-from tsuku_llm.ground.files import make_folder, read_small, replace_file
+from tsuku_llm.ground.files import make_folder, read_record, replace_file
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import is_version_id
 
@@ -27,8 +26,6 @@ _MOST = 64
 """Marks that are kept: a channel rarely offers more releases."""
 _LONGEST = 2000
 """Characters of a reason."""
-
-_T = TypeVar("_T")
 
 
 class UpdateJournal(NamedTuple):
@@ -57,16 +54,9 @@ class RolledBack(NamedTuple):
 
 
 _JOURNAL = records.record(
-    UpdateJournal,
-    {
-        "former": records.checked(str, is_version_id),
-        "tried": records.text,
-    },
-    format=FORMAT,
+    UpdateJournal, {"former": records.checked(str, is_version_id)}, format=FORMAT
 )
-_MARK = records.record(
-    RolledBack, {**dict.fromkeys(RolledBack._fields, records.text), "at": records.moment}
-)
+_MARK = records.record(RolledBack, {"at": records.moment})
 _MARKS = records.fields({"rolled_back": records.many(_MARK)}, format=FORMAT)
 
 
@@ -75,7 +65,8 @@ def read_journal(data: Path) -> UpdateJournal | None:
 
     Raises CorruptStore.
     """
-    return _parsed(data / JOURNAL, _JOURNAL_LIMIT, _JOURNAL, "remove it: rm")
+    path = data / JOURNAL
+    return read_record(path, _JOURNAL_LIMIT, _JOURNAL, f"remove it: rm {path}")
 
 
 def write_journal(data: Path, journal: UpdateJournal) -> None:
@@ -91,21 +82,23 @@ def drop_journal(data: Path) -> None:
 
 def read_marks(data: Path) -> tuple[RolledBack, ...]:
     """Return the releases that failed here, the last one at the end. Raises CorruptStore."""
-    found = _parsed(data / MARKS, _MARKS_LIMIT, _MARKS, f"forget them: {TSUKU} update --retry; or")
+    path = data / MARKS
+    forget = f"forget them: {TSUKU} update --retry; or {path}"
+    found = read_record(path, _MARKS_LIMIT, _MARKS, forget)
     return found["rolled_back"] if found else ()
 
 
 def mark(data: Path, failed: RolledBack) -> None:
     """Keep the fact that a release failed here, in place of an earlier mark of it."""
     failed = failed._replace(reason=failed.reason[:_LONGEST])
-    others = [each for each in read_marks(data) if not _same(each, failed)]
+    others = [each for each in read_marks(data) if each[:2] != failed[:2]]
     _write_marks(data, [*others, failed][-_MOST:])
 
 
 def unmark(data: Path, repository: str, release: str) -> None:
     """Forget that a release failed here. Raises StoreError."""
     marks = read_marks(data)
-    others = [each for each in marks if (each.repository, each.release) != (repository, release)]
+    others = [each for each in marks if each[:2] != (repository, release)]
     if len(others) < len(marks):
         _write_marks(data, others)
 
@@ -116,27 +109,9 @@ def drop_marks(data: Path) -> None:
         (data / MARKS).unlink(missing_ok=True)
 
 
-def _same(one: RolledBack, other: RolledBack) -> bool:
-    return (one.repository, one.release) == (other.repository, other.release)
-
-
 def _write_marks(data: Path, marks: Iterable[RolledBack]) -> None:
     rows = [each._asdict() for each in marks]
     _write(data / MARKS, {"format": FORMAT, "rolled_back": rows})
-
-
-def _parsed(path: Path, limit: int, read: records.Reader[_T], way_out: str) -> _T | None:
-    content = read_small(path, limit)
-    if content is None:
-        return None
-    try:
-        return records.parse(content, read)
-    except ValueError as error:
-        raise CorruptStore(
-            f"{path.name} is not readable",
-            facts=(f"path: {path}", str(error)),
-            hint=f"{way_out} {path}",
-        ) from error
 
 
 def _write(path: Path, document: dict[str, object]) -> None:

@@ -33,38 +33,19 @@ def bundle_command() -> None:
     },
 )
 @click.argument("file", type=options.FILE)
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="NAME",
-    help="Add builds for this platform, such as linux-amd64; may be repeated.",
-)
-@click.option(
+@options.repeated("--platform", "platforms", "Add builds for this platform, such as linux-amd64")
+@options.repeated(
     "--hardware",
     "machines",
-    multiple=True,
-    type=options.FILE,
-    metavar="FILE",
-    help="Add builds that fit a machine that probe --record wrote to FILE; may be repeated.",
+    "Add builds that fit a machine that probe --record wrote to FILE",
+    "FILE",
 )
-@click.option(
-    "--backend",
-    "backends",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=options.completed_by("llm.backend"),
-    help="Take only builds of this backend or variant; may be repeated.",
-)
+@options.repeated("--backend", "backends", "Take only builds of this backend or variant")
 @options.setting("channel")
 @options.release
 @options.setting("repository")
-@click.option(
-    "--python",
-    "pythons",
-    multiple=True,
-    metavar="VERSION",
-    help="Add the program for this Python only, such as 3.11; may be repeated.",
+@options.repeated(
+    "--python", "pythons", "Add the program for this Python only, such as 3.11", "VERSION"
 )
 @click.option(
     "--wheel",

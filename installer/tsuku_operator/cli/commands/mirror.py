@@ -34,44 +34,17 @@ from tsuku_llm.ground.own_name import TSUKU
     metavar="URL",
     help="Push to oci://HOST/NAME or oci://HOST/NAME:TAG, in place of DIR.",
 )
-@click.option(
-    "--platform",
-    "platforms",
-    multiple=True,
-    metavar="NAME",
-    help="Copy only builds for this platform, such as linux-amd64; may be repeated.",
+@options.repeated(
+    "--platform", "platforms", "Copy only builds for this platform, such as linux-amd64"
 )
-@click.option(
-    "--channel",
-    "channels",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=options.completed_by("llm.channel"),
-    help="Copy only releases of this channel; may be repeated.",
-)
-@click.option(
-    "--backend",
-    "backends",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=options.completed_by("llm.backend"),
-    help="Copy only builds of this backend or variant; may be repeated.",
-)
-@click.option(
-    "--release",
-    "releases",
-    multiple=True,
-    metavar="TAG",
-    shell_complete=options.completed_by("release"),
-    help="Copy only this release; may be repeated.",
-)
-@click.option(
+@options.repeated("--channel", "channels", "Copy only releases of this channel")
+@options.repeated("--backend", "backends", "Copy only builds of this backend or variant")
+@options.repeated("--release", "releases", "Copy only this release", "TAG")
+@options.repeated(
     "--hardware",
     "machines",
-    multiple=True,
-    type=options.FILE,
-    metavar="FILE",
-    help="Copy only builds that fit a machine that probe --record wrote to FILE; may be repeated.",
+    "Copy only builds that fit a machine that probe --record wrote to FILE",
+    "FILE",
 )
 @options.setting("repository")
 @click.option("--prune", is_flag=True, help="Remove what the mirror does not need any more.")
