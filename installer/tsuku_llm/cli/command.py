@@ -262,8 +262,9 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
         call = server_call(given, context)
-        # An option that is like none of ours is most likely the server's.
-        if call and (near == option_for(option, context, similar=False) or not near) and not owners:
+        # An option that is like none of ours is most likely the server's; every one is a tool's.
+        is_like_none = near == option_for(option, context, similar=False) and not owners
+        if call and (is_like_none or any(each.name == "tool" for each in context.command.params)):
             return UsageError(message, hint=call.hint)
         example = next(call for call in context.command.examples if " -- " in call)
         hints.append(f"put arguments that are not for tsuku-llm after --: {example}")

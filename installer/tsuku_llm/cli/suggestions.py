@@ -127,7 +127,7 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
     path = () if is_certain else context.command_path.split()[1:]
     words = (*path, *ours, *(["--"] if theirs else []), *theirs)
     return Meaning(
-        words, is_certain, "arguments of llama-server come after --" if theirs else _ASKS
+        words, is_certain, "put arguments that are not for tsuku-llm after --" if theirs else _ASKS
     )
 
 
