@@ -29,7 +29,7 @@ OWN = "own"
 NOT_RECORDED = "whether it is was not recorded when it was installed"
 """The reason for "unattested" if the receipt is older than that field."""
 
-NOT_TRIED = "it was not tried when it was installed"
+NOT_TRIED = "the tsuku-llm that installed it did not compare results"
 """The reason for no deviation if the receipt is older than that field."""
 
 
