@@ -2,6 +2,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.hints import check_hints
 from support.program import Result
 from support.schemas import check_output
 
@@ -25,6 +26,7 @@ def program(capfd: pytest.CaptureFixture[str]) -> Run:
     def start(*arguments: str) -> Result:
         result = Result(run(arguments), *capfd.readouterr())
         check_output(arguments, result.stdout)
+        check_hints(result.stderr)
         return result
 
     return start

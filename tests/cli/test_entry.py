@@ -123,7 +123,7 @@ def test_bad_usage_is_one_error(words: tuple[str, ...], program: Run, as_json: A
 def test_an_unknown_option_of_serve_hints_at_the_two_dashes(program: Run) -> None:
     result = program("serve", "--gpu-layers", "20")
     assert result.code == 2
-    assert "for tsuku-llm after --" in result.stderr
+    assert "after --: tsuku-llm serve -- --gpu-layers 20" in result.stderr
 
 
 def test_json_after_two_dashes_goes_to_the_server() -> None:

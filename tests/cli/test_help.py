@@ -16,8 +16,8 @@ from support.tools import require_tool
 from ci.reference.commands import contexts, help_of
 from ci.reference.man_page import escaped
 from tsuku_llm._version import REPORTS, __version__
+from tsuku_llm.cli.habits import SAME_COMMANDS, SAME_OPTIONS
 from tsuku_llm.cli.program import program as group
-from tsuku_llm.cli.suggestions import _SAME_COMMANDS, _SAME_OPTIONS
 from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.steps.program.copy_facts import own_updater
 
@@ -158,11 +158,7 @@ def test_a_text_is_no_instruction_to_man(text: str, roff: str) -> None:
         ("upgrad", "update"),
         ("remove", "uninstall"),
         ("rm", "uninstall"),
-        ("ls", "list"),
         ("run-server", "serve"),
-        ("start", "serve"),
-        ("ps", "status"),
-        ("pull", "install"),
         ("set", "config set"),
         ("refresh", "repository refresh"),
         ("config rm", "config unset"),
@@ -193,7 +189,6 @@ SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
         ("install -y", ["hint: did you mean --yes?"]),
         ("install --version b1", ["hint: did you mean --release?"]),
         ("install --variant cpu", ["hint: did you mean --backend?"]),
-        ("-V", ["hint: did you mean --version?"]),
         (
             "install --require-gpu",
             [
@@ -208,8 +203,6 @@ SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
         ),
         ("list -x", ["hint: see: tsuku-llm list --help"]),
         ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
-        ("serve --background", [f"hint: did you mean --detach? {SERVER}"]),
-        ("serve --port 80", [f"hint: {AFTER} -- --port"]),
         (
             "serve --force",
             ["  tsuku-llm install has it", "  tsuku-llm bundle create has it", f"hint: {SERVER}"],
@@ -236,10 +229,10 @@ def test_a_hidden_option_is_not_suggested(program: Run) -> None:
 
 def test_each_word_of_the_tables_leads_somewhere() -> None:
     subcommands = {words[-1] for words in PATHS if words}
-    own = {line.split()[0] for line in _SAME_COMMANDS}
+    own = {line.split()[0] for line in SAME_COMMANDS}
     assert own <= subcommands
     # A word that is a command itself means that command.
-    for line in _SAME_COMMANDS:
+    for line in SAME_COMMANDS:
         assert line.split()[0] not in line.split()[1:]
     options = {
         name
@@ -247,5 +240,5 @@ def test_each_word_of_the_tables_leads_somewhere() -> None:
         for option in each.command.params
         for name in option.opts
     }
-    assert {line.split()[0] for line in _SAME_OPTIONS} <= options
+    assert {line.split()[0] for line in SAME_OPTIONS} <= options
     assert set(COMMANDS) <= subcommands

@@ -108,7 +108,7 @@ def test_an_unknown_tool_is_an_error_that_lists_the_tools(home: Path, folder: Pa
     error = done.document["error"]
     assert (done.code, error["code"]) == (7, "not-installed")
     assert error["facts"] == [f"tool: {name}" for name in TOOLS]
-    for name in ("../llama-cli", "share/other", "libggml-cpu-x.so"):
+    for name in ("../llama-cli", "libggml-cpu-x.so"):
         assert run(home, folder, name).code == 7
     assert run(home, folder, "").code == 2
 
@@ -206,7 +206,7 @@ def test_which_prints_the_path_of_a_tool(installed: Installed, home: Path, folde
 def test_a_tools_arguments_go_after_two_dashes(home: Path, folder: Path) -> None:
     done = run(home, folder, "llama-cli", "-m", "x.gguf")
     assert done.code == 2
-    assert "not for tsuku-llm after --" in done.stderr
+    assert "after --: tsuku-llm run llama-cli -- -m x.gguf" in done.stderr
     done = run(home, folder, "llama-cli", "--json")
     assert (done.code, done.document["error"]["code"]) == (2, "bad-usage")
 

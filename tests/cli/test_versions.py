@@ -16,6 +16,7 @@ from support.processes import gone
 from support.program import COMMAND, Result, environment, run_program
 from support.stored import FILES, install, snapshot
 
+from tsuku_llm.cli.terminal.text import size as shown
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.integrity import stamp_of
 from tsuku_llm.store.store import Store
@@ -291,6 +292,29 @@ def test_prune_removes_leftovers_and_damaged_versions(store: Store, program: Pro
     assert program("prune").stdout == f"Removed {damaged.id}.\n"
     assert list(store.partials.iterdir()) == []
     assert list((store.data / "staging").iterdir()) == []
+
+
+def test_a_dry_run_of_prune_removes_nothing_and_says_the_same(
+    store: Store, program: Program, as_json: AsJson
+) -> None:
+    old, _, _ = put(store, "b100"), put(store, "b200"), put(store, "b300")
+    left = store.partials / f"{'a' * 64}.part"
+    left.write_bytes(b"half")
+    would = as_json("prune", "--dry-run")["data"]
+    assert program("prune", "--dry-run").stdout == f"Would remove {old.id}.\n"
+    assert left.exists()
+    assert len(store.installed()) == 3
+    assert as_json("prune")["data"] == would
+    assert program("prune", "--dry-run").stdout == "There was nothing to remove.\n"
+
+
+def test_list_has_the_size_of_each_version(store: Store, program: Program, as_json: AsJson) -> None:
+    version = put(store, "b100")
+    size = sum(path.stat().st_size for path in version.tree.rglob("*") if not path.is_symlink())
+    size -= sum(path.stat().st_size for path in version.tree.rglob("*") if path.is_dir())
+    (told,) = as_json("list")["data"]["versions"]
+    assert told["size"] == size > 0
+    assert f" {shown(size)} " in program("list").stdout
 
 
 @linux

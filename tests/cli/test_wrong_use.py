@@ -30,8 +30,7 @@ STRAY = {
     "self-update yes": "tsuku-llm self-update --yes",
     "config set llm.prefer cuda vulkan": "tsuku-llm config set llm.prefer cuda,vulkan",
     "config set llm.model_path /my models": "tsuku-llm config set llm.model_path '/my models'",
-    "serve qwen2.5:7b": "tsuku-llm serve -m qwen2.5:7b",
-    "serve model.gguf -- -c 10": "tsuku-llm serve -m model.gguf",
+    "serve cuda": "tsuku-llm serve --backend cuda",
     "explain rocm": "tsuku-llm explain --backend rocm",
 }
 
@@ -141,7 +140,13 @@ def test_a_missing_value_is_told_with_the_help_of_that_command(line: str, progra
 
 def test_an_option_of_the_server_is_shown_where_it_belongs(program: Run) -> None:
     said = program("serve", "-m", "x.gguf", "--port", "80").stderr
-    assert said.endswith("after --: tsuku-llm serve -- --port\n")
+    assert said.endswith("tsuku-llm serve -m x.gguf -- --port 80\n")
+
+
+def test_a_secret_of_the_server_is_not_repeated(program: Run) -> None:
+    said = program("serve", "-m", "x.gguf", "--api-key", "hunter2-hunter2").stderr
+    assert "tsuku-llm serve -m x.gguf -- --api-key" in said
+    assert "hunter2" not in said
 
 
 def test_verbose_adds_no_empty_line_where_there_is_nothing_to_add(program: Run) -> None:

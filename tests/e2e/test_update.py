@@ -211,7 +211,8 @@ def test_a_chosen_backend_that_no_longer_fits_is_an_error(
     publish(folder_shop, "b2", vulkan={"glibc": "99.0"})
     done = owner.run("update", "--json")
     assert (done.code, done.document["data"]["outcome"]) == (0, "unchanged")
-    assert "b1 is the newest that fits this machine, not b2" in done.stderr
+    said = "b1 is the newest that fits this machine, not b2: vulkan: needs glibc 99.0"
+    assert said in done.stderr
     assert "b1-vulkan" in owner.run("which").stdout
 
 

@@ -56,6 +56,9 @@ def test_the_publisher_is_installed_beside_this_copy_in_its_version() -> None:
     assert publisher_command(CLONE) == f"{PYTHON} -m pip install /src/installer/publish"
     of_uv = publisher_command(replace(FACTS, uv_tool=True))
     assert of_uv == f"uv tool install --force tsuku-llm --with {name}"
+    of_file = publisher_command(replace(FACTS, uv_tool=True, origin="file:///d/t.whl"))
+    wheel = f"tsuku_publish-{__version__}-py3-none-any.whl"
+    assert of_file == f"uv tool install --force file:///d/t.whl --with {wheel}"
     # The environment of pipx may have a suffix.
     of_pipx = replace(FACTS, pipx=True, prefix=Path("/p/venvs/tsuku-llm-next"))
     assert publisher_command(of_pipx) == f"pipx inject tsuku-llm-next {name}"
@@ -67,6 +70,8 @@ def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
     assert extra_command(CLONE, "fleet").endswith(f"{CLONE.clone}[fleet]'")
     plain = replace(CLONE, clone=None)
     assert extra_command(plain, "socks").endswith(" -m pip install 'tsuku-llm[socks]'")
+    of_file = replace(plain, origin="file:///d/t.whl")
+    assert extra_command(of_file, "socks").endswith(" install 'tsuku-llm[socks] @ file:///d/t.whl'")
     for tool, command in (("uv_tool", "uv tool install"), ("pipx", "pipx install")):
         told = extra_command(replace(plain, **{tool: True}), "fleet")
         assert told == f"{command} --force 'tsuku-llm[fleet]'"
@@ -92,6 +97,11 @@ def test_the_index_that_the_installer_noted_is_the_one_that_is_asked() -> None:
 NOT_RUN = {
     "the system's Python": (SYSTEM, "system", "uv tool install tsuku-llm"),
     "the system's Python, managed": (replace(SYSTEM, managed=True), "system", "pipx install"),
+    "the system's Python, from a wheel": (
+        replace(SYSTEM, origin="file:///d/t.whl"),
+        "system",
+        "uv tool install file:///d/t.whl, or: pipx install file:///d/t.whl",
+    ),
     "the user's packages": (
         replace(SYSTEM, user_site=True),
         "user",

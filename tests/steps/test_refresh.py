@@ -177,7 +177,7 @@ def test_without_an_answer_the_install_continues_and_tells_the_age(
     assert install(session).installed
     assert "there is no file timestamp.json" in told(session)
     assert "using the metadata signed on 2026-11-20 (3 days ago)" in told(session)
-    assert f"to fetch it: tsuku-llm repository refresh {NAME}" in told(session)
+    assert f"or, if it has moved: tsuku-llm repository remove {NAME}" in told(session)
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def test_hints_about_metadata_never_name_an_archive_mirror(
         assert caught.value.hint.endswith("tsuku-llm repository add test URL --root FILE")
     with pytest.raises(DownloadError) as caught:
         refresh(changed(session, repository=None, repository_url=(silent,)), patience=0.1)
-    assert caught.value.hint.endswith("tsuku-llm config unset llm.repository_url"), "it is set"
+    assert "tsuku-llm config unset llm.repository_url" in caught.value.hint, "it is set"
 
 
 def test_the_hint_if_all_is_revoked_works_without_an_installed_version(

@@ -12,7 +12,6 @@ from support.repository import release_document
 from support.sessions import changed
 from support.stored import install as put
 
-from tsuku_llm.catalog.repositories import OFFICIAL_PACKAGE, OFFICIAL_URL
 from tsuku_llm.ground.errors import (
     DownloadError,
     NotInstalled,
@@ -25,7 +24,7 @@ from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import choose, required
 from tsuku_llm.steps.choosing.which import requested_version
 from tsuku_llm.steps.install.install import install
-from tsuku_llm.steps.metadata.refresh import refresh
+from tsuku_llm.steps.metadata.refresh import WAYS_OUT, refresh
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.store import Store
 
@@ -225,12 +224,12 @@ def test_a_backend_that_is_not_installed_leads_to_what_is(
 @pytest.mark.parametrize(
     ("repository", "url", "words"),
     [
+        (None, None, f"for other ways see {WAYS_OUT}"),
         (
             None,
-            None,
-            f"config set llm.repository_url {OFFICIAL_URL},{OFFICIAL_PACKAGE}",
+            "https://a.invalid/",
+            f"tsuku-llm config unset llm.repository_url; or see {WAYS_OUT}",
         ),
-        (None, "https://a.invalid/", "tsuku-llm config unset llm.repository_url"),
         (NAME, None, f"tsuku-llm repository add {NAME} URL --root FILE"),
     ],
 )
@@ -276,11 +275,13 @@ def test_a_repository_that_does_not_answer_never_names_what_is_set_already(
     with pytest.raises(DownloadError) as caught:
         refresh(session, patience=5)
     hint = caught.value.hint
-    # With a mirror, nothing else was asked. Without, the package has the metadata, too.
+    # With a mirror, nothing else was asked, and its operator knows more than a page.
     mirrored = bool(mirror) and url is None
     assert ("tsuku-llm config unset llm.mirror" in hint) == mirrored
     assert ("tsuku-llm mirror DIR" in hint) == mirrored
-    assert ("or take what comes with a newer tsuku-llm: " in hint) != mirrored
-    assert ("config set llm.repository_url" in hint) == (url is None and not mirrored)
+    assert (WAYS_OUT in hint) != mirrored
+    # A copy may have no updater, and no package may have the metadata.
+    assert "self-update" not in hint
+    assert "pkg:" not in hint
     assert ("config unset llm.repository_url" in hint) == (url is not None)
     assert ("check that the whole repository lies in" in hint) == str(url).startswith("file:")

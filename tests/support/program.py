@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from support.forked import Program
+from support.hints import check_hints
 from support.schemas import check_output
 from support.tools import open_terminal
 
@@ -94,6 +95,7 @@ def run_program(
     is_publisher = any("tsuku_publish" in word for word in command)
     program = schemas.PUBLISHER if is_publisher else schemas.CLIENT
     check_output(arguments, result.stdout, program)
+    check_hints(result.stderr)
     return result
 
 

@@ -31,7 +31,6 @@ from tsuku_llm.trust import Copy
 
 OFFICIAL = embedded.REPOSITORY
 OFFICIAL_URL = "https://releases.tsuku.dev/tsuku-llm/"
-OFFICIAL_PACKAGE = "pkg:pypi/tsuku-llm-manifests"
 """The package that carries the official repository to wherever pip works."""
 
 FILES = (

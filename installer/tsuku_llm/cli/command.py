@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -163,16 +164,17 @@ class Command(click.Command):
         # click's own words for a stray argument do not say what to type. A group's are commands.
         ctx.allow_extra_args = True
         _refuse_empty(self, ctx, args)
+        given = tuple(args)  # click takes the words out
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise _no_such_option(error.option_name, ctx) from error
+            raise _no_such_option(error.option_name, given, ctx) from error
         except click.BadOptionUsage as error:  # it does not know its command
             raise UsageError(
                 f"{error.option_name} needs a value", hint=f"see: {typed(ctx.command_path)} --help"
             ) from error
         if rest and not isinstance(self, click.Group) and not ctx.resilient_parsing:
-            raise _stray(rest, ctx)
+            raise _stray(rest, given, ctx)
         return rest
 
 
@@ -187,9 +189,20 @@ class Launching(Command):
         rest = super().parse_args(ctx, args)
         arguments = ctx.params.get("arguments") or ()
         own = list(arguments[: len(arguments) - after])
-        # A server has no such words. A tool may have: llama-quantize IN OUT.
-        if own and not own[0].startswith("-") and "tool" not in ctx.params:
-            raise _stray(own, ctx)
+        if tool := ctx.params.get("tool"):
+            # A tool may have words of any kind (llama-quantize IN OUT); it has no such name itself.
+            if set(tool.removesuffix(".exe")) & set("/:."):
+                _refuse_habit(f"the installed build has no tool {tool!r}", ctx.meta[ARGV], ctx)
+        elif own and not own[0].startswith("-"):
+            from tsuku_llm.cli.suggestions import server_call
+
+            call = server_call(ctx.meta[ARGV], ctx)
+            if call is None or not call.is_certain:
+                raise _stray(own, ctx.meta[ARGV], ctx)
+            # A word alone is the model: parse the call with it in its place.
+            ctx.params.clear()
+            ctx.meta[ARGV] = call.words
+            return super().parse_args(ctx, list(call.words))
         return rest
 
 
@@ -222,32 +235,52 @@ class Group(Command, click.Group):
             return super().resolve_command(ctx, args)
         # Not an unknown option, which has another class.
         except click.UsageError as error:
-            from tsuku_llm.cli.suggestions import command_for
+            from tsuku_llm.cli.suggestions import command_for, habit
 
+            meant = habit(args, ctx)
+            if meant and meant.is_certain:
+                return super().resolve_command(ctx, list(meant.words))
+            if meant:
+                raise UsageError(f"there is no command {args[0]!r}", hint=meant.hint) from error
             near = command_for(args[0], ctx)
             hint = f"did you mean: {near}" if near else f"see: {typed(ctx.command_path)} --help"
             raise UsageError(f"there is no command {args[0]!r}", hint=hint) from error
 
 
-def _no_such_option(option: str, context: click.Context) -> UsageError:
+def _no_such_option(option: str, given: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for an unknown option: the one that may be meant, or who has it."""
-    from tsuku_llm.cli.suggestions import option_for, owners_of
+    from tsuku_llm.cli.suggestions import habit, option_for, owners_of, server_call
 
+    if len(option) == len("-f"):  # click takes a long one of llama-server, -hf, for -h and -f
+        option = next((each for each in given if re.match(f"-[a-z]*{option[1]}", each)), option)
+    message = f"{context.command_path} has no option {option}"
+    if meant := habit(given, context):
+        return UsageError(message, hint=meant.hint)
     # Exactly this option elsewhere says more than a similar one here.
     owners = owners_of(option, context)
     near = option_for(option, context, similar=not owners)
     hints = [f"did you mean {near}?"] if near else []
     if isinstance(context.command, Launching):
-        # An option that is like none of ours is most likely the server's.
-        call = f"{typed(context.command_path)} -- {option}"
-        if near or owners:
-            call = next(call for call in context.command.examples if " -- " in call)
-        hints.append(f"put arguments that are not for tsuku-llm after --: {call}")
+        call = server_call(given, context)
+        # An option that is like none of ours is most likely the server's; every one is a tool's.
+        is_like_none = near == option_for(option, context, similar=False) and not owners
+        if call and (is_like_none or any(each.name == "tool" for each in context.command.params)):
+            return UsageError(message, hint=call.hint)
+        example = next(call for call in context.command.examples if " -- " in call)
+        hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
     return UsageError(
-        f"{context.command_path} has no option {option}",
+        message,
         facts=() if near else tuple(f"{owner} has it" for owner in owners),
         hint=" ".join(hints) or f"see: {typed(context.command_path)} --help",
     )
+
+
+def _refuse_habit(message: str, given: Sequence[str], context: click.Context) -> None:
+    """Refuse a call that means something else here."""
+    from tsuku_llm.cli.suggestions import habit
+
+    if meant := habit(given, context):
+        raise UsageError(message, hint=meant.hint)
 
 
 def _refuse_empty(command: click.Command, context: click.Context, args: list[str]) -> None:
@@ -277,14 +310,20 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
             )
 
 
-def _stray(words: list[str], context: click.Context) -> UsageError:
+def _stray(words: Sequence[str], given: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for words that are no argument of a command, with what they may mean."""
-    from tsuku_llm.cli.suggestions import call_with
+    from tsuku_llm.cli.suggestions import call_with, habit, server_call
 
     named = " and ".join(repr(word) for word in words)
-    near = call_with(words, context)
+    message = f"{context.command_path} does not take {named}"
+    call = habit(given, context)
+    if isinstance(context.command, Launching):
+        call = server_call(given, context)
+    if call:
+        return UsageError(message, hint=call.hint)
+    near = None if isinstance(context.command, Launching) else call_with(words, context)
     return UsageError(
-        f"{context.command_path} does not take {named}",
+        message,
         hint=f"did you mean: {near}" if near else f"see: {typed(context.command_path)} --help",
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tsuku_llm._version import REPORTS, __version__
-from tsuku_llm.cli.command import Group, early_flag, show
+from tsuku_llm.cli.command import GLOBAL, Group, early_flag, show
 from tsuku_llm.cli.table import COMMANDS, SECTIONS
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
@@ -143,6 +143,8 @@ def invoke(
     # Without arguments show the help, and exit with 0.
     arguments = list(argv) or ["--help"]
     try:
+        if arguments[0].startswith("-") and group is program:
+            arguments = _as_meant(arguments, console)
         with group.make_context(name, arguments, obj=console) as context:
             answer: CommandResult = group.invoke(context)
     except click.ClickException as error:
@@ -151,10 +153,33 @@ def invoke(
     return answer
 
 
+def _as_meant(arguments: list[str], console: Console) -> list[str]:
+    """Return the arguments of a call without a command, as of llama-server, with our command."""
+    at = next((at for at, word in enumerate(arguments) if word not in _FLAGS), 0)
+    words = arguments[at:]
+    if not words[0].startswith("-") or words in (["--help"], ["--version"]):
+        return arguments
+    from tsuku_llm.cli.suggestions import habit
+
+    meant = habit(words, click.Context(program, info_name=PROGRAM, obj=console))
+    return [*arguments[:at], *meant.words] if meant and meant.is_certain else arguments
+
+
+_FLAGS = frozenset(
+    name for each in GLOBAL if each.name != "help" and each.is_flag for name in each.opts
+)
+
+
 def _as_usage_error(error: click.ClickException, name: str) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else name
     # click lists choices in several lines, and calls a whole number a "valid integer range".
     text = " ".join(error.format_message().split()).rstrip(".")
     text = text.replace("a valid integer range", "a whole number")
-    return UsageError(text, hint=f"see: {typed(path)} --help")
+    hint = f"see: {typed(path)} --help"
+    if context and text.startswith("Missing"):
+        from tsuku_llm.cli.suggestions import habit
+
+        meant = habit((), context)
+        hint = meant.hint if meant else hint
+    return UsageError(text, hint=hint)

@@ -4,69 +4,165 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import click
 
-from tsuku_llm.ground.own_name import typed
+from tsuku_llm.cli.habits import HABITS, SAME_COMMANDS, SAME_OPTIONS
+from tsuku_llm.config.keys import KEYS
+from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
+from tsuku_llm.launch.plan.secret_arguments import masked
 from tsuku_llm.machine.backends import NAMES, REQUESTS, meaning
-
-_SAME_COMMANDS = (
-    "install add download pull fetch",
-    "uninstall remove rm delete del erase",
-    "unset remove rm delete del reset",
-    "remove rm delete del uninstall",
-    "list ls show dir versions installed",
-    "update upgrade up outdated",
-    "refresh update sync fetch pull",
-    "serve start server run-server launch llama-server chat",
-    "status ps top servers",
-    "logs log tail journal",
-    "stop kill down halt end",
-    "use switch activate select default",
-    "rollback undo revert downgrade",
-    "prune clean cleanup gc autoremove",
-    "verify check audit validate",
-    "doctor diagnose troubleshoot check",
-    "explain why",
-    "probe info hardware gpu gpus devices system",
-    "backends variants",
-    "which where path",
-    "bench benchmark",
-    "models model gguf list-models",
-    "config settings configure options",
-    "repository repositories repo remote tap mirror",
-    "help man usage",
-    "version about",
-    "self-update selfupdate self-upgrade upgrade-self",
-)
-"""A command, then what it is called elsewhere. A group takes the lines of its own commands."""
-
-_SAME_OPTIONS = (
-    "--detach --background --daemon --bg -d",
-    "--yes --assume-yes --no-confirm -y",
-    "--dry-run --dry --simulate --whatif -n",
-    "--release --version --tag",
-    "--backend --variant --gpu --device --accelerator",
-    "--version -V",
-    "--follow --tail",
-    "--force --reinstall -f",
-    "--offline --no-network",
-    "--all -a",
-    "--available --remote",
-    "--name -n",
-    "--model -m",
-    "--exec --foreground",
-    "--check --outdated",
-    "--color --colour",
-    "--quiet --silent -s",
-    "--verbose --debug --details",
-)
-"""An option, then what it is called elsewhere. A command takes the lines of its own options."""
 
 _CUTOFF = 0.7
 """The least similarity of a word: below it a suggestion is more often wrong than right."""
+
+
+_ASKS = "did you mean"
+
+
+class Meaning(NamedTuple):
+    """What a call means that other tools have; ``why`` comes before it in a hint."""
+
+    words: tuple[str, ...]
+    is_certain: bool
+    why: str = _ASKS
+
+    @property
+    def hint(self) -> str:
+        """What to type instead, with the user's words but without their secrets."""
+        return f"{self.why}: {TSUKU} {shlex.join(masked(self.words))}"
+
+
+_HUB = r"(?:https?://)?(?:hf\.co/|huggingface\.co/)?"
+_FORMS: Mapping[str, Callable[[str], str | None]] = {
+    "FILE": lambda word: word if word.lower().endswith(".gguf") else None,
+    "REPO": lambda word: (found := re.fullmatch(rf"{_HUB}(\w[\w.-]*/[\w.:-]+)", word)) and found[1],
+    # A release, a variant or a server has no such name.
+    "TAGGED": lambda word: word if ":" in word else None,
+    "BACKEND": lambda word: word if _names_backend(word) else None,
+    "SETTING": lambda word: (
+        key if (key := word.removeprefix("llm.")) in {each.key for each in KEYS} else None
+    ),
+}
+"""What a word in upper case stands for: the word as the answer has it; None if it is another."""
+
+
+def habit(words: Sequence[str], context: click.Context) -> Meaning | None:
+    """Return what a call means that is made as in another tool; None if no row has it.
+
+    ``words`` are those after the command of ``context``.
+    """
+    path = context.command_path.split()
+    if path[0] != PROGRAM:  # the publisher's program
+        return None
+    words = (*path[1:], *words)
+    for row in HABITS.strip().splitlines():
+        call, _, why = row.partition(" # ")
+        form, sign, answer = re.split(" (=|->) ", call)
+        values = _matched(form.split(), words)
+        if values is not None:
+            found = [part for word in answer.split() for part in _filled(word, values)]
+            return Meaning(tuple(found), sign == "=", why or _ASKS)
+    return None
+
+
+def _matched(form: Sequence[str], words: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
+    """Return what each word in upper case of a form stands for; None if the form is another."""
+    values: dict[str, tuple[str, ...]] = {}
+    if form[-1] == "...":
+        form, values["..."] = form[:-1], tuple(words[len(form) - 1 :])
+        words = words[: len(form)]
+    if len(form) != len(words):
+        return None
+    for each, word in zip(form, words, strict=True):
+        if each.isupper() and each.isalpha():
+            value = _FORMS[each](word) if each in _FORMS else word
+            if value is None or value.startswith("-"):
+                return None
+            values[each] = (value,)
+        elif each != word:
+            return None
+    return values
+
+
+def _filled(word: str, values: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    before, dot, name = word.rpartition(".")
+    if dot and name in values:  # llm.SETTING
+        return (f"{before}.{values[name][0]}",)
+    return values.get(word, (word,))
+
+
+def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
+    """Return a call of a launching command with every word in its place; None if one has none.
+
+    What is not ours is the server's, and belongs after ``--``. A word alone is the model, or the
+    tool. A certain call has only been put in order; its words are those after the command.
+    """
+    takes_tool = any(each.name == "tool" for each in context.command.params)
+    ours: list[str] = []
+    theirs: list[str] = []
+    is_certain, left = True, list(args)
+    while left and (word := left.pop(0)) != "--":
+        if _is_option(word):
+            found, is_own = _our_option(word, left, context)
+            is_certain = is_certain and is_own
+            ours += found
+            if not found:
+                theirs.append(word)
+                while left and not _is_option(left[0]):
+                    theirs.append(left.pop(0))
+        elif takes_tool:
+            (theirs if ours else ours).append(word)
+        elif _names_backend(word):
+            is_certain = False
+            ours += ["--backend", word]
+        elif "-m" in ours or "--model" in ours:
+            return None
+        else:
+            ours += ["-m", word]
+    theirs += left
+    path = () if is_certain else context.command_path.split()[1:]
+    words = (*path, *ours, *(["--"] if theirs else []), *theirs)
+    return Meaning(
+        words, is_certain, "put arguments that are not for tsuku-llm after --" if theirs else _ASKS
+    )
+
+
+def _our_option(word: str, left: list[str], context: click.Context) -> tuple[list[str], bool]:
+    """Return an option of a command with its value, which it takes from ``left``; [] if not ours.
+
+    The second value tells whether the user wrote it so.
+    """
+    own = {
+        name: option
+        for option in context.command.get_params(context)
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+    name, equals, value = word.partition("=")
+    if option := own.get(name):
+        needs = not option.is_flag and not equals
+        # With a value for its absence, an option takes only what is none.
+        takes = needs and left and (option.flag_value is None or not _is_option(left[0]))
+        return [word, *([left.pop(0)] if takes else [])], True
+    near = option_for(name, context, similar=False)
+    if near == "--backend" and not value:
+        value = left.pop(0) if left and _names_backend(left[0]) else name[2:]
+    elif not near and "--backend" in own and name.startswith("--") and _names_backend(name[2:]):
+        near, value = "--backend", name[2:]
+    return [part for part in (near, value) if part and near], False
+
+
+def _is_option(word: str) -> bool:
+    """Tell whether a word is an option, and no value: a number may be negative."""
+    return word.startswith("-") and not word[1:2].isdecimal()
+
+
+def _names_backend(word: str) -> bool:
+    return meaning(word) in REQUESTS or word.lower().partition("-")[0] in NAMES
 
 
 def command_for(word: str, context: click.Context) -> str | None:
@@ -78,7 +174,7 @@ def command_for(word: str, context: click.Context) -> str | None:
     names = tuple(_visible(group, context))
     # A word means the first that claims it: a name, then another word for it, then a name below it.
     meanings = {name: name for name in names}
-    for name, others in _lines(_SAME_COMMANDS):
+    for name, others in _lines(SAME_COMMANDS):
         if name in names:
             for other in others:
                 meanings.setdefault(other, name)
@@ -96,7 +192,7 @@ def option_for(word: str, context: click.Context, *, similar: bool) -> str | Non
     """
     own = _options(context.command, context)
     meanings = {name: name for name in own}
-    for name, others in _lines(_SAME_OPTIONS):
+    for name, others in _lines(SAME_OPTIONS):
         if name in own:
             for other in others:
                 meanings.setdefault(other, name)
@@ -169,7 +265,7 @@ def _as_options(words: Sequence[str], command: click.Command, context: click.Con
 
 def _options_for(word: str) -> Iterator[str]:
     """Yield the options that take a word, by its form."""
-    if meaning(word) in REQUESTS or word.lower().partition("-")[0] in NAMES:
+    if _names_backend(word):
         yield "--backend"
     if word.lower() in _CHANNELS:
         yield "--channel"

@@ -425,9 +425,12 @@ def near_key(name: str) -> str:
 
 
 def key_named(name: str) -> Key:
-    """Return the key of that name. Raises ``UsageError``, which lists the existing keys."""
-    if name in _BY_NAME:
-        return _BY_NAME[name]
+    """Return the key of that name, with or without ``llm.``.
+
+    Raises ``UsageError``, which lists the existing keys.
+    """
+    if found := _BY_NAME.get(name) or _BY_NAME.get(f"{PREFIX}{name}"):
+        return found
     raise UsageError(
         f"there is no setting {shortened(name, 80)!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),

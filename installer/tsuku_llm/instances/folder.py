@@ -92,8 +92,8 @@ class Instances:
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
 
-    def remove_logs(self) -> tuple[str, ...]:
-        """Remove the logs of every name without a record; return these names.
+    def remove_logs(self, *, dry_run: bool = False) -> tuple[str, ...]:
+        """Remove the logs of every name without a record, unless ``dry_run``; return these names.
 
         A server that ended by itself, or whose record is damaged, has one: its log stays.
         """
@@ -109,7 +109,8 @@ class Instances:
                     name = file.removesuffix(".1").removesuffix(".log")
                     ours = NAME.fullmatch(name) and file in (f"{name}.log", f"{name}.log.1")
                     if ours and f"{name}.json" not in files and folder.is_file(file):
-                        folder.unlink(file)
+                        if not dry_run:
+                            folder.unlink(file)
                         removed.append(name)
         return tuple(dict.fromkeys(removed))  # a name has up to two files
 

@@ -122,7 +122,8 @@ def updater_of(facts: CopyFacts) -> Updater:
 
 def extra_command(facts: CopyFacts, extra: str) -> str:
     """Return the command that adds the packages of an extra to this copy."""
-    name = quote(f"{facts.clone or NAME}[{extra}]")
+    came = _own_name(facts)
+    name = quote(f"{NAME}[{extra}] @ {came}" if came != NAME else f"{facts.clone or NAME}[{extra}]")
     if facts.uv_tool:
         return f"uv tool install --force {name}"
     if facts.pipx:
@@ -133,12 +134,25 @@ def extra_command(facts: CopyFacts, extra: str) -> str:
 def publisher_command(facts: CopyFacts, version: str = __version__) -> str:
     """Return the command that installs tsuku-publish beside this copy, in the same version."""
     clone = facts.clone
-    name = quote(str(clone / "installer/publish") if clone else f"{PUBLISHER}=={version}")
+    own = _own_name(facts)
+    name = f"{PUBLISHER}=={version}"
+    if clone:
+        name = quote(str(clone / "installer/publish"))
+    elif own != NAME:
+        name = f"{PUBLISHER.replace('-', '_')}-{version}-py3-none-any.whl"
     if facts.uv_tool:
-        return f"uv tool install --force {quote(str(clone or NAME))} --with {name}"
+        return f"uv tool install --force {quote(str(clone or own))} --with {name}"
     if facts.pipx:
         return f"pipx inject {quote(facts.prefix.name)} {name}"
     return f"{quote(facts.python)} -m pip install {name}"
+
+
+def _own_name(facts: CopyFacts) -> str:
+    """Return what an installer gets to install this copy: its file, where it came from one.
+
+    An index need not have the package then.
+    """
+    return facts.origin if facts.origin.startswith("file:") and not facts.clone else NAME
 
 
 def _clone(facts: CopyFacts, clone: Path) -> Updater:
@@ -174,6 +188,7 @@ def _pip(facts: CopyFacts) -> Updater:
             hint="bring a newer bundle, and run: sh FILE",
         )
     by = "uv pip" if facts.installer == "uv" else "pip"
+    own = quote(_own_name(facts))
     if not facts.environment:
         # Programs of the system, or of this user, may need the versions that are there.
         user = facts.user_site and not facts.managed
@@ -183,7 +198,7 @@ def _pip(facts: CopyFacts) -> Updater:
             if user
             else f"installed with {by} into the system's Python, {facts.prefix}",
             reason="it shares its packages with other programs",
-            hint=f"move to an environment: uv tool install {NAME}, or: pipx install {NAME}",
+            hint=f"move to an environment: uv tool install {own}, or: pipx install {own}",
         )
     text = f"installed with {by} in the environment {facts.prefix}"
     if facts.origin:

@@ -309,7 +309,7 @@ def _container_fix(machine: MachineKind, *, has_drivers: bool) -> str:
     if machine.has_pci(AMD) or machine.has_pci(INTEL):
         return fix
     # The bus shows no GPU: there may be none, or this container may not see the bus.
-    return f"if the host has an AMD or Intel GPU: {fix}; if it has none, nothing is to be done"
+    return f"if the host has an AMD or Intel GPU: {fix}; if it has none, nothing is wrong"
 
 
 def _driver_fix(machine: MachineKind) -> str:

@@ -291,12 +291,12 @@ class Store(StoreReader):
             refresh_sharers(self.installed(), inodes, {})
         self._drop_locks()
 
-    def prune(self, keep: Collection[str] = ()) -> Pruned:
+    def prune(self, keep: Collection[str] = (), *, dry_run: bool = False) -> Pruned:
         """Remove all versions except the active one, the previous one and ``keep`` (ids).
 
         Versions that a running server uses or another process installs stay. If no version is
         active, every readable version stays: the user may want one of them. Unfinished
-        downloads that no process works on are removed too.
+        downloads that no process works on are removed too. ``dry_run`` removes nothing.
         """
         if read_pointer(self.data).active is None:
             keep = {*keep, *(version.id for version in self.installed())}
@@ -306,21 +306,23 @@ class Store(StoreReader):
         try:
             for name in self.ids():
                 if name not in (*self._pointed(), *keep):
-                    (removed if self._prune_one(name, inodes) else in_use).append(name)
+                    goes = self._prune_one(name, inodes, dry_run=dry_run)
+                    (removed if goes else in_use).append(name)
         finally:  # one pass at the end: a pass per removed version takes quadratic time
             refresh_sharers(self.installed(), inodes, {})
-        self._sweep_partials(newest=None)
+        if not dry_run:
+            self._sweep_partials(newest=None)
         self._drop_locks()
         return Pruned(tuple(removed), tuple(in_use))
 
-    def _prune_one(self, name: str, inodes: set[int]) -> bool:
+    def _prune_one(self, name: str, inodes: set[int], *, dry_run: bool = False) -> bool:
         path = self._versions / name
         # A prune never waits: a version whose lock is busy is being installed or activated.
         with suppress(LockTimeout), self.lock(name, timeout=0), try_exclusive(path) as unused:
             # The pointer may have changed since ``prune`` looked. Under the version's lock no
             # process activates it, so what is not in use now stays unused until we are done.
             removable = unused and name not in self._pointed()
-            if removable:
+            if removable and not dry_run:
                 inodes |= inodes_of(path)
                 self._discard(name)
             return removable

@@ -177,7 +177,7 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     if given := for_any_gpu(hardware.place):
         return f"{given}; then here: {fix}"
     # Without a visible adapter it is not certain that the machine has such a GPU.
-    return f"if this machine has such a GPU: {fix}; if not, nothing will help"
+    return f"if this machine has such a GPU: {fix}; if not, nothing is wrong"
 
 
 _NO_SUCH_API = "nothing on this machine changes that: no system of its kind has this backend"

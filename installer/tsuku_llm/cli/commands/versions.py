@@ -134,8 +134,9 @@ def uninstall_command(
 @click.option(
     "--caches", is_flag=True, help="Also remove the code that GPU drivers have compiled and cached."
 )
+@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
 @click.pass_obj
-def prune_command(console: Console, *, keep: int, caches: bool) -> CommandResult:
+def prune_command(console: Console, *, keep: int, caches: bool, dry_run: bool) -> CommandResult:
     """Remove old versions and leftovers.
 
     The active version, the one before it and every version in use stay.
@@ -143,8 +144,8 @@ def prune_command(console: Console, *, keep: int, caches: bool) -> CommandResult
     from tsuku_llm.steps.install.maintenance import prune
 
     with open_session(console) as session:
-        report = prune(session.store, session.paths, keep=keep, caches=caches)
-    return CommandResult(report, render.pruned_lines(report))
+        report = prune(session.store, session.paths, keep=keep, caches=caches, dry_run=dry_run)
+    return CommandResult(report, render.pruned_lines(report, dry_run=dry_run))
 
 
 @click.command("verify", cls=Command)

@@ -54,7 +54,8 @@ def lines(examination: Examination) -> tuple[str, ...]:
 def _sentence(examination: Examination) -> str:
     chain = examination.chain
     if chain.broken is None or chain.fault is None:
-        found = "no link from the GPU to the server is broken"
+        on_cpu = chain.subject.backend == "cpu"
+        found = f"every step from the {'CPU' if on_cpu else 'GPU'} to the server works"
     else:
         found = f"the first broken link from the GPU to the server is: {_name(chain.broken.stage)}"
     return sentence(f"on {machine_name(examination.choice)}, {found}")

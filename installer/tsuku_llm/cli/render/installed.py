@@ -54,6 +54,7 @@ def _row(version: ListedBuild) -> tuple[str, ...]:
         receipt.channel,
         receipt.repository,
         receipt.installed_at,
+        size(version.size),
         receipt.id,
         "unattested" if receipt.unattested else "unsigned" if receipt.unsigned else "",
         "previous" if version.previous else "",
@@ -161,8 +162,8 @@ def _removed(items: Sequence[str]) -> tuple[str, ...]:
     return listed("Removed", items) if items else ("There was nothing to remove.",)
 
 
-def pruned_lines(report: Cleaned) -> tuple[str, ...]:
-    """Return a prune for people."""
+def pruned_lines(report: Cleaned, *, dry_run: bool) -> tuple[str, ...]:
+    """Return a prune for people; ``dry_run``: what one would remove."""
     pruned, caches = report.pruned, report.caches
     dropped = caches.size if caches and not caches.in_use else 0
     removed = (
@@ -171,7 +172,7 @@ def pruned_lines(report: Cleaned) -> tuple[str, ...]:
         *([f"the drivers' caches, {size(dropped)}"] if dropped else []),
     )
     return (
-        *_removed(removed),
+        *(listed("Would remove", removed) if removed and dry_run else _removed(removed)),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
         *(["kept the drivers' caches: a server uses them"] if caches and caches.in_use else []),
         *foreign_lines(report.foreign),

@@ -48,8 +48,10 @@ def origin(publisher: str, repository: str) -> str:
 
 def computed(deviation: float | None, not_computed: str) -> tuple[str, ...]:
     """Return how rightly a build computed here, and what was not tried."""
-    told = () if deviation is None else (f"computes rightly here, within {deviation:.1%}",)
-    return (*told, *((f"not all of it was tried: {not_computed}",) if not_computed else ()))
+    if deviation is None:
+        return (f"its results were not compared: {not_computed}",) if not_computed else ()
+    told = f"computes rightly here, within {deviation:.1%}"
+    return (told, *((f"not all of it was compared: {not_computed}",) if not_computed else ()))
 
 
 def unattested(reason: str | None) -> tuple[str, ...]:

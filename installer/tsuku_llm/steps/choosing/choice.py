@@ -182,6 +182,7 @@ def choose(
         note_place(session.settings, "channel", error)
         raise
     read: list[tuple[ReleaseEntry, Release]] = []
+    why_not: dict[str, str] = {}
     # The newest release comes first; the first one that has a fitting variant wins.
     for found in catalog.readable(entries, session.user.note):
         # A release without a build for this platform does not end the search.
@@ -190,9 +191,17 @@ def choose(
             if choice.selection.compatible:
                 if read:
                     newer = ", ".join(each.release for each, _ in read)
-                    taken = found[0].release
-                    session.user.note(f"{taken} is the newest that fits this machine, not {newer}")
+                    taken, variant = found[0].release, choice.selection.selected.variant.name
+                    lacks = f": {variant}: {why_not[variant]}" if variant in why_not else ""
+                    session.user.note(
+                        f"{taken} is the newest that fits this machine, not {newer}{lacks}"
+                    )
                 break
+            why_not |= {
+                each.variant.name: each.reason.text
+                for each in choice.selection.rejected
+                if each.variant.name not in why_not
+            }
         read.append(found)
     else:
         # The newest release, so that the caller can say why each of its variants does not fit.

@@ -165,8 +165,11 @@ class DroppedCaches(NamedTuple):
     in_use: bool = False
 
 
-def drop_caches(paths: Paths) -> DroppedCaches:
-    """Remove what the drivers keep in our folders, unless a server uses it. Raises StoreError."""
+def drop_caches(paths: Paths, *, dry_run: bool = False) -> DroppedCaches:
+    """Remove what the drivers keep in our folders, unless a server uses it. Raises StoreError.
+
+    ``dry_run`` removes nothing.
+    """
     root = root_of(paths)
     if root is None or not root.is_dir():
         return DroppedCaches()
@@ -177,7 +180,7 @@ def drop_caches(paths: Paths) -> DroppedCaches:
     with try_exclusive(root) as alone:
         if not alone:
             return DroppedCaches(size, in_use=True)
-        for name in names:
+        for name in names if not dry_run else ():
             _remove(root, name)
     return DroppedCaches(size)
 

@@ -118,21 +118,24 @@ def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -
     return Uninstalled(tuple(removed), readable(store.active), foreign)
 
 
-def prune(store: Store, paths: Paths, *, keep: int = 0, caches: bool = False) -> Cleaned:
+def prune(
+    store: Store, paths: Paths, *, keep: int = 0, caches: bool = False, dry_run: bool = False
+) -> Cleaned:
     """Remove all versions but the active one, the one before it, and ``keep`` more.
 
     The ``keep`` versions are those installed last. Versions that a running server uses stay. If
     nothing is active, every readable version stays. This also removes the logs of servers without a
     record: they were stopped, or did not start. With ``caches``, this also removes what GPU drivers
-    have compiled, unless a server uses it.
+    have compiled, unless a server uses it. ``dry_run`` removes nothing and returns the same.
     """
     # First: they are this user's own, also if the store is another user's and cannot be changed.
-    logs = Instances(paths.state).remove_logs()
-    dropped = drop_caches(paths) if caches else None
-    store.sweep()
+    logs = Instances(paths.state).remove_logs(dry_run=dry_run)
+    dropped = drop_caches(paths, dry_run=dry_run) if caches else None
+    if not dry_run:
+        store.sweep()
     # The ``keep`` versions that were installed last. The active and the previous one stay anyway.
     pointed = [version.id for look in (store.active, store.previous) if (version := readable(look))]
     others = [version for version in store.installed() if version.id not in pointed]
     others.sort(key=lambda version: (version.receipt.installed_at, version.receipt.sequence))
     youngest = [version.id for version in others[len(others) - min(keep, len(others)) :]]
-    return Cleaned(store.prune(youngest), logs, store.foreign(), dropped)
+    return Cleaned(store.prune(youngest, dry_run=dry_run), logs, store.foreign(), dropped)

@@ -20,13 +20,13 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack
 
 
-@documented("*build", "*told", "active", "previous", "withheld")
+@documented("*build", "*told", "active", "previous", "withheld", "size")
 @dataclass(frozen=True, slots=True)
 class ListedBuild:
     """An installed build in ``list``, and what is known of its release.
 
     ``rollback`` goes back to the ``previous`` one. ``withheld`` are the states that kept a GPU from
-    the choice when it was installed.
+    the choice when it was installed. ``size`` is that of its files; versions may share some.
     """
 
     build: Installed
@@ -34,6 +34,11 @@ class ListedBuild:
     active: bool
     previous: bool
     withheld: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.size for file in self.build.receipt.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ from tsuku_llm.catalog.metadata_status import Freshness
 from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.catalog.repositories import (
     OFFICIAL,
-    OFFICIAL_PACKAGE,
-    OFFICIAL_URL,
     Repository,
 )
 from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, scheme_of, shown
@@ -54,6 +52,9 @@ PATIENCE = 5.0
 
 _GLANCE = 2.0
 """Seconds in which places that are not needed may say that they have newer metadata."""
+
+WAYS_OUT = "docs/tasks/closed-networks.md, Metadata from several places"
+"""Where the ways stand to newer metadata of the official repository."""
 
 RECENT = timedelta(days=1)
 """With the policy ``auto``, ask only if the signature and the last answer are older than this."""
@@ -217,8 +218,8 @@ def _explained(
 def _elsewhere(session: Session, repository: Repository) -> str:
     """Say what else brings newer metadata.
 
-    The official metadata is also in the package. So where only a package index can be reached, a
-    newer package brings it.
+    The ways that are open from here are not known: a page has them, and no name is given that may
+    lead nowhere.
     """
     name = repository.name
     if name == OFFICIAL:
@@ -229,19 +230,15 @@ def _elsewhere(session: Session, repository: Repository) -> str:
                 "llm.repository_url",
                 "unset llm.repository_url",
             )
-            other = f"or ask the publisher's own address: {undo}"
-        elif session.settings.mirror:
+            return f"or ask the publisher's own address: {undo}; or see {WAYS_OUT}"
+        if session.settings.mirror:
             # Nothing else is asked. An operator made the mirror, and can repair it.
             undo = way_to_undo(
                 session.settings, session.machine.environ, "llm.mirror", "unset llm.mirror"
             )
             other = f"or ask the publisher's own hosts: {undo}"
             return f"the mirror's operator can repair it: {TSUKU} mirror DIR; {other}"
-        else:
-            # With the package, updates work where only pip does.
-            places = f"{OFFICIAL_URL},{OFFICIAL_PACKAGE}"
-            other = f"or name more places: {TSUKU} config set llm.repository_url {places}"
-        return f"or take what comes with a newer tsuku-llm: {TSUKU} self-update; {other}"
+        return f"for other ways see {WAYS_OUT}"
     return (
         f"or, if it has moved: {TSUKU} repository remove {name}, and then "
         f"{TSUKU} repository add {name} URL --root FILE"
@@ -336,16 +333,15 @@ def _required(session: Session, known: Freshness) -> Catalog:
 
 
 def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str:
-    """Say why there is only the known metadata, how old it is, and how to get newer one.
+    """Say that there is only the known metadata, how old it is, and where the ways out stand.
 
-    ``moved`` says what to do if the repository has moved.
+    ``repository refresh`` tells the whole reason. ``moved`` says what else to do.
     """
-    reason = "; ".join((error.message, *error.facts))
     going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
+        reason = "; ".join((error.message, *error.facts))
         return f"warning: {reason}; it is not used; {going_on}"
     return (
-        f"newer metadata of {known.repository} could not be fetched: {reason}; {going_on}: "
-        "a newer release or a revocation may be missing; "
-        f"to fetch it: {TSUKU} repository refresh {known.repository}; {moved}"
+        f"newer metadata of {known.repository} could not be fetched: {error.message}; "
+        f"{going_on}, without newer releases and revocations; {moved}"
     )

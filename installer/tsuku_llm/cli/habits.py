@@ -1,0 +1,247 @@
+"""What people type who come from other tools, and what it means here. Data only.
+
+``suggestions`` reads the tables; ``tests/cli/test_habits.py`` has calls for each row.
+"""
+
+from __future__ import annotations
+
+HABITS = """
+run REPO -> serve -- -hf REPO
+run FILE -> serve -m FILE
+run TAGGED -> serve -m TAGGED
+pull REPO -> serve -- -hf REPO
+pull BACKEND -> install --backend BACKEND
+pull MODEL -> serve -m MODEL
+get REPO -> serve -- -hf REPO
+get MODEL -> serve -m MODEL
+download REPO -> serve -- -hf REPO
+download BACKEND -> install --backend BACKEND
+download MODEL -> serve -m MODEL
+import FILE -> serve -m FILE
+install BACKEND -> install --backend BACKEND
+install REPO -> serve -- -hf REPO
+install FILE -> serve -m FILE
+install TAGGED -> serve -m TAGGED
+install llama.cpp -> install
+install llama-server -> install
+install llama-cpp -> install
+install --list -> list
+i BACKEND -> install --backend BACKEND
+add BACKEND -> install --backend BACKEND
+ci -> install
+reinstall -> install --force
+repair -> install --force
+download-tools -> install
+push ... -> models # models are not uploaded from here
+create ... -> models # a model is a GGUF file, and llama-server's arguments are its settings
+cp ... -> models # models are files: copy them as such
+show MODEL -> explain -m MODEL
+inspect MODEL -> explain -m MODEL
+info = probe
+info MODEL -> explain -m MODEL
+search ... -> models # no catalogue of models is searched; those of this machine
+images = models
+list models -> models
+models list -> models
+models ls -> models
+model ls = models
+model list = models
+model run REPO -> serve -- -hf REPO
+model run MODEL -> serve -m MODEL
+models install REPO -> serve -- -hf REPO
+models install MODEL -> serve -m MODEL
+rm FILE -> models # a model is removed where it is
+rm TAGGED -> models # a model is removed with the program that downloaded it
+rm VERSION -> uninstall VERSION
+delete FILE -> models # a model is removed where it is
+delete TAGGED -> models # a model is removed with the program that downloaded it
+delete VERSION -> uninstall VERSION
+remove VERSION -> uninstall VERSION
+rmi VERSION -> uninstall VERSION
+purge -> uninstall
+purge VERSION -> uninstall VERSION
+ls = list
+versions = list
+history = list
+freeze = list
+df = list
+env list = list
+system df = list
+list --installed -> list
+list --upgradable -> update --check
+madison = list --available
+view ... -> list --available
+start -> serve --detach -m MODEL.gguf
+start MODEL -> serve --detach -m MODEL
+load MODEL -> serve --detach -m MODEL
+unload -> stop
+unload --all -> stop --all
+unload NAME -> stop NAME
+kill -> stop
+kill NAME -> stop NAME
+server start -> serve --detach -m MODEL.gguf
+server start ... -> serve --detach ...
+server stop -> stop
+server status = status
+server -m ... = serve -m ...
+llama-server ... = serve ...
+cli ... -> run llama-cli -- ...
+llama-cli ... -> run llama-cli -- ...
+llama-bench ... -> run llama-bench -- ...
+perplexity ... -> run llama-perplexity -- ...
+convert ... -> run llama-quantize
+quantize ... -> run llama-quantize
+chat -> serve --open
+chat MODEL -> serve --open -m MODEL
+ps = status
+top = status
+stats = status
+containers = status
+container ls = status
+is-active = status
+list-units = status
+log stream = logs --follow
+log ... = logs ...
+journal ... = logs ...
+journalctl ... = logs ...
+web -> open
+ui -> open
+dashboard -> open
+home -> open
+tray -> open
+benchmark ... = bench ...
+runtime ls = backends
+runtime list = backends
+runtime survey = probe
+runtime get BACKEND -> install --backend BACKEND
+runtime select BACKEND -> config set llm.backend BACKEND
+runtime update -> update
+backends list -> backends
+backends install BACKEND -> install --backend BACKEND
+backends uninstall VERSION -> uninstall VERSION
+features = backends
+recipes = backends
+devices = probe
+gpu = probe
+gpus = probe
+system info = probe
+policy = explain
+test -> doctor
+doctor --fix -> doctor # nothing is changed without you; it names the fix
+audit = verify
+upgrade -> update
+full-upgrade -> update
+dist-upgrade -> update
+outdated = update --check
+check-update = update --check
+check-upgrade = update --check
+self update -> self-update
+self upgrade -> self-update
+self version = version
+downgrade -> rollback
+undo -> rollback
+deactivate -> rollback
+activate VERSION -> use VERSION
+pin -> config set llm.release installed
+pin VERSION -> config set llm.release VERSION
+hold -> config set llm.release installed
+unpin -> config unset llm.release
+unhold -> config unset llm.release
+cache -> prune
+cache dir -> doctor
+cache ... -> prune
+clean -> prune
+cleanup -> prune
+autoremove -> prune
+system prune -> prune
+config -> config list
+config SETTING VALUE -> config set llm.SETTING VALUE
+config SETTING -> config get llm.SETTING
+env = config list
+settings = config list
+edit -> config edit
+tap ... -> repository add
+source list = repository list
+source add ... -> repository add
+repolist = repository list
+makecache -> repository refresh
+services -> service
+enable -> service systemd
+disable -> service systemd
+generate-shell-completion SHELL = completion SHELL
+completions SHELL = completion SHELL
+man ... = help ...
+--help COMMAND = help COMMAND
+-h COMMAND = help COMMAND
+-V = --version
+--list-devices = serve -- --list-devices
+-hf REPO = serve -- -hf REPO
+-m ... = serve -m ...
+--model ... = serve --model ...
+-Q = list
+-Syu -> update
+-S BACKEND -> install --backend BACKEND
+-R VERSION -> uninstall VERSION
+"""
+"""What is typed, and the command that it means; the first row that matches counts.
+
+``=`` is done, ``->`` is only named: what installs, removes or changes something is never guessed.
+Words in upper case stand for one word, and ``...`` for all that follow: ``suggestions`` says for
+which. After ``#`` is what the hint says before the command.
+"""
+
+SAME_COMMANDS = (
+    "install add download pull fetch",
+    "uninstall remove rm delete del erase",
+    "unset remove rm delete del reset",
+    "remove rm delete del uninstall",
+    "list ls show dir versions installed",
+    "update upgrade up outdated",
+    "refresh update sync fetch pull",
+    "serve start server run-server launch llama-server chat",
+    "status ps top servers",
+    "logs log tail journal",
+    "stop kill down halt end",
+    "use switch activate select default",
+    "rollback undo revert downgrade",
+    "prune clean cleanup gc autoremove",
+    "verify check audit validate",
+    "doctor diagnose troubleshoot check",
+    "explain why",
+    "probe info hardware gpu gpus devices system",
+    "backends variants",
+    "which where path",
+    "bench benchmark",
+    "models model gguf list-models",
+    "config settings configure options",
+    "repository repositories repo remote tap mirror",
+    "help man usage",
+    "version about",
+    "self-update selfupdate self-upgrade upgrade-self",
+)
+"""A command, then what it is called elsewhere, for words that no row above has.
+
+A group takes the lines of its own commands.
+"""
+
+SAME_OPTIONS = (
+    "--detach --background --daemon --bg -d",
+    "--yes --assume-yes --no-confirm -y",
+    "--dry-run --dry --simulate --whatif -n",
+    "--release --version --tag",
+    "--backend --variant --gpu --device --accelerator",
+    "--version -V",
+    "--follow --tail",
+    "--force --reinstall -f",
+    "--offline --no-network",
+    "--all -a",
+    "--available --remote",
+    "--name -n",
+    "--model -m",
+    "--exec --foreground",
+    "--check --outdated",
+    "--color --colour",
+    "--quiet --silent -s",
+    "--verbose --debug --details",
+)
+"""An option, then what it is called elsewhere. A command takes the lines of its own options."""

@@ -1,0 +1,277 @@
+"""What people type by habit, and what it is answered with: one row for each word or form.
+
+The rows are from the documentation of the tools that the headings name, of November 2026. ``=``
+does what the command on the right does; ``->`` is an error whose hint is the command on the right.
+"""
+
+import shlex
+from collections.abc import Callable
+
+import click
+import pytest
+from support.program import Result
+
+from tsuku_llm.cli.program import program as group
+
+Run = Callable[..., Result]
+
+ROWS = """
+# ollama
+run qwen3:4b -> serve -m qwen3:4b
+run hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+run hf.co/unsloth/Qwen3-4B-GGUF:Q8_0 -> serve -- -hf unsloth/Qwen3-4B-GGUF:Q8_0
+run m.gguf -> serve -m m.gguf
+pull qwen3:4b -> serve -m qwen3:4b
+pull hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+push me/model -> models
+show qwen3 -> explain -m qwen3
+create x -> models
+create x -f Modelfile -> models
+cp a b -> models
+rm qwen3:4b -> models
+rm m.gguf -> models
+rm b10092 -> uninstall b10092
+rm qwen3 -> uninstall qwen3
+ps = status
+ls = list
+list models -> models
+start -> serve --detach -m MODEL.gguf
+start m.gguf -> serve --detach -m m.gguf
+serve qwen = serve -m qwen
+serve m.gguf = serve -m m.gguf
+serve m.gguf --detach = serve -m m.gguf --detach
+serve m.gguf --port 18401 -> serve -m m.gguf -- --port 18401
+serve qwen2.5:7b -- -c 8192 = serve -m qwen2.5:7b -- -c 8192
+
+# lms
+get qwen3 -> serve -m qwen3
+get unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+load m.gguf -> serve --detach -m m.gguf
+load qwen3 -> serve --detach -m qwen3
+unload -> stop
+unload qwen3 -> stop qwen3
+unload --all -> stop --all
+import m.gguf -> serve -m m.gguf
+server start -> serve --detach -m MODEL.gguf
+server start -m m.gguf -> serve --detach -m m.gguf
+server stop -> stop
+server status = status
+log stream = logs --follow
+runtime ls = backends
+runtime select cuda -> config set llm.backend cuda
+runtime get cuda -> install --backend cuda
+runtime update -> update
+runtime survey = probe
+search qwen -> models
+ls qwen -> list
+chat -> serve --open
+chat m.gguf -> serve --open -m m.gguf
+chat qwen3 -> serve --open -m qwen3
+
+# llama-server, llama-cli
+-m m.gguf = serve -m m.gguf
+--model m.gguf = serve --model m.gguf
+-hf ggml-org/gemma-3-1b-it-GGUF = serve -- -hf ggml-org/gemma-3-1b-it-GGUF
+-m m.gguf --port 80 -> serve -m m.gguf -- --port 80
+-m m.gguf -ngl 99 -> serve -m m.gguf -- -ngl 99
+--list-devices = serve -- --list-devices
+-V = --version
+--help serve = help serve
+-h serve = help serve
+serve -m m.gguf --port 18401 -> serve -m m.gguf -- --port 18401
+serve -hf ggml-org/gemma-3-1b-it-GGUF -> serve -- -hf ggml-org/gemma-3-1b-it-GGUF
+serve -m m.gguf -ngl 99 -c 4096 -> serve -m m.gguf -- -ngl 99 -c 4096
+serve -m m.gguf --host 0.0.0.0 --detach -> serve -m m.gguf --detach -- --host 0.0.0.0
+serve --api-key-file k -m m.gguf -> serve -m m.gguf -- --api-key-file k
+serve -m m.gguf -t -1 -> serve -m m.gguf -- -t -1
+serve --jinja -m m.gguf -> serve -m m.gguf -- --jinja
+serve -m m.gguf --port 80 -- -c 10 -> serve -m m.gguf -- --port 80 -c 10
+serve --gpu -> serve --backend gpu
+serve --cpu -m m.gguf -> serve --backend cpu -m m.gguf
+serve --vulkan -m m.gguf -> serve --backend vulkan -m m.gguf
+serve --gpu cuda -m m.gguf -> serve --backend cuda -m m.gguf
+serve --background -m m.gguf -> serve --detach -m m.gguf
+serve -d -m m.gguf -> serve --detach -m m.gguf
+serve --daemon m.gguf -> serve --detach -m m.gguf
+cli -m m.gguf -> run llama-cli -- -m m.gguf
+llama-cli -m m.gguf -> run llama-cli -- -m m.gguf
+llama-bench -m m.gguf -> run llama-bench -- -m m.gguf
+llama-server -m m.gguf = serve -m m.gguf
+benchmark -m m.gguf = bench -m m.gguf
+server -m m.gguf = serve -m m.gguf
+
+# uv, pip, brew
+upgrade -> update
+outdated = update --check
+self update -> self-update
+self upgrade -> self-update
+self version = version
+remove -> uninstall
+remove b10092 -> uninstall b10092
+install vulkan -> install --backend vulkan
+install cuda -> install --backend cuda
+install b10092 -> install --release b10092
+install llama.cpp -> install
+install llama-server -> install
+install qwen3:4b -> serve -m qwen3:4b
+add cuda -> install --backend cuda
+download m.gguf -> serve -m m.gguf
+download cuda -> install --backend cuda
+reinstall -> install --force
+env = config list
+settings = config list
+config -> config list
+config backend cuda -> config set llm.backend cuda
+config set backend cuda = config set llm.backend cuda
+config get backend = config get llm.backend
+config unset backend = config unset llm.backend
+cache clean -> prune
+cache prune -> prune
+cache dir -> doctor
+cache -> prune
+clean -> prune
+cleanup -> prune
+generate-shell-completion bash = completion bash
+completions zsh = completion zsh
+freeze = list
+pin b10092 -> config set llm.release b10092
+pin -> config set llm.release installed
+unpin -> config unset llm.release
+tap https://example.org/llm -> repository add
+services -> service
+home -> open
+man = help
+man serve = help serve
+test -> doctor
+doctor --fix -> doctor
+
+# docker
+log = logs
+log -f = logs -f
+log big = logs big
+kill -> stop
+kill big -> stop big
+halt -> stop
+images = models
+inspect m.gguf -> explain -m m.gguf
+system info = probe
+system df = list
+df = list
+system prune -> prune
+container ls = status
+stats = status
+top = status
+info = probe
+info qwen3 -> explain -m qwen3
+devices = probe
+gpu = probe
+gpus = probe
+web -> open
+ui -> open
+dashboard -> open
+rmi b10092 -> uninstall b10092
+model run ai/smollm2 -> serve -- -hf ai/smollm2
+model ls = models
+
+# winget, apt, dnf, pacman
+source list = repository list
+source add -> repository add
+features = backends
+repair -> install --force
+full-upgrade -> update
+dist-upgrade -> update
+autoremove -> prune
+purge -> uninstall
+purge b10092 -> uninstall b10092
+hold -> config set llm.release installed
+unhold -> config unset llm.release
+policy = explain
+madison = list --available
+check-update = update --check
+check-upgrade = update --check
+downgrade -> rollback
+history = list
+undo -> rollback
+repolist = repository list
+makecache -> repository refresh
+list --upgradable -> update --check
+list --installed -> list
+-Syu -> update
+-S cuda -> install --backend cuda
+-R b10092 -> uninstall b10092
+-Q = list
+
+# conda, npm, cargo
+env list = list
+activate cuda -> use cuda
+deactivate -> rollback
+i cuda -> install --backend cuda
+ci -> install
+audit = verify
+view b10092 -> list --available
+versions = list
+install --list -> list
+
+# systemctl
+enable -> service systemd
+disable -> service systemd
+is-active = status
+list-units = status
+journal = logs
+journalctl -f = logs -f
+edit -> config edit
+
+# jan, lemonade, localai, ramalama, gpustack
+recipes = backends
+delete qwen3:4b -> models
+delete b10092 -> uninstall b10092
+tray -> open
+models list -> models
+models install qwen3:4b -> serve -m qwen3:4b
+backends list -> backends
+backends install cuda -> install --backend cuda
+backends uninstall cuda -> uninstall cuda
+containers = status
+convert m.gguf -> run llama-quantize
+quantize m.gguf -> run llama-quantize
+perplexity -m m.gguf -> run llama-perplexity -- -m m.gguf
+download-tools -> install
+"""
+
+CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")]
+assert len({*CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("row", [row for row in CASES if " = " in row])
+def test_a_habit_whose_meaning_is_certain_is_done(row: str, program: Run) -> None:
+    typed, meant = (shlex.split(part) for part in row.split(" = "))
+    assert program(*typed) == program(*meant)
+    assert program("--json", *typed).document["command"] == (named(meant) or None)
+
+
+@pytest.mark.parametrize("row", [row for row in CASES if " -> " in row])
+def test_a_habit_is_answered_with_the_command_that_it_means(row: str, program: Run) -> None:
+    typed, meant = row.split(" -> ")
+    result = program(*shlex.split(typed))
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].partition(": ")[2].endswith(f": tsuku-llm {meant}")
+    named(shlex.split(meant))
+
+
+def named(words: list[str]) -> str:
+    """The command that a call names, after every word of it was found to be one of its own."""
+    command: click.Command = group
+    path = []
+    while isinstance(command, click.Group) and words and words[0][0] != "-":
+        below = command.get_command(click.Context(command), words[0])
+        assert below, f"{words[0]} is no command"
+        command = below
+        path.append(words.pop(0))
+    own = words[: words.index("--")] if "--" in words else words
+    options = {name for each in command.params for name in each.opts}
+    assert {word for word in own if word.startswith("-")} <= options | {"--help", "-h"}
+    return " ".join(path)
+
+
+def test_there_are_as_many_as_were_counted() -> None:
+    assert len(CASES) >= 142
