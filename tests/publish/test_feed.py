@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, compile_library, upstr
 from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher, told
 from support.release_data import copied_data, is_one_error, release_process, release_tool
 from support.schemas import read
-from support.upstream_builds import GFX, Name, day, names_at, packed
+from support.upstream_builds import GFX, NOISE, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
 
 from ci.schemas import PUBLISHER
@@ -25,9 +24,6 @@ from tsuku_publish.holders.signers import VARIABLE as SIGNERS
 from tsuku_publish.repository import checking, copies
 from tsuku_publish.upstream.classify import classify, load_rules
 from tsuku_publish.upstream.facts import Facts
-
-NOISE = b"".join(sha256(b"%d" % number).digest() for number in range(30_000))
-"""Bytes that no archive makes smaller."""
 
 
 @pytest.fixture

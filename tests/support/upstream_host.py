@@ -31,8 +31,9 @@ _DOWNLOADS = "/ggml-org/llama.cpp/releases/download/"
 _KNOWN = (
     (10320, day(8, 9)), (10356, day(8, 11)), (10621, day(8, 25)), (10767, day(9, 3)),
     (11146, day(9, 23)), (11429, day(10, 5)), (11541, day(10, 10)), (12300, day(11, 14)),
+    (14104, day(11, 14) + timedelta(days=82)),
 )  # fmt: skip
-"""Dated tags; the last one goes on at the pace of October, 22 a day."""
+"""Dated tags; after the last one that was seen it goes on at the pace of October, 22 a day."""
 STABLE = {
     "v0.3.0": (10621, day(8, 25)), "v0.4.0": (10870, day(9, 9)), "v0.5.0": (11146, day(9, 23)),
     "v0.6.0": (11429, day(10, 5)), "v0.7.0": (11740, day(10, 20)), "v0.8.0": (12016, day(11, 2)),
