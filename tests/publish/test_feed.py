@@ -709,7 +709,7 @@ def test_each_open_matter_is_told_once_with_since_when_and_what_to_run(at: FeedP
     assert (matter.key, matter.since) == ("new-names", "2026-08-24T00:00:00Z")
     assert len(matter.facts) == len(names(first))
     text = "\n".join(matter.lines())
-    assert "if nobody does anything: they are left out" in text
+    assert "if you do nothing: they are left out" in text
     assert f"add what is right to {at.data / 'rules.toml'}" in text
     assert f"and {len(matter.facts) - 3} more" in text
     at.upstream.pass_time(hours=12)

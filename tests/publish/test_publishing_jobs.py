@@ -50,7 +50,7 @@ def test_the_jobs_from_a_new_build_to_an_issue(tmp_path: Path) -> None:
         done = job(at, "feed")
         assert done.returncode == 0, done.stderr
         assert "no rule knows it" in done.stdout
-        assert "if nobody does anything: " in done.stdout
+        assert "if you do nothing: " in done.stdout
         assert 'tsuku_publish_matter{key="new-names"}' in (tmp_path / "feed.prom").read_text()
         assert "[[rule]]" in done.stdout
         signed = job(at, "sign")

@@ -34,7 +34,7 @@ class Matter:
             f"{self.key}: {self.what}, since {self.since[:16].replace('T', ' ')} UTC",
             *(f"  {fact}" for fact in self.facts[:_SHOWN]),
             *([f"  and {hidden} more: --json shows all"] if hidden > 0 else ()),
-            f"  if nobody does anything: {self.otherwise}",
+            f"  if you do nothing: {self.otherwise}",
             f"  to do: {self.command}",
         )
 

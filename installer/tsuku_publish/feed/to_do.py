@@ -91,7 +91,7 @@ class ToDo:
         todo.add(
             "measured",
             "{count} releases are measured by now, and signed as not measured",
-            "clients go on telling users that nobody has measured them",
+            "clients go on telling users that they are not measured",
             "tsuku-publish sign --raise",
             {f"measured {tag}": tag for tag in measured},
         )
