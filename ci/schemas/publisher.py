@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from ci.schemas.keys import Sha256, Tag
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_publish.building.orders import Orders
+from tsuku_publish.feed.matters import Matter
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.packing.adding import AddedVariant
 from tsuku_publish.packing.measuring import MeasuredBuild
@@ -62,7 +63,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "": ({"version": str},),
     "refresh": ({"release": str, "notes": list[str]},),
     "attest": ({"release": str, "archives": int, "source": str | None, "unattested": str | None},),
-    "feed": (FeedReport,),
+    "feed": (FeedReport, {"people": list[Matter]}),
     "upstream": (
         {
             "facts": SourceFacts,

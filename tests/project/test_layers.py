@@ -217,6 +217,8 @@ PURE_PUBLISHER = (
     "building.recipe",
     "feed.choosing",
     "feed.drafts",
+    "feed.matters",
+    "feed.to_do",
     "packing.parts",
     "release_files.documents",
     "signing.signing",

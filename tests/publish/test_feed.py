@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import tomlkit
 from support.builds import WINDOWS_BUILD, WINDOWS_SHA256, compile_library, upstream_windows_build
-from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher
+from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher, told
 from support.release_data import copied_data, is_one_error, release_process, release_tool
 from support.schemas import read
-from support.upstream_builds import GFX, Name, day, names_at, packed
+from support.upstream_builds import GFX, NOISE, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
 
 from ci.schemas import PUBLISHER
+from tsuku_publish.feed.matters import OPEN
 from tsuku_publish.feed.report import FeedReport
 from tsuku_publish.feed.state import load_state
 from tsuku_publish.holders.passphrases import FILE_VARIABLE as PASSPHRASE_FILE
@@ -73,7 +74,7 @@ def test_an_asset_that_no_rule_knows_is_left_out_with_a_drafted_rule(at: FeedPub
     (draft,) = (each.draft for each in report.left_out if each.asset == rocm)
     assert '"gfx942", "gfx1030", "gfx1100"' in draft
     assert 'platform = "linux-amd64"' in draft
-    assert f"{tag}: {rocm}: no rule knows it" in report.people
+    assert f"{tag}: {rocm}: no rule knows it" in told(report.people)["new-names"]
     # Applied by a person, all are builds from the next run on, without another download.
     at.adopt([each.draft for each in report.left_out if each.draft])
     asked = len(at.upstream.requests)
@@ -154,7 +155,7 @@ def test_a_library_that_no_rule_knows_leaves_out_its_build_with_a_drafted_line(
         asset, sonames = f"llama-{tag}-bin-ubuntu-{words}-x64.tar.gz", builds[words]
         assert tomlkit.parse(drafts[asset]).unwrap() == drafted(sonames)
         reason = "it needs libraries that no rule knows: " + ", ".join(sonames)
-        assert f"{tag}: {asset}: {reason}" in report.people
+        assert f"{tag}: {asset}: {reason}" in told(report.people)["new-names"]
     # The name of the ROCm build is new as well: its rule is drafted first.
     at.adopt(drafts.values())
     (left,) = at.run().left_out
@@ -194,16 +195,103 @@ def test_a_release_that_lacks_builds_is_not_taken_at_once(at: FeedPublisher) -> 
     assert any(f"{first} lacks" in line for line in report.waiting)
 
 
-def test_a_build_that_stays_away_is_done_without(at: FeedPublisher) -> None:
+def test_a_build_that_stays_away_waits_for_a_person(at: FeedPublisher) -> None:
+    """The channel keeps the last whole release; after the patience a person is asked, once."""
     at.run()
+    whole = at.nightly[0]
     at.upstream.pass_time(hours=30)
     for tag in at.upstream.tags()[:40]:
         at.upstream.missing[tag] = ("s390x",)
     report = at.run()
-    # The newest one is younger than the patience; an older one is taken without the build.
-    assert report.waiting
-    taken = report.taken[0].release
-    assert "linux-s390x" not in at.documents()[taken]["platforms"]
+    ((held, reasons),) = report.held.items()
+    assert reasons == ("linux-s390x: the platform",)
+    assert (report.taken, report.offered[0]) == ((), whole)
+    at.upstream.pass_time(hours=12)
+    at.upstream.missing |= dict.fromkeys(at.upstream.tags()[:40], ("s390x",))
+    report = at.run()
+    what, fact = told(report.people)["held"]
+    assert (whole in report.offered, fact) == (True, "linux-s390x: the platform")
+    assert "so do all since 2026-08-2" in what
+    # What is held is measured already: accepted, it is taken without another download.
+    newest = max(report.held)
+    assert newest != held
+    asked = len(at.upstream.requests)
+    assert release_tool("feed", "--accept", "held", "--data", at.data).returncode == OPEN
+    report = at.run()
+    assert at.nightly[0] == newest
+    assert "held" not in told(report.people)
+    assert not [each for each in at.upstream.requests[asked:] if "/download/" in each]
+    assert "linux-s390x" not in at.documents()[newest]["platforms"]
+    # Accepted was this loss alone.
+    assert not load_state(at.data).accepted
+
+
+@pytest.mark.parametrize(
+    ("words", "more", "without", "loss"),
+    [
+        ("ubuntu-x64.tar.gz", (), "libggml-cpu-haswell.so", "its library libggml-cpu-haswell.so"),
+        ("win-cpu-x64.zip", (), "ggml-cpu-haswell.dll", "its library ggml-cpu-haswell.dll"),
+        ("ubuntu-x64.tar.gz", (("debug.bin", NOISE),), "",
+         "its size, more than threefold"),
+    ],
+)  # fmt: skip
+def test_a_build_that_lacks_a_library_or_is_out_of_proportion_is_held(
+    at: FeedPublisher, words: str, more: tuple[tuple[str, bytes]], without: str, loss: str
+) -> None:
+    at.run()
+    whole = at.nightly[0]
+    at.upstream.pass_time(hours=20)
+    newest = [tag for tag in at.upstream.tags() if int(tag[1:]) > int(whole[1:])]
+    for tag in newest:
+        asset = f"llama-{tag}-bin-{words}"
+        name = next(each for each in names_at(day(8, 24)) if each.of(tag) == asset)
+        at.upstream.replaced[tag, asset] = packed(name, tag, more, without)
+    report = at.run()
+    assert report.offered[0] == whole
+    (reasons,) = report.held.values()
+    assert [each.partition(": ")[2] for each in reasons] == [loss]
+
+
+def test_another_format_or_name_of_a_platform_keeps_the_channel_until_rules_are_there(
+    at: FeedPublisher,
+) -> None:
+    at.run()
+    whole = at.nightly[0]
+    at.upstream.renamed = {"ubuntu-arm64": "ubuntu-aarch64", "macos-x64.tar.gz": "macos-x64.tar.xz"}
+    at.upstream.pass_time(hours=20)
+    report = at.run()
+    (held,) = report.held
+    assert {*report.held[held]} == {"darwin-amd64: the platform", "linux-arm64: the platform"}
+    assert report.offered[0] == whole
+    drafts = {each.asset: each.draft for each in report.left_out if each.release == held}
+    # The draft is for what the server's header says.
+    draft = drafts[f"llama-{held}-bin-ubuntu-aarch64.tar.gz"]
+    assert 'platform = "linux-arm64"' in draft
+    assert "clients cannot unpack it" in drafts[f"llama-{held}-bin-macos-x64.tar.xz"]
+    at.adopt([draft])
+    report = at.run()
+    assert report.held[held] == ("darwin-amd64: the platform",)
+
+
+def test_what_is_no_build_is_named_so_and_not_downloaded(at: FeedPublisher) -> None:
+    at.run()
+    at.upstream.pass_time(hours=12)
+    kinds = {
+        "SHA256SUMS": "a list of digests",
+        "llama-bin-ubuntu-x64.tar.gz.sigstore.json": "a signature",
+        "llama-server_amd64.deb": "a package for a system's installer",
+        "llama.msi": "a package for a system's installer",
+        "llama-ubuntu-x64.tar.gz.sha256": "a list of digests",
+    }
+    at.upstream.added = [*kinds]
+    report = at.run()
+    assert report.taken
+    reasons = {each.asset: each.reason for each in report.left_out}
+    for name, kind in kinds.items():
+        assert reasons[name] == f"it is no build, but {kind}"
+        assert not [each for each in at.upstream.requests if each.endswith(name)]
+    assert {*told(report.people)} == {"new-names"}
+    assert not [line for line in told(report.people)["new-names"] if "no build" in line]
 
 
 def test_attestations_that_come_late_are_waited_for(at: FeedPublisher) -> None:
@@ -235,7 +323,7 @@ def test_a_release_with_wrong_attestations_is_stopped_and_others_go_on(
     report = at.run()
     assert "is not proven" in report.stopped[bad]
     assert at.nightly[0] == tags[tags.index(bad) + 1]
-    assert any(line.startswith(f"{bad} is stopped") for line in report.people)
+    assert any(line.startswith(f"{bad} is stopped") for line in told(report.people)["stopped"])
     assert bad not in Facts(at.data / "facts").releases()
 
 
@@ -248,7 +336,7 @@ def test_changed_bytes_stop_that_release_only(at: FeedPublisher) -> None:
     report = at.run()
     assert f"{first}: {name} has sha256" in report.waiting[0]
     assert not report.stopped
-    at.upstream.pass_time(hours=3)
+    at.upstream.pass_time(hours=12)
     report = at.run()
     assert f"{first}: {name} has sha256" in report.stopped[first]
     assert first not in at.nightly
@@ -260,19 +348,103 @@ def test_changed_bytes_stop_that_release_only(at: FeedPublisher) -> None:
     assert first not in at.nightly
 
 
-def test_an_older_build_takes_the_place_of_the_newest_one_in_the_same_run(
-    at: FeedPublisher,
-) -> None:
+def test_the_head_never_moves_to_an_older_build_unless_people_accept_it(at: FeedPublisher) -> None:
     at.run()
-    newest, older, *_ = at.upstream.tags()
-    name = f"llama-{newest}-bin-ubuntu-x64.tar.gz"
-    at.upstream.replaced[newest, name] = packed(Name("x.tar.gz", "page"), "b1")
-    assert at.run().offered == (newest,)
+    older = at.nightly[0]
+    at.upstream.pass_time(hours=12)
+    at.run()
+    newest = at.nightly[0]
+    at.upstream.withdrawn.add(newest)
+    at.run()
     at.upstream.pass_time(hours=3)
     report = at.run()
     assert {*report.stopped} == {newest}
-    assert [each.release for each in report.taken] == [older]
-    assert report.offered == (older,)
+    assert (report.taken, report.offered[0]) == ((), newest)
+    (line,) = told(report.people)["stopped"][1:]
+    assert line.startswith(f"{newest} is stopped")
+    assert release_tool("feed", "--accept", "stopped", "--data", at.data).returncode == OPEN
+    report = at.run()
+    assert report.offered[0] == older
+    assert "stopped" not in told(report.people)
+
+
+def test_a_newer_build_takes_the_place_of_a_stopped_head(at: FeedPublisher) -> None:
+    at.run()
+    stopped = at.nightly[0]
+    at.upstream.withdrawn.add(stopped)
+    at.run()
+    at.upstream.pass_time(hours=12)
+    report = at.run()
+    assert {*report.stopped} == {stopped}
+    assert stopped not in report.offered
+    assert [each.release for each in report.taken] == [report.offered[0]]
+
+
+def test_a_number_out_of_the_order_is_not_the_newest_for_ever(at: FeedPublisher) -> None:
+    at.run()
+    at.upstream.pass_time(hours=12)
+    (good, *_) = at.upstream.tags()
+    at.upstream.extra = {"b1000000": at.upstream.now}
+    report = at.run()
+    assert report.offered[0] == good
+    assert "its number is far from" in report.stopped["b1000000"]
+
+
+def test_every_release_on_offer_is_looked_at_within_a_day(at: FeedPublisher) -> None:
+    """A stable release is pages away from the newest builds; so are the oldest of nightly."""
+    at.upstream.every = 1
+    at.upstream.now = day(9, 1)
+    at.run()
+    at.edit("repository.toml", lambda document: document["channels"].update(stable=["b10621"]))
+    for _ in range(5):
+        at.upstream.pass_time(hours=24)
+        at.run()
+    old = at.nightly[2]
+    assert {old, "b10621"}.isdisjoint(each["tag_name"] for each in at.upstream.releases(30))
+    name = "llama-b10621-bin-ubuntu-x64.tar.gz"
+    at.upstream.replaced["b10621", name] = packed(Name("x.tar.gz", "page"), "b1")
+    at.upstream.withdrawn.add(old)
+    asked = []
+    for _ in range(5):
+        at.upstream.pass_time(hours=6)
+        del at.upstream.requests[:]
+        report = at.run()
+        asked.append(len([each for each in at.upstream.requests if "/download/" not in each]))
+    assert {*report.stopped} == {old, "b10621"}
+    assert "has sha256" in told(report.people)["stable"][1]
+    assert max(asked) <= 20
+    assert old not in report.offered
+
+
+def test_sixty_requests_an_hour_are_enough_for_the_newest_stable_and_the_newest_build(
+    at: FeedPublisher,
+) -> None:
+    """Three days without attestations used them up, and the stable version's build never came."""
+    at.upstream.every, at.upstream.limit = 1, 60
+    at.upstream.now = day(9, 1)
+    at.upstream.attested = dict.fromkeys(at.upstream.tags(), "no")
+    at.upstream.pass_time(hours=0)
+    report = at.run()
+    taken = [each.release for each in report.taken]
+    assert "b10621" in taken
+    assert at.upstream.now - time_of(int(taken[0][1:])) < timedelta(hours=14)
+    assert not [line for line in report.waiting if "no more requests" in line]
+
+
+def test_a_repository_that_moved_stops_nothing(at: FeedPublisher) -> None:
+    """As ggerganov/llama.cpp did in February 2025: the same bytes, at another address."""
+    at.run()
+    head = at.nightly[0]
+    name = f"llama-{head}-bin-ubuntu-x64.tar.gz"
+    moved = {"browser_download_url": f"https://example.org/new/{name}"}
+    at.upstream.spoiled[head, name] = moved
+    for _ in range(3):
+        report = at.run()
+        at.upstream.pass_time(hours=4)
+        at.upstream.withdrawn |= {*at.upstream.tags()} - {head}
+    assert not report.stopped
+    assert report.offered == (head,)
+    assert f"{head}: {name} has url https://example.org/new" in told(report.people)["moved"][1]
 
 
 def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> None:
@@ -282,7 +454,7 @@ def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> Non
     gone = at.nightly[0]
     at.upstream.withdrawn.add(gone)
     assert f"{gone}: the service does not have it: it is stopped if" in at.run().waiting[0]
-    at.upstream.pass_time(hours=3)
+    at.upstream.pass_time(hours=12)
     report = at.run()
     assert gone in report.stopped
     assert gone not in at.nightly
@@ -362,7 +534,7 @@ def test_a_build_without_a_server_for_its_platform_is_never_taken(at: FeedPublis
     assert reasons[moved] == "it has no llama-server at its top"
     assert reasons[marked] == "its llama-server is not executable"
     assert reasons[swapped].startswith("its llama-server runs on linux-arm64, and not on linux-amd")
-    assert f"{tag}: {swapped}: {reasons[swapped]}" in report.people
+    assert f"{tag}: {swapped}: {reasons[swapped]}" in told(report.people)["left-out"]
     platforms = at.documents()[tag]["platforms"]
     assert not [name for name in platforms.values() if "vulkan" in name["variants"]]
     assert "cpu" in platforms["linux-amd64"]["variants"]
@@ -373,13 +545,13 @@ def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: FeedPublish
     at.upstream.unreachable.add(f"llama-{tag}-bin-ubuntu-x64.tar.gz")
     report = at.run()
     assert tag not in at.nightly
-    assert any(line.startswith(f"{tag} was not taken") for line in report.people)
+    assert any(line.startswith(f"{tag} was not taken") for line in report.waiting)
     at.upstream.unreachable.clear()
     assert tag in [each.release for each in at.run().taken]
 
 
 def test_the_limit_of_requests_ends_a_run_and_keeps_what_was_done(at: FeedPublisher) -> None:
-    at.upstream.left = 10
+    at.upstream.left = 2
     report = at.run()
     assert report.taken == ()
     assert any("no more requests" in line for line in report.waiting)
@@ -405,7 +577,7 @@ def test_the_build_of_a_stable_version_is_taken_and_proposed_after_three_days(
     assert (proposed["release"], proposed["version"]) == ("b10621", "v0.3.0")
     assert (proposed["since"], proposed["hours"]) == ("2026-09-01T00:00:00Z", 72)
     assert "linux-amd64/cpu" in proposed["new"]
-    assert any("ready to become stable" in line for line in report["people"])
+    assert "ready to become stable" in told(report["people"])["promote"][0]
     # A person decides: here it is what they do.
     at.edit("repository.toml", lambda document: document["channels"].update(stable=["b10621"]))
     assert at.run().proposal is None
@@ -436,7 +608,7 @@ def test_the_feed_signs_nothing_and_says_what_does(at: FeedPublisher) -> None:
     at.sign()
     words = ("feed", *at.asked, "--data", at.data)
     done = release_tool(*words, **at.upstream.environ)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == OPEN, done.stderr
     assert "next: tsuku-publish sign --channel nightly, in another process" in done.stdout
     assert published(at) == set()
     at.sign("--channel", "nightly", signers=MACHINE)
@@ -484,8 +656,9 @@ def test_the_command_prints_what_to_decide_and_the_drafts(
     words = ["feed", "--data", at.data, "--api", at.upstream.api, "--now", "2026-08-24T00:00"]
     words += ["--trusted-root", at.upstream.trusted_root]
     done = release_tool(*words)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "To decide:" in done.stdout
+    assert (done.returncode, done.stderr) == (OPEN, "")
+    assert "to be done: 1" in done.stdout
+    assert "files of upstream need a line in rules.toml, since 2026-08-24 00:00 UTC" in done.stdout
     assert "[[rule]]" in done.stdout
     assert "next: tsuku-publish sign --raise" in done.stdout
 
@@ -494,7 +667,7 @@ def test_its_document_is_as_the_schema_says(at: FeedPublisher) -> None:
     words = ["feed", "--data", at.data, "--api", at.upstream.api, "--now", "2026-08-24T00:00"]
     words += ["--trusted-root", at.upstream.trusted_root, "--json"]
     done = release_process(*words, **at.upstream.environ)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == OPEN, done.stderr
     answer = read(done.stdout, PUBLISHER)["data"]
     assert answer["offered"] == list(at.nightly)
     assert answer["taken"][0]["attested"]
@@ -524,3 +697,74 @@ def test_upstreams_own_windows_build_is_measured(tmp_path: Path) -> None:
         assert len(artifact["pieces"]["sha256"]) == 5
         line = next(each for each in at.said if each.startswith(WINDOWS_BUILD))
         assert "processors: alderlake" in line
+
+
+# --- what people have to do -----------------------------------------------------------------
+
+
+def test_each_open_matter_is_told_once_with_since_when_and_what_to_run(at: FeedPublisher) -> None:
+    """Nine names that no rule knows are one matter; it keeps its time, and ends when it is done."""
+    first = at.run()
+    (matter,) = first.people
+    assert (matter.key, matter.since) == ("new-names", "2026-08-24T00:00:00Z")
+    assert len(matter.facts) == len(names(first))
+    text = "\n".join(matter.lines())
+    assert "if you do nothing: they are left out" in text
+    assert f"add what is right to {at.data / 'rules.toml'}" in text
+    assert f"and {len(matter.facts) - 3} more" in text
+    at.upstream.pass_time(hours=12)
+    (again,) = at.run().people
+    assert (again.key, again.since) == (matter.key, matter.since)
+    at.adopt(matter.drafts)
+    assert not at.run().people
+
+
+def test_the_list_has_an_exit_code_and_a_metric_and_is_shown_again(at: FeedPublisher) -> None:
+    metrics = at.data.parent / "feed.prom"
+    report = at.run()
+    words = ("feed", "--show", "--metrics", metrics, "--data", at.data)
+    done = release_tool(*words)
+    assert done.returncode == OPEN
+    assert all(line in done.stdout for line in report.people[0].lines())
+    assert 'tsuku_publish_matter{key="new-names"} 1787529600' in metrics.read_text()
+    assert "tsuku_publish_matters 1\n" in metrics.read_text()
+    wrong = release_tool("feed", "--accept", "new-game", "--data", at.data)
+    assert (wrong.returncode, is_one_error(wrong.stderr, "publish")) == (1, True)
+    assert "to be done: new-names" in wrong.stderr
+    done = release_tool("feed", "--accept", "new-names", *words[2:])
+    assert (done.returncode, done.stdout) == (0, "nothing is to be done\n")
+    assert "tsuku_publish_matters 0\n" in metrics.read_text()
+    # It stays so for the same names in the builds that come, and until other names come.
+    at.upstream.pass_time(hours=12)
+    report = at.run()
+    assert report.taken
+    assert not report.people
+    at.upstream.renamed = {"sycl-fp32": "sycl-fp8"}
+    at.upstream.pass_time(hours=12)
+    (matter,) = at.run().people
+    assert matter.about == ("llama-{tag}-bin-ubuntu-sycl-fp8-x64.tar.gz",)
+
+
+def test_a_channel_without_news_is_never_silent(at: FeedPublisher) -> None:
+    at.run()
+    for tag in (f"b{number}" for number in range(10600, 10800)):
+        at.upstream.uploading.setdefault(tag, day(9, 9))
+    at.upstream.pass_time(hours=20)
+    assert "frozen" not in told(at.run().people)
+    at.upstream.pass_time(hours=6)
+    report = at.run()
+    what, *facts = told(report.people)["frozen"]
+    assert "nightly has had no new build for 1 days, and upstream has b" in what
+    assert "is not uploaded yet" in facts[0]
+
+
+def test_an_upstream_that_is_silent_for_a_week_is_told(at: FeedPublisher) -> None:
+    at.run()
+    at.adopt([each.draft for each in at.run().left_out if each.draft])
+    at.upstream.withdrawn |= {f"b{number}" for number in range(int(at.nightly[0][1:]) + 1, 12000)}
+    for days in (3, 3):
+        at.upstream.pass_time(days=days)
+        assert "frozen" not in told(at.run().people)
+    at.upstream.pass_time(days=1)
+    (what, _) = told(at.run().people)["frozen"]
+    assert what == "nightly has had no new build for 7 days, as upstream has none"

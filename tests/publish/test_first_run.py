@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.builds import REAL_SERVER, REAL_WHEEL, WHEELS, pack_tar, real_build
-from support.feed_publisher import FeedPublisher
+from support.feed_publisher import FeedPublisher, told
 from support.program import environment
 from support.release_data import DATA, copied_data
 from support.release_server import User
@@ -103,6 +103,7 @@ def test_it_measures_what_was_recorded_and_users_install_and_serve_it(
     assert measured(at) == {tag: tag not in KNOWN for tag in seen(at)}
     assert {role for role, _ in seen(at).values()} == {"targets"}
     answer = at.feed_and_sign()
+    assert answer["held"] == {}
     assert [each["release"] for each in answer["taken"]] == [NEW]
     assert {each["release"] for each in answer["measured"]} == KNOWN
     assert all(each["attested"] for each in answer["measured"])
@@ -114,11 +115,9 @@ def test_it_measures_what_was_recorded_and_users_install_and_serve_it(
     assert load_plan(at.data).roles["nightly"].version == PLAN.roles["nightly"].version + 1
     assert answer["offered"] == [NEW, *PLAN.channels["nightly"]]
     assert {role: tag for tag, (role, _) in seen(at).items()}["nightly"] == NEW
-    told = [line for line in answer["people"] if "measured by now" in line]
-    tags = "b11541, b11429, b11347, b11146"
-    assert told == [
-        f"{tags} are measured by now, and signed as not measured: sign --raise tells users"
-    ]
+    what, *tags = told(answer["people"])["measured"]
+    assert what == "4 releases are measured by now, and signed as not measured"
+    assert tags == ["b11541", "b11429", "b11347", "b11146"]
     old.refresh(at.files())
     assert old.channels["nightly"] == answer["offered"]
     before = seen(at)
@@ -141,7 +140,7 @@ def test_it_measures_what_was_recorded_and_users_install_and_serve_it(
     assert len(now["rocm"]["gfx"]) < len(was["rocm"]["gfx"])
     again = at.feed_and_sign()
     assert (again["measured"], again["changed"]) == ([], False)
-    assert not [line for line in again["people"] if "measured" in line]
+    assert "measured" not in told(again["people"])
     user = installed(at, tmp_path / "home", "nightly")
     assert [NEW in each for each in user.versions()] == [True]
     with serving(user) as (_, port):
@@ -166,6 +165,7 @@ def test_other_bytes_than_the_recorded_ones_stop_a_release_and_fill_in_nothing(
     upstream.pass_time(hours=3)
     upstream.withdrawn |= {*upstream.tags()} - KNOWN - {NEW}
     answer = at.feed_and_sign()
+    assert answer["held"] == {}
     assert {*answer["stopped"]} == {"b11429", "b11541"}
     answer["measured"] += first["measured"]
     assert {each["release"] for each in answer["measured"]} == KNOWN - {"b11429", "b11541"}
@@ -220,7 +220,7 @@ def test_real_builds_under_upstreams_names_are_measured_installed_and_served(
     at = own_data(tmp_path, upstream)
     answer = at.feed("--model", str(model))
     at.sign("--channel", "nightly", signers=ONLINE)
-    assert (answer["left_out"], answer["stopped"]) == ([], {})
+    assert (answer["left_out"], answer["stopped"], answer["held"]) == ([], {}, {})
     assert {each["release"] for each in answer["measured"]} == KNOWN
     at.sign("--raise", "--yes")
     for tag, channel in (("b11429", "stable"), (NEW, "nightly")):

@@ -140,6 +140,20 @@ def test_a_short_retry_after_is_waited_for_and_a_long_one_is_not(
     assert waits == [7.0]
 
 
+def test_a_secondary_limit_ends_the_requests_also_without_a_time(
+    upstream: Upstream, service: HostingService
+) -> None:
+    """docs.github.com, "Rate limits for the REST API": a 403 with a text, or Retry-After."""
+    upstream.secondary = True
+    with pytest.raises(RateLimited, match="no more requests until"):
+        service.listing("")
+    asked = len(upstream.requests)
+    with pytest.raises(RateLimited):
+        service.release("v0.3.0")
+    assert len(upstream.requests) == asked
+    upstream.secondary = False
+
+
 def test_a_token_goes_to_the_service_and_into_no_message(upstream: Upstream) -> None:
     with Network(upstream.environ) as network:
         service = HostingService(upstream.api, {TOKEN: "very-secret"}, network)
@@ -181,8 +195,23 @@ def test_an_attestation_names_every_asset_of_its_release(service: HostingService
     bundles = [json.loads(answer or b"{}")["attestations"] for answer in answers]
     # The last one is a companion without a tag in its name: it is in other releases, too.
     assert (len(bundles[0]), len(bundles[1])) == (1, 3)
-    assert published_bundles(service, [first.sha256, first.sha256]) == [bundles[0][0]["bundle"]]
     assert service.attestations("00" * 32) is None
+
+
+def test_one_request_is_enough_for_the_attestations_of_a_build(
+    upstream: Upstream, service: HostingService
+) -> None:
+    release = parse_release(service.release("b10621"), "b10621")
+    digests = {each.name: each.sha256 for each in release.assets}
+    asked = len(upstream.requests)
+    (bundle,) = published_bundles(service, "b10621", digests)
+    assert len(upstream.requests) == asked + 1
+    assert bundle["dsseEnvelope"]
+    # Of a build without any, older ones have the companion, whose name has no tag: not asked for.
+    upstream.attested["b10621"] = "no"
+    assert published_bundles(service, "b10621", digests) == []
+    assert len(upstream.requests) == asked + 3
+    del upstream.attested["b10621"]
 
 
 def test_the_nine_changes_are_in_the_names() -> None:

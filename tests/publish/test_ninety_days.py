@@ -33,7 +33,8 @@ def test_four_days_around_a_new_rocm_with_a_stolen_key(tmp_path: Path) -> None:
         (new, *_) = [tag for tag in upstream.tags() if tag not in tags]
         upstream.uploading[new] = upstream.now + timedelta(hours=5)
         days.live(day(9, 4, 0))
-        assert days.nightly_age <= timedelta(hours=24)
+        # ROCm 10.0 waits for a person's rule, and nightly with it: until noon, and the next run.
+        assert days.nightly_age <= timedelta(hours=24 + 12)
         days.join("day 2")
         days.steal_the_machine_s_keys()
         days.live(day(9, 4, 12))

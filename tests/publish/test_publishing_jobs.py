@@ -26,6 +26,8 @@ def job(at: FeedPublisher, command: str, **more: str) -> subprocess.CompletedPro
         "PATH": f"{home}/bin{os.pathsep}{programs}{os.pathsep}{os.environ['PATH']}",
         "TSUKU_PUBLISH_DATA": str(at.data),
         "ANSWER": str(home / "feed.json"),
+        "METRICS": str(home / "feed.prom"),
+        "TODO": str(home / "todo.txt"),
         "SITE": str(home / "site"),
         "XDG_STATE_HOME": str(home / "state"),
         **more,
@@ -48,6 +50,8 @@ def test_the_jobs_from_a_new_build_to_an_issue(tmp_path: Path) -> None:
         done = job(at, "feed")
         assert done.returncode == 0, done.stderr
         assert "no rule knows it" in done.stdout
+        assert "if you do nothing: " in done.stdout
+        assert 'tsuku_publish_matter{key="new-names"}' in (tmp_path / "feed.prom").read_text()
         assert "[[rule]]" in done.stdout
         signed = job(at, "sign")
         assert signed.returncode == 0, signed.stderr
@@ -70,6 +74,7 @@ def test_the_jobs_from_a_new_build_to_an_issue(tmp_path: Path) -> None:
         assert job(at, "report", FAILED="true", RUN="https://host/run/1").returncode == 0
         assert "issue create --title" in (tmp_path / "gh.log").read_text()
         body = (tmp_path / "body").read_text()
-        assert "```toml" in body
+        assert "new-names: " in body
+        assert "[[rule]]" in body
         assert "- The job failed: https://host/run/1" in body
         assert json.loads((tmp_path / "feed.json").read_text())["data"]["changed"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tomlkit
-from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher
+from support.feed_publisher import MACHINE, FeedPublisher, delegate, feed_publisher, told
 from support.upstream_builds import day
 from support.upstream_host import Upstream
 
@@ -117,12 +117,12 @@ def test_every_wrong_rule_costs_its_own_build_alone(at: FeedPublisher) -> None:
     assert answer["stopped"] == {}
     reasons = {each["asset"].split("-bin-")[1]: each["reason"] for each in answer["left_out"]}
     for words, (reason, _) in CHANGED.items():
-        (told,) = (why for name, why in reasons.items() if name.startswith(f"{words}."))
-        assert reason in told, words
+        (why,) = (each for name, each in reasons.items() if name.startswith(f"{words}."))
+        assert reason in why, words
     for words, _ in ADDED:
-        (told,) = (why for name, why in reasons.items() if name.startswith(f"{words}."))
-        assert "is wrong" in told, words
-    people = "\n".join(answer["people"])
+        (why,) = (each for name, each in reasons.items() if name.startswith(f"{words}."))
+        assert "is wrong" in why, words
+    people = "\n".join(told(answer["people"])["wrong-rules"])
     count = len(load_rules(at.data).builds) + len(load_rules(at.data).wrong)
     assert f"[[rule]] {count - 1} of rules.toml is wrong: it cannot be understood" in people
     assert "of rules.toml is wrong" in people
@@ -163,7 +163,7 @@ def test_a_rule_is_not_taken_twice_and_the_first_one_stays(at: FeedPublisher) ->
     (wrong,) = load_rules(at.data).wrong
     assert "another rule has vulkan of this asset already" in str(wrong)
     report = at.run()
-    assert str(wrong) in report.people
+    assert str(wrong) in told(report.people)["wrong-rules"]
     assert "vulkan" in at.documents()[at.nightly[0]]["platforms"]["linux-amd64"]["variants"]
 
 
@@ -182,7 +182,9 @@ def test_a_fault_that_all_builds_share_stops_no_release_for_good(at: FeedPublish
     at.upstream.pass_time(hours=12)
     signed = at.files()
     answer = at.feed()
-    assert "darwin-amd64 has no build for its default, gpu" in " ".join(answer["people"])
+    assert "darwin-amd64 has no build for its default, gpu" in " ".join(
+        told(answer["people"])["wrong-rules"]
+    )
     root = ("--trusted-root", str(at.upstream.trusted_root))
     done = at.tool("sign", "--channel", "nightly", *root, signers=MACHINE)
     assert done.returncode == 1
@@ -225,5 +227,5 @@ def test_a_list_without_an_end_is_cut_off_and_says_so(
     upstream.instead = json.dumps(drafts).encode()
     report = at.run()
     assert len([each for each in upstream.requests if "&page=" in each]) == 19
-    (line,) = (each for each in report.people if "600 releases" in each)
+    (_, line) = told(report.people)["unread"]
     assert "back to b20000" in line

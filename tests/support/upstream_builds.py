@@ -5,6 +5,7 @@ millisecond. Builds for other processors have their number in the ELF header, an
 """
 
 import functools
+import hashlib
 import io
 import struct
 import tempfile
@@ -49,6 +50,12 @@ LINUX_CUDA = day(9, 15)
 OPENVINO_2026_4 = day(9, 20)
 OPENVINO_2026_4_1 = day(10, 2)
 VULKAN_ARM = day(10, 4)
+# By b12212, on all four builds, as projects that pin upstream's assets have it.
+CUDA_13_5 = day(11, 9)
+
+
+NOISE = b"".join(hashlib.sha256(b"%d" % number).digest() for number in range(30_000))
+"""Bytes that no archive makes smaller."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ def names_at(when: datetime) -> tuple[Name, ...]:
     """The assets of a build that was published at that time."""
     rocm = "10.0" if when >= ROCM_10 else "7.14" if when >= ROCM_7_14 else "7.2"
     cuda = "13.4" if when >= CUDA_13_4 else "13.3"
+    cuda = "13.5" if when >= CUDA_13_5 else cuda
     openvino = "2026.2.1"
     if when >= OPENVINO_2026_4:
         openvino = "2026.4.1" if when >= OPENVINO_2026_4_1 else "2026.4"
@@ -90,7 +98,7 @@ def names_at(when: datetime) -> tuple[Name, ...]:
     if when >= WINDOWS_ARM_CUDA:
         found += _windows(f"cuda-{cuda}-arm64", "cuda", cuda)
     if when >= LINUX_CUDA:
-        for build in ("12.8-x64", "13.4-x64", "13.4-arm64"):
+        for build in ("12.8-x64", f"{cuda}-x64", f"{cuda}-arm64"):
             found += _linux(f"ubuntu-cuda-{build}", "cuda", build.partition("-")[0])
     if when >= VULKAN_ARM:
         found += _windows("vulkan-arm64", "vulkan")

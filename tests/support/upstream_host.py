@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,8 +31,9 @@ _DOWNLOADS = "/ggml-org/llama.cpp/releases/download/"
 _KNOWN = (
     (10320, day(8, 9)), (10356, day(8, 11)), (10621, day(8, 25)), (10767, day(9, 3)),
     (11146, day(9, 23)), (11429, day(10, 5)), (11541, day(10, 10)), (12300, day(11, 14)),
+    (14104, day(11, 14) + timedelta(days=82)),
 )  # fmt: skip
-"""Dated tags; the last one goes on at the pace of October, 22 a day."""
+"""Dated tags; after the last one that was seen it goes on at the pace of October, 22 a day."""
 STABLE = {
     "v0.3.0": (10621, day(8, 25)), "v0.4.0": (10870, day(9, 9)), "v0.5.0": (11146, day(9, 23)),
     "v0.6.0": (11429, day(10, 5)), "v0.7.0": (11740, day(10, 20)), "v0.8.0": (12016, day(11, 2)),
@@ -57,10 +58,13 @@ class Upstream:
     One of ``every`` builds is there: all of upstream's 18 a day, or fewer. ``uploading`` says until
     when a release's last two assets are on their way, ``missing`` which assets never come (by a
     part of their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are
-    gone. ``attested`` says for a release "no", "late" (six hours), "partly" or "forged".
+    gone. ``attested`` says for a release "no", "late" (six hours), "partly",
+    "forged" or "elsewhere" (by a workflow of another repository).
     ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
     ``instead`` the body of every one. ``named`` has another build for a stable
-    version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked.
+    version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked. With
+    ``secondary`` it says that requests came too fast, and no time. ``added`` are names of more
+    assets, which are texts. ``extra`` are more releases, with their times.
     """
 
     now: datetime
@@ -81,6 +85,9 @@ class Upstream:
     named: dict[str, str] = field(default_factory=dict)
     spoiled: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     tokens: list[str] = field(default_factory=list)
+    secondary: bool = False
+    added: list[str] = field(default_factory=list)
+    extra: dict[str, datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sigstore = SigstoreInstance()
@@ -146,6 +153,7 @@ class Upstream:
     def releases(self, most: int, page: int = 1) -> list[dict[str, Any]]:
         """A page of the releases, newest first, as the API lists them."""
         found = [(time_of(int(tag[1:])), tag) for tag in self.tags()[: most * page]]
+        found += [(when, tag) for tag, when in self.extra.items()]
         found += [(when, name) for name, (_, when) in STABLE.items() if when <= self.now]
         asked = sorted(found, reverse=True)[most * (page - 1) : most * page]
         return [self.release(tag) for _, tag in asked]
@@ -169,10 +177,14 @@ class Upstream:
                 "browser_download_url": f"{self.url}/download/{tag}/nightly-tag.txt",
             }
             return _document(tag, when, [naming], text)
+        if tag in self.extra:
+            return _document(tag, self.extra[tag], [], "")
         return _document(tag, time_of(int(tag[1:])), self._listed(tag), "server: a change (#1)")
 
     def archive(self, tag: str, name: str) -> bytes | None:
         """The bytes of an asset."""
+        if name in self.added:
+            return name.encode()
         if (tag, name) in self.replaced:
             return self.replaced[tag, name]
         found = [each for each in self._names(tag) if self._name(each, tag) == name]
@@ -199,9 +211,10 @@ class Upstream:
         if tag not in self._bundles:
             instance = SigstoreInstance() if state == "forged" else self.sigstore
             commit = hashlib.sha1(tag.encode(), usedforsecurity=False).hexdigest()
-            self._bundles[tag] = instance.attest(
-                digests, Build(commit=commit, workflow=attesting_workflow(tag))
-            )
+            build = Build(commit=commit, workflow=attesting_workflow(tag))
+            if state == "elsewhere":
+                build = replace(build, repository="https://github.com/ggml-org/workflows")
+            self._bundles[tag] = instance.attest(digests, build)
         return self._bundles[tag]
 
     def _names(self, tag: str) -> list[Name]:
@@ -223,6 +236,7 @@ class Upstream:
             self._assets[tag] = known
         for name in {name for of, name in self.replaced if of == tag}:
             known = [self._asset(tag, name) if each["name"] == name else each for each in known]
+        known = [*known, *(self._asset(tag, name) for name in self.added)]
         known = [{**each, **self.spoiled.get((tag, each["name"]), {})} for each in known]
         if self.uploading.get(tag, self.now) <= self.now:
             return known
@@ -284,8 +298,9 @@ class _Handler(BaseHTTPRequestHandler):
             seconds, host.delay = host.delay, 0
             self._send(429, b"{}", {"Retry-After": str(seconds)})
             return
-        if host.left <= 0:
-            self._send(403, b'{"message": "API rate limit exceeded"}')
+        if host.secondary or host.left <= 0:
+            kind = b"a secondary" if host.secondary else b"API"
+            self._send(403, b'{"message": "You have exceeded %b rate limit"}' % kind)
             return
         login = self.headers.get("Authorization", "").removeprefix("Basic ")
         host.tokens += [base64.b64decode(login).decode()] if login else []
@@ -313,7 +328,8 @@ class _Handler(BaseHTTPRequestHandler):
             return host.releases(int(most), int(page))
         tag = path.removeprefix("/releases/tags/")
         if tag != path:
-            there = STABLE[tag][1] <= host.now if tag in STABLE else tag in host.tags()
+            there = tag in host.tags() or tag in host.extra
+            there = there or (tag in STABLE and STABLE[tag][1] <= host.now)
             return host.release(tag) if there else None
         digest = re.fullmatch(r"/attestations/sha256:([0-9a-f]{64})", path)
         bundles = host.attestation(digest[1]) if digest else []

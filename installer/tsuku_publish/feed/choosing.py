@@ -1,5 +1,7 @@
 """The feed's decisions: what is missing, what is left out, what stays, what is proposed. Pure."""
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,7 +10,7 @@ from tsuku_llm.catalog.manifest import require_release
 from tsuku_llm.ground.errors import ManifestError
 from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.errors import PublishError, in_one_line, reading
-from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule
+from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule, no_build
 from tsuku_publish.feed.state import FeedSettings, FeedState
 from tsuku_publish.release_files.documents import (
     UnknownLibraries,
@@ -17,9 +19,18 @@ from tsuku_publish.release_files.documents import (
     recorded,
     requirements,
 )
-from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, SortedAssets, sort_assets
+from tsuku_publish.upstream.classify import (
+    ClassifiedBuild,
+    Rules,
+    SortedAssets,
+    VariantRule,
+    sort_assets,
+)
 from tsuku_publish.upstream.facts import UpstreamRelease
 
+_FACTOR = 3
+"""How many times the size of a variant may change from one release to the next."""
+_LIBRARY = re.compile(r"(.*ggml.*?|.+?(?=[-_\d]*\.))[-_\d]*\.(so|dll|dylib)[.\d]*")
 UNKNOWN = "no rule knows it; "
 """How the reason begins for an asset that no rule knows."""
 
@@ -77,7 +88,8 @@ def missing_builds(release: SortedAssets, last: SortedAssets | None) -> tuple[st
 
 
 def _unknown_names(release: SortedAssets) -> set[str]:
-    return {each.name.replace(release.tag, "{tag}") for each in release.unknown}
+    unknown = (each.name for each in release.unknown if not no_build(each.name))
+    return {name.replace(release.tag, "{tag}") for name in unknown}
 
 
 def left_out(
@@ -115,12 +127,76 @@ def left_out(
                 why = f"{name} has no build for its default, {platform.default}"
                 reasons[build.artifacts[0].name] = why
     for unknown in found.unknown:
+        if why := no_build(unknown.name):
+            reasons[unknown.name] = why
+            continue
         reasons[unknown.name] = _unknown(unknown.name, found, unread)
         record = contents.get(unknown.sha256)
         drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
     )
+
+
+def lost(
+    release: UpstreamRelease,
+    last: UpstreamRelease,
+    rules: Rules,
+    contents: Mapping[str, Contents],
+) -> tuple[str, ...]:
+    """Return what the last release that was taken has and this one lacks, in words.
+
+    The words are the same for each later release with this loss. They name a platform, else a
+    backend of which it has fewer variants, else a library of a variant, or a size that is another
+    one by more than ``_FACTOR``. What took the place of another (CUDA 13.5 for 13.4) is no loss.
+    """
+    old, new = (_variants(each, rules) for each in (last, release))
+    gone = [name for name in old if name not in new]
+    found = [f"{name}: the platform" for name in gone]
+    for name in old.keys() & new.keys():
+        counts = [
+            Counter(variant.backend for variant, _ in each[name].values()) for each in (old, new)
+        ]
+        fewer = counts[0] - counts[1]
+        found += [f"{name}: {count} of {counts[0][each]} {each}" for each, count in fewer.items()]
+        for word in old[name].keys() & new[name].keys():
+            builds = (old[name][word][1], new[name][word][1])
+            found += [f"{name}/{word}: {each}" for each in _less(*builds, contents)]
+    return tuple(sorted(found))
+
+
+def _variants(
+    release: UpstreamRelease, rules: Rules
+) -> dict[str, dict[str, tuple[VariantRule, ClassifiedBuild]]]:
+    """Return the variants of a release by their platforms, without those that are left out."""
+    found: dict[str, dict[str, tuple[VariantRule, ClassifiedBuild]]] = {}
+    for build in sort_assets(release, rules).builds:
+        if not any(asset.name in release.left_out for asset in build.artifacts):
+            for variant in build.rule.variants:
+                found.setdefault(build.rule.platform, {})[variant.name] = (variant, build)
+    return found
+
+
+def _less(
+    old: ClassifiedBuild, new: ClassifiedBuild, contents: Mapping[str, Contents]
+) -> list[str]:
+    """Return which libraries a build lacks, and whether its size is out of proportion."""
+    if not all(asset.sha256 in contents for build in (old, new) for asset in build.artifacts):
+        return []  # one of them was not measured
+    records = [[contents[asset.sha256] for asset in build.artifacts] for build in (old, new)]
+    brought = [{_plain(name) for each in record for name in each.brings} for record in records]
+    missing = sorted(name for name in brought[0] - brought[1] if name)
+    sizes = [sum(each.listing["size"] for each in record) for record in records]
+    found = [f"its library {name}" for name in missing]
+    if max(sizes) > _FACTOR * max(min(sizes), 1):
+        found.append("its size, more than threefold" if sizes[1] > sizes[0] else "its size")
+    return found
+
+
+def _plain(name: str) -> str:
+    """Return a library's name without versions; empty for another file."""
+    found = _LIBRARY.fullmatch(name)
+    return f"{found[1]}.{found[2]}" if found else ""
 
 
 def why_empty(release: UpstreamRelease, rules: Rules, left: Collection[LeftOut]) -> str:
@@ -194,12 +270,17 @@ def channel_after(
 ) -> tuple[str, ...]:
     """Return the channel, newest first: the newest builds, and those that are still ``needed``.
 
-    A stopped release leaves the channel, unless it is the only one.
+    A stopped release leaves the channel. If it is the head, it stays until a newer build takes its
+    place: whoever can make upstream answer wrongly could lead all users back to an older build
+    otherwise. People may accept that, and the newest healthy build is the head then.
     """
     every = sorted({*before, *state.taken}, key=number, reverse=True)
-    healthy = [tag for tag in every if tag not in state.stopped] or every[:1]
-    kept = {*healthy[: settings.keep], *needed}
-    return tuple(tag for tag in healthy if tag in kept)
+    head = max(before, key=number, default="")
+    healthy = [tag for tag in every if tag not in state.stopped]
+    newer = bool(healthy) and number(healthy[0]) >= number(head or "b0")
+    stays = head in state.stopped and not newer and head not in state.accepted
+    kept = {*healthy[: settings.keep], *needed, *([head] if stays or not healthy else ())}
+    return tuple(tag for tag in every if tag in kept)
 
 
 def proposal(

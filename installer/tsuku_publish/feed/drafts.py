@@ -14,7 +14,10 @@ from tsuku_publish.upstream.classify import Rules
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
 _SYSTEMS = {"ubuntu": "linux", "linux": "linux", "win": "windows", "macos": "darwin"}
-_PROCESSORS = {"x64": "amd64", "arm64": "arm64", "s390x": "s390x"}
+_PROCESSORS = {
+    "x64": "amd64", "amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64",
+    "s390x": "s390x",
+}  # fmt: skip
 _BACKENDS = {
     "vulkan": "vulkan", "cuda": "cuda", "rocm": "rocm", "hip": "rocm", "sycl": "sycl",
     "openvino": "openvino", "opencl": "opencl", "metal": "metal",
@@ -26,6 +29,17 @@ _GUARDS = {
 """Backends whose requirement is one table of ``[requires]``, the same for every version."""
 _LIBRARY = re.compile(r"(?:lib)?ggml-([a-z]+)\.(?:so|dll|dylib)")
 _LINE = re.compile(r"[0-9]+(?:\.[0-9]+)+")
+_NO_BUILD = re.compile(
+    r"""(?ix) .*? (?:
+      (?P<signature> \.(?:asc|sig|minisig|pem|crt|sigstore(?:\.json)?|intoto\.jsonl))
+    | (?P<digests> \.(?:md5|sha\d*) | (?:^|[-_.])(?:sha\d+sums?|md5sums?|checksums?)(?:\.txt)?)
+    | (?P<list> \.(?:json|txt|md|spdx|cdx))
+    | (?P<package> \.(?:deb|rpm|apk|msi|msix|pkg|dmg|appimage|flatpak|snap)) )"""
+)
+_KINDS = {
+    "signature": "a signature", "digests": "a list of digests", "list": "a text",
+    "package": "a package for a system's installer",
+}  # fmt: skip
 _SERVERS = ("llama-server", "llama-server.exe")
 
 
@@ -36,6 +50,12 @@ class _Build(NamedTuple):
     processor: str
     backend: str
     line: str
+
+
+def no_build(name: str) -> str:
+    """Return why an asset is no build of upstream, by its name; empty if it may be one."""
+    found = _NO_BUILD.fullmatch(name)
+    return f"it is no build, but {_KINDS[str(found.lastgroup)]}" if found else ""
 
 
 def drafted_rule(
@@ -51,13 +71,19 @@ def drafted_rule(
     head = f"# Drafted from {asset.name}. {_measured(contents)}\n"
     if contents is not None and not contents.brings & {*_SERVERS}:
         return f'{head}[[skip]]\nasset = "{pattern}"\nwhy = "it has no llama-server"\n'
+    if not asset.name.endswith((".tar.gz", ".zip")):
+        why = "clients cannot unpack it"
+        return (
+            f'{head}# Its builds are lost with it.\n[[skip]]\nasset = "{pattern}"\nwhy = "{why}"\n'
+        )
     words = re.split(r"-|\.tar\.gz$|\.zip$", asset.name)
     backend = _backend(words, contents)
     line = next((word for word in words if _LINE.fullmatch(word)), "")
     lacks_line = backend in ("cuda", "rocm") and not line
+    system, processor = _platform(words, contents)
     build = _Build(
-        system=next((_SYSTEMS[word] for word in words if word in _SYSTEMS), "linux"),
-        processor=next((_PROCESSORS[word] for word in words if word in _PROCESSORS), "amd64"),
+        system=system,
+        processor=processor,
         backend=backend,
         line="VERSION" if lacks_line else line,
     )
@@ -98,6 +124,20 @@ def _measured(contents: Contents | None) -> str:
     if contents.processors:
         parts.append(f"processors {' '.join(contents.processors)}")
     return f"Measured: {', '.join(parts)}."
+
+
+def _platform(words: list[str], contents: Contents | None) -> tuple[str, str]:
+    """Return the system and the processor that its server's header says, else the name."""
+    named = (
+        next((_SYSTEMS[word] for word in words if word in _SYSTEMS), "linux"),
+        next((_PROCESSORS[word] for word in words if word in _PROCESSORS), "amd64"),
+    )
+    servers = (contents.servers if contents else None) or {}
+    found = sorted({platform for each in servers.values() for platform in each})
+    if not found or "-".join(named) in found:
+        return named
+    system, _, processor = found[0].partition("-")
+    return system, processor
 
 
 def _backend(words: list[str], contents: Contents | None) -> str:

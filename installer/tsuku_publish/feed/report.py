@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.feed.choosing import LeftOut, StableProposal, number
+from tsuku_publish.feed.matters import Matter
 from tsuku_publish.feed.sandbox import SandboxStart
 from tsuku_publish.release_files.plan import TARGETS, Plan
 from tsuku_publish.repository.checking import FIRST_ROOT, verify
@@ -24,9 +25,10 @@ class TakenRelease:
 
 @dataclass(frozen=True, slots=True)
 class FeedReport:
-    """What a run did. ``people`` are the lines that a person has to read and decide about.
+    """What a run did. ``people`` is the list of what people must do.
 
     ``taken`` are new in the channel; ``measured`` were recorded before, without their archives.
+    ``held`` are recorded, and lack what the last release taken has: people decide about them.
     ``offered`` are the releases of the channel, newest first. ``changed`` is whether this run
     changed what is to be signed.
     """
@@ -36,10 +38,11 @@ class FeedReport:
     waiting: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
     stopped: Mapping[str, str]
+    held: Mapping[str, tuple[str, ...]]
     offered: tuple[str, ...]
     forgotten: tuple[str, ...]
     proposal: StableProposal | None
-    people: tuple[str, ...]
+    people: tuple[Matter, ...]
     changed: bool
 
 

@@ -1,9 +1,10 @@
 """One run of the feed: what upstream has, what of it is taken, and what people must decide."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from tsuku_llm.fetch import Network
@@ -16,6 +17,7 @@ from tsuku_publish.feed.choosing import (
     channel_after,
     is_build,
     left_out,
+    lost,
     number,
     proposal,
     why_empty,
@@ -23,11 +25,12 @@ from tsuku_publish.feed.choosing import (
 from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
 from tsuku_publish.feed.state import load_settings, load_state, save_state
 from tsuku_publish.feed.taking import ChangedRelease, FeedRun, RefusedRelease, ReleaseTaker
+from tsuku_publish.feed.to_do import ToDo
 from tsuku_publish.release_files.plan import load_plan, save_channel
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.upstream.attestations import store
-from tsuku_publish.upstream.classify import SortedAssets, load_rules, sort_assets
-from tsuku_publish.upstream.facts import Facts
+from tsuku_publish.upstream.classify import load_rules, sort_assets
+from tsuku_publish.upstream.facts import Facts, MovedAsset
 from tsuku_publish.upstream.hosting import (
     PER_PAGE,
     HostingService,
@@ -40,6 +43,11 @@ from tsuku_publish.upstream.hosting import (
 
 APART = timedelta(hours=3)
 """Between two looks that prove that a release was changed or deleted."""
+LOOK = timedelta(hours=17)
+"""After which a release on offer is looked at again: with a run every six hours within a day."""
+WATCHED = 10
+"""Releases that a run asks for to look at them again."""
+EVER = datetime.min.replace(tzinfo=timezone.utc)
 PAGES = 20
 """Pages of the list that a run reads at most: a month of upstream's builds."""
 
@@ -51,8 +59,7 @@ class Feed(FeedRun):
     environ: Mapping[str, str]
     api: str | None = None
     _changed: set[str] = field(default_factory=set)
-    _waiting: list[str] = field(default_factory=list)
-    _people: list[str] = field(default_factory=list)
+    _dropped: set[str] = field(default_factory=set)
     _taken: list[TakenRelease] = field(default_factory=list)
     _recorded: list[TakenRelease] = field(default_factory=list)
 
@@ -68,6 +75,17 @@ class Feed(FeedRun):
         plan = load_plan(self.data)
         self._before = plan.channels.get(self._settings.channel, ())
         self._stable = plan.channels.get(self._settings.stable, ())
+        self._todo = ToDo(
+            data=self.data,
+            now=self.now,
+            settings=self._settings,
+            state=self._state,
+            wrong=self._rules.wrong,
+            before=self._before,
+            stable=self._stable,
+        )
+        # First of all: what is new is compared with what the channel has by the rules of today.
+        self._reconsidered()
         with Network(self.environ) as network:
             self._service = HostingService(self.api or self._rules.api, self.environ, network)
             self._taker = ReleaseTaker(
@@ -80,18 +98,24 @@ class Feed(FeedRun):
             listing = self._service.listing(self._state.etag)
             if listing.releases is None:
                 self.say("upstream has published nothing since the last run")
-            else:
-                self._follow(listing.releases)
+            self._follow(listing.releases or ())
             # A list with something to wait for is asked for again: time passes, though it stays.
-            self._state.etag = "" if self._waiting else listing.etag
+            self._state.etag = "" if self._todo.waiting else listing.etag
         left = self._reconsidered()
+        self._release_held()
         return self._finished(left)
 
     def _follow(self, newest: Sequence[Mapping[str, Any]]) -> None:
+        tags = (str(each.get("tag_name")) for each in newest)
+        self._todo.newest = max((number(tag) for tag in tags if is_build(tag)), default=-1)
+        # Each step asks little, so that without a token, which is 60 requests an hour, none of them
+        # takes all from the next: the watch some of what is on offer, then the build of the newest
+        # stable version, and the newest builds last.
         try:
-            listed = self._listed(newest)
+            listed = self._listed(newest) if newest else {}
             self._watch(listed)
             self._name_versions(listed)
+            self._take_named(listed)
             self._take_new(listed)
             self._measure_recorded()
         except RateLimited as error:
@@ -115,9 +139,9 @@ class Feed(FeedRun):
             if enough or len(pages[-1]) < PER_PAGE:
                 return listed
             if len(pages) == PAGES:
-                self._people.append(
+                self._todo.cut[f"b{oldest}"] = (
                     f"the newest {PAGES * PER_PAGE} releases of upstream were read, back to "
-                    f"b{oldest}: an older stable version is only known after: refresh vVERSION"
+                    f"b{oldest}, and b{last or 0} was not among them"
                 )
                 return listed
             pages.append(self._service.page(len(pages) + 1))
@@ -128,42 +152,73 @@ class Feed(FeedRun):
         """Stop releases that upstream has changed or withdrawn since they were recorded.
 
         One answer proves nothing: services have answered with an older state, without assets, and
-        404 for what was there. An answer that cannot be read is none.
+        404 for what was there. An answer that cannot be read is none. Releases that are not in the
+        list are asked for one by one, ``WATCHED`` in a run: each of them within a day.
         """
-        oldest = min((number(tag) for tag in listed if is_build(tag)), default=0)
+        oldest = min((number(tag) for tag in listed if is_build(tag)), default=None)
         recorded = Facts(self.data / "facts").releases()
-        for tag in self._before:
-            if tag not in recorded or tag in self._state.stopped or number(tag) < oldest:
+        offered = dict.fromkeys((*self._before, *self._stable))
+        for gone in self._state.looked.keys() - offered.keys():
+            del self._state.looked[gone]
+        due: list[tuple[datetime, str]] = []
+        for tag in offered:
+            if tag not in recorded or tag in self._state.stopped:
                 continue
-            try:
-                # A release that is not in the list is asked for: a list can be cut off.
-                here = json.dumps(listed[tag]).encode() if tag in listed else None
-                release = parse_release(here or self._service.release(tag), tag)
-            except RateLimited:
-                raise
-            except NoSuchRelease as error:
-                self._suspect(tag, error.message)
-            except PublishError as error:
-                self._wait(f"{error.message}; {tag} stays, and is looked at again")
-            else:
-                try:
-                    Facts(self.data / "facts").record(release)
-                    self._state.suspected.pop(tag, None)
-                except PublishError as error:
-                    self._suspect(tag, error.message)
+            if tag in listed:
+                self._look(tag, json.dumps(listed[tag]).encode())
+                continue
+            # A list can be cut off, and what it should have had is asked for at once.
+            at_once = tag in self._state.suspected or (oldest is not None and number(tag) >= oldest)
+            since = EVER if at_once else self._state.looked.get(tag, EVER)
+            if self.now - since >= LOOK:
+                due.append((since, tag))
+        for _, tag in sorted(due)[:WATCHED]:
+            self._look(tag, None)
+
+    def _look(self, tag: str, data: bytes | None) -> None:
+        """Compare a release with what is recorded; without ``data`` the service is asked."""
+        try:
+            release = parse_release(data or self._service.release(tag), tag)
+        except RateLimited:
+            raise
+        except NoSuchRelease as error:
+            self._suspect(tag, error.message)
+            return
+        except PublishError as error:
+            self._wait(f"{error.message}; {tag} stays, and is looked at again")
+            return
+        finally:
+            self._todo.seen.add(tag)
+            # Also a look that decided nothing: the next one is the turn of others.
+            self._state.looked[tag] = self.now
+        try:
+            Facts(self.data / "facts").record(release)
+        except MovedAsset as error:
+            self._todo.moved[tag] = error.message
+        except PublishError as error:
+            self._suspect(tag, error.message)
+            return
+        self._state.suspected.pop(tag, None)
 
     def _name_versions(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """Record which builds new stable versions name."""
-        for version in listed:
-            if version[:1] != "v":
-                continue
+        # Those that could not be read are asked for again, until a newer one can be read.
+        again = [*self._todo.known("versions")][:WATCHED]
+        for version in (*(each for each in listed if each[:1] == "v"), *again):
             facts = Facts(self.data / "facts")
+            if any(_order(each) >= _order(version) for each in facts.versions if version in again):
+                continue
             try:
-                named = named_tag(json.dumps(listed[version]).encode(), version)
+                here = json.dumps(listed[version]).encode() if version in listed else None
+                named = named_tag(here or self._service.release(version), version)
                 known = facts.versions.get(version)
                 facts.name(version, named)
+            except RateLimited:
+                raise
+            except NoSuchRelease:
+                continue  # it was taken back
             except PublishError as error:
-                self._people.append(error.message)
+                self._todo.unnamed[version] = error.message
                 continue
             if known is None:
                 facts.save()
@@ -173,31 +228,79 @@ class Feed(FeedRun):
 
     # --- what is new ------------------------------------------------------------------------------
 
+    def _take_named(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the build that the newest stable version names."""
+        versions = Facts(self.data / "facts").versions
+        named = max(versions.values(), key=number, default=None)
+        head = max((number(tag) for tag in self._stable), default=-1)
+        if named and number(named) > head:
+            self._accept(self._try(named, listed.get(named)))
+
     def _take_new(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the newest builds, and the one that the newest stable version names."""
-        facts = Facts(self.data / "facts")
-        # If the newest one was stopped just now, an older one takes its place.
-        healthy = (number(tag) for tag in self._before if tag not in self._state.stopped)
-        newest = max(healthy, default=-1)
+        """Take the newest builds; never one that is older than the head of the channel."""
+        # What is older than a held one lacks the same, most likely, and is measured for nothing.
+        newest = max(map(number, (*self._before, *self._state.held)), default=-1)
         new = [tag for tag in listed if is_build(tag) and number(tag) > newest]
-        left = self._settings.take
+        left, begun = self._settings.take, self._taker.downloaded
         # After a long pause the list is long. Faults that all builds share (the network, the disk)
         # must not cost a download of each of them.
         for tag in sorted(new, key=number, reverse=True)[:PER_PAGE]:
-            if not left:
+            if not left or self._taker.downloaded - begun > self._settings.take:
                 break
-            left -= self._accept(self._try(tag, listed[tag]))
-        named = max(facts.versions.values(), key=number, default=None)
-        head = max((number(tag) for tag in self._stable), default=-1)
-        if named and number(named) > head and named not in self._state.taken:
-            self._accept(self._try(named, listed.get(named)))
+            if 0 < 2 * newest < number(tag):
+                self._stop(tag, f"its number is far from that of the newest build, b{newest}")
+            else:
+                left -= self._accept(self._try(tag, listed[tag]))
 
     def _accept(self, release: TakenRelease | None) -> bool:
-        """Put a release into the channel, if there is one; return whether."""
-        if release is not None:
-            self._state.taken.add(release.release)
+        """Put a release into the channel if it is whole, else hold it; return whether it is in."""
+        if release is None:
+            return False
+        if self._is_whole(release.release):
             self._taken.append(release)
-        return release is not None
+            return True
+        # Each later build may have the same loss, so the time of the first one counts.
+        since = min((*self._state.held.values(), self._taker.published[release.release]))
+        self._state.held[release.release] = since
+        return False
+
+    def _is_whole(self, tag: str) -> bool:
+        """Take a recorded release if it lacks nothing, or what people have accepted."""
+        found = {*self._lost(tag)}
+        if found - self._state.accepted:
+            return False
+        # Only this loss was accepted, not the next one of the same kind.
+        self._state.accepted -= found
+        self._state.taken.add(tag)
+        return True
+
+    def _lost(self, tag: str) -> tuple[str, ...]:
+        """Return what a recorded release lacks that the last one taken has."""
+        recorded = Facts(self.data / "facts").releases()
+        last = self._last(tag)
+        if last is None:
+            return ()
+        contents = load_contents(self.data / "facts" / "archives")
+        return lost(recorded[tag], recorded[last], self._rules, contents)
+
+    def _release_held(self) -> None:
+        """Take held releases that are whole by the rules of today, or as people accepted them."""
+        held = sorted(self._state.held, key=number, reverse=True)
+        for tag in held:
+            if self._is_whole(tag):
+                release = Facts(self.data / "facts").releases()[tag]
+                attested, archives = release.unattested is None, len(release.assets)
+                self._taken.append(TakenRelease(tag, archives, attested, ()))
+                break
+        newest = max(self._state.taken, key=number, default="b0")
+        named = max(Facts(self.data / "facts").versions.values(), key=number, default=None)
+        for tag in held:
+            # The newest one may come; the build of the newest stable version is always needed.
+            if tag in self._state.taken or (
+                tag != named and (tag != held[0] or number(tag) < number(newest))
+            ):
+                del self._state.held[tag]
+                self._dropped |= {tag} - self._state.taken
 
     def _measure_recorded(self) -> None:
         """Measure what was recorded without its archives, as all of the first repository was."""
@@ -212,11 +315,14 @@ class Feed(FeedRun):
 
     def _try(self, tag: str, raw: Mapping[str, Any] | None) -> TakenRelease | None:
         """Take a release if it is whole; None if it was not taken."""
-        if tag in self._state.stopped or tag in self._state.taken:
+        if tag in {*self._state.stopped, *self._state.taken, *self._state.held}:
             return None
         try:
             data = json.dumps(raw).encode() if raw else self._service.release(tag)
-            return self._taker.take(tag, data, self._last())
+            last = self._last(tag)
+            recorded = Facts(self.data / "facts").releases()
+            assets = sort_assets(recorded[last], self._rules) if last else None
+            return self._taker.take(tag, data, assets)
         except RateLimited:
             raise
         except IncompleteRelease as error:
@@ -226,17 +332,17 @@ class Feed(FeedRun):
         except RefusedRelease as error:
             self._stop(tag, in_one_line(error))
         except TsukuError as error:
-            # Perhaps the network or the disk: the next run tries again, and people hear of it.
-            self._people.append(f"{tag} was not taken: {in_one_line(error)}")
-            self._wait(f"{tag} is tried again in the next run")
+            # Perhaps the network or the disk: people hear of it if the channel stays behind.
+            self._todo.failed.append(f"{tag} was not taken: {in_one_line(error)}")
+            self._wait(f"{self._todo.failed[-1]}; it is tried again in the next run")
         return None
 
-    def _last(self) -> SortedAssets | None:
-        """Return the assets of the newest release that was taken."""
+    def _last(self, tag: str) -> str | None:
+        """Return the newest release before this one that was taken, by the feed or by people."""
         recorded = Facts(self.data / "facts").releases()
-        taken = self._state.taken & recorded.keys()
-        newest = max(taken, key=number, default=None)
-        return sort_assets(recorded[newest], self._rules) if newest else None
+        known = {*self._state.taken, *self._before, *self._stable} & recorded.keys()
+        older = (each for each in known if number(each) < number(tag))
+        return max(older, key=number, default=None)
 
     # --- the end of a run -------------------------------------------------------------------------
 
@@ -247,7 +353,7 @@ class Feed(FeedRun):
         found: list[LeftOut] = []
         for tag, release in facts.releases().items():
             # Others have nothing left out, but for what a run measured in the stable channel.
-            if tag not in self._state.taken and not release.left_out:
+            if tag not in {*self._state.taken, *self._state.held} and not release.left_out:
                 continue
             unread = {
                 asset.name: release.left_out[asset.name].removeprefix(UNKNOWN)
@@ -257,7 +363,7 @@ class Feed(FeedRun):
             left = left_out(release, self._rules, contents, unread)
             if why := why_empty(release, self._rules, left):
                 # Its users keep what they have until a person has mended the rules.
-                self._people.append(why)
+                self._todo.unfit.setdefault("rules", why)
                 continue
             reasons = {each.asset: each.reason for each in left}
             if reasons.keys() != release.left_out.keys():
@@ -283,8 +389,13 @@ class Feed(FeedRun):
         # The facts of a stopped release show what upstream changed.
         revoked = (each.release for each in load_plan(self.data).revoked)
         kept = {*channel, *self._stable, *revoked, *self._state.stopped}
-        forgotten = tuple(sorted(self._state.taken - kept, key=number))
+        forgotten = tuple(sorted((self._state.taken | self._dropped) - kept, key=number))
         self._forget(facts, forgotten)
+        # What was never signed, and is older than all of the channel, is nobody's business.
+        for tag in [*self._state.stopped]:
+            passed = channel and number(tag) < number(channel[-1])
+            if passed and tag not in recorded and tag != newest:
+                del self._state.stopped[tag]
         variants = {
             tag: [
                 f"{build.rule.platform}/{variant.name}"
@@ -299,31 +410,23 @@ class Feed(FeedRun):
         stated = load_plan(self.data).since.get(self._settings.channel, {})
         since = {tag: each.time for tag, each in stated.items() if tag not in untried}
         proposed = proposal(facts.versions, self._stable, variants, since, self._settings, self.now)
-        if proposed:
-            self._people.append(
-                f"{proposed.version} ({proposed.release}) is ready to become "
-                f"{self._settings.stable}: {proposed.hours} hours in {self._settings.channel}"
-            )
-        if known := measured_since(load_plan(self.data), recorded):
-            self._people.append(
-                f"{', '.join(known)} {'is' if len(known) == 1 else 'are'} measured by now, and "
-                "signed as not measured: sign --raise tells users"
-            )
-        self._people += map(str, self._rules.wrong)
-        newest_left = [each for each in left if channel and each.release == channel[0]]
-        self._people += [f"{each.release}: {each.asset}: {each.reason}" for each in newest_left]
-        self._people += [f"{tag} is stopped: {why}" for tag, why in self._state.stopped.items()]
+        told = {*channel[:1], *self._state.held}
+        newest_left = [each for each in left if each.release in told]
+        held = {tag: self._lost(tag) for tag in self._state.held}
+        measured = measured_since(load_plan(self.data), recorded)
+        self._state.matters = self._todo.matters(channel, newest_left, proposed, held, measured)
         save_state(self.data, self._state)
         return FeedReport(
-            taken=tuple(self._taken),
+            taken=tuple(sorted(self._taken, key=lambda each: -number(each.release))),
             measured=tuple(self._recorded),
-            waiting=tuple(self._waiting),
+            waiting=tuple(self._todo.waiting),
             left_out=tuple(newest_left),
             stopped=dict(self._state.stopped),
+            held=held,
             offered=channel,
             forgotten=forgotten,
             proposal=proposed,
-            people=tuple(self._people),
+            people=self._state.matters,
             changed=channel != self._before or bool(self._changed),
         )
 
@@ -336,7 +439,7 @@ class Feed(FeedRun):
         for tag in forgotten:
             facts.forget(tag)
             store(self.data, tag, ())
-            self._state.taken.remove(tag)
+            self._state.taken.discard(tag)
         facts.save()
         # A companion without a tag in its name may belong to other releases, too.
         used = {asset.sha256 for each in facts.releases().values() for asset in each.assets}
@@ -344,7 +447,7 @@ class Feed(FeedRun):
             (self.data / "facts" / "archives" / f"{sha256}.json").unlink(missing_ok=True)
 
     def _wait(self, text: str) -> None:
-        self._waiting.append(text)
+        self._todo.waiting.append(text)
         self.say(f"waiting: {text}")
 
     def _suspect(self, tag: str, reason: str) -> None:
@@ -359,3 +462,8 @@ class Feed(FeedRun):
     def _stop(self, tag: str, reason: str) -> None:
         self._state.stopped[tag] = reason
         self.say(f"stopped: {reason}")
+
+
+def _order(version: str) -> tuple[int, ...]:
+    """Return by what stable versions are ordered."""
+    return tuple(map(int, re.findall("[0-9]+", version)))

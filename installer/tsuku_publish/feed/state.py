@@ -10,7 +10,8 @@ import tomli
 
 from tsuku_llm.ground.files import replace_file
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_publish.errors import LARGEST_FILE, reading
+from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
+from tsuku_publish.feed.matters import Matter
 
 STATE = "feed.json"
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -49,6 +50,11 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     taken: list[str] = []
     stopped: dict[str, str] = {}
     suspected: dict[str, datetime] = {}
+    looked: dict[str, datetime] = {}
+    held: dict[str, datetime] = {}
+    news: datetime | None = None
+    matters: list[Matter] = []
+    accepted: list[str] = []
 
 
 @dataclass
@@ -58,13 +64,34 @@ class FeedState:
     ``etag`` names the last list of releases, ``taken`` the releases that the feed recorded,
     ``stopped`` why a release is not taken (again). People remove an entry to have it tried again.
     ``suspected`` is since when a release looks changed or deleted, which a second look must prove.
-    Since when the channel has a release is signed with it, and kept in ``since.json``.
+    ``looked`` is when each release on offer was last seen as it was recorded. ``held`` are releases
+    that were recorded and lack what the last one taken has, each with since when that is so.
+    ``news`` is when the channel got its newest build. ``matters`` are what people must do, and
+    ``accepted`` what they have accepted. Since when the channel has a release is signed with it,
+    and kept in ``since.json``.
     """
 
     etag: str = ""
     taken: set[str] = field(default_factory=set)
     stopped: dict[str, str] = field(default_factory=dict)
     suspected: dict[str, datetime] = field(default_factory=dict)
+    looked: dict[str, datetime] = field(default_factory=dict)
+    held: dict[str, datetime] = field(default_factory=dict)
+    news: datetime | None = None
+    matters: tuple[Matter, ...] = ()
+    accepted: set[str] = field(default_factory=set)
+
+    def accept(self, key: str) -> None:
+        """Accept a matter as it is now. Raises ``PublishError`` if none has this key."""
+        found = {each.key: each for each in self.matters}
+        if key not in found:
+            raise PublishError(
+                f"nothing that is to be done is called {key}",
+                facts=(f"to be done: {', '.join(found) or 'nothing'}",),
+                hint="feed --show prints the list",
+            )
+        self.accepted |= {*found.pop(key).about}
+        self.matters = tuple(found.values())
 
 
 def load_settings(data: Path) -> FeedSettings:
@@ -82,16 +109,31 @@ def load_state(data: Path) -> FeedState:
         return FeedState()
     with reading(path):
         stored = msgspec.json.decode(read_foreign(path, LARGEST_FILE), type=_Stored)
-        return FeedState(stored.etag, {*stored.taken}, stored.stopped, stored.suspected)
+        return FeedState(
+            etag=stored.etag,
+            taken={*stored.taken},
+            stopped=stored.stopped,
+            suspected=stored.suspected,
+            looked=stored.looked,
+            held=stored.held,
+            news=stored.news,
+            matters=tuple(stored.matters),
+            accepted={*stored.accepted},
+        )
 
 
 def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
     stored = _Stored(
-        state.etag,
-        sorted(state.taken),
-        dict(sorted(state.stopped.items())),
-        dict(sorted(state.suspected.items())),
+        etag=state.etag,
+        taken=sorted(state.taken),
+        stopped=dict(sorted(state.stopped.items())),
+        suspected=dict(sorted(state.suspected.items())),
+        looked=dict(sorted(state.looked.items())),
+        held=dict(sorted(state.held.items())),
+        news=state.news,
+        matters=[*state.matters],
+        accepted=sorted(state.accepted),
     )
     content = msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
     replace_file(data / STATE, content)

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from platform import machine
@@ -16,6 +16,7 @@ from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.archives.contents import Contents, load_contents, read_archive, save
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
+from tsuku_publish.feed.drafts import no_build
 from tsuku_publish.feed.report import TakenRelease
 from tsuku_publish.feed.sandbox import SandboxStart, start
 from tsuku_publish.feed.state import FeedSettings
@@ -60,12 +61,17 @@ class FeedRun:
 
 @dataclass(kw_only=True)
 class ReleaseTaker(FeedRun):
-    """What the taking of each release needs."""
+    """What the taking of each release needs; ``downloaded`` counts those that were fetched.
+
+    ``published`` is when upstream published them.
+    """
 
     rules: Rules
     settings: FeedSettings
     service: HostingService
     network: Network
+    downloaded: int = 0
+    published: dict[str, datetime] = field(default_factory=dict)
 
     def take(self, tag: str, data: bytes, last: SortedAssets | None) -> TakenRelease:
         """Check a release, measure and start its builds, and record it.
@@ -76,7 +82,8 @@ class ReleaseTaker(FeedRun):
         for all that the next run may find mended.
         """
         release = parse_release(data, tag)
-        waited = self.now - _published(data) >= self.settings.patience
+        self.published[tag] = _published(data)
+        waited = self.now - self.published[tag] >= self.settings.patience
         found = sort_assets(release, self.rules)
         missing = missing_builds(found, last)
         if missing and not waited:
@@ -91,9 +98,10 @@ class ReleaseTaker(FeedRun):
         wanted = [
             *(asset for build in found.builds for asset in build.artifacts),
             *(asset for asset in release.assets if asset.name in found.lonely),
-            *found.unknown,
+            *(asset for asset in found.unknown if not no_build(asset.name)),
         ]
         bundles, attested = self._proven(tag, wanted, waited=waited)
+        self.downloaded += 1
         contents: dict[str, Contents] = {}
         unread: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="feed-") as folder:
@@ -130,7 +138,7 @@ class ReleaseTaker(FeedRun):
     ) -> tuple[list[Mapping[str, Any]], bool]:
         """Return the bundles that prove who built these files, and whether they are attested."""
         digests = {asset.name: asset.sha256 for asset in assets}
-        bundles = published_bundles(self.service, dict.fromkeys(digests.values()))
+        bundles = published_bundles(self.service, tag, digests)
         try:
             origin, root = load_origin(self.data), load_root(self.trusted_root)
             return verified(tag, digests, bundles, origin, root), True

@@ -5,6 +5,7 @@ files (SLSA provenance in Sigstore bundles). The bundles of a release are stored
 ``facts/attestations/<tag>.jsonl`` and verified whenever its release file is made.
 """
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _PREDICATE = "https://slsa.dev/provenance/v1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
 _ENVELOPE = "application/vnd.in-toto+json"
 _RUNNER = "github-hosted"
+_ENOUGH = 2
+"""Files without an attestation, after which no more are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class Attest:
         if not given:
             with Network(self._environ) as network:
                 service = HostingService(rules.api, self._environ, network)
-                bundles = published_bundles(service, digests.values())
+                bundles = published_bundles(service, tag, digests)
         root = load_root(trusted_root)
         used = verified(tag, digests, bundles, self.origin, root)
         # Only now: everything is verified.
@@ -137,18 +140,40 @@ def check_origin(
     verified(release.tag, _digests(release, rules), bundles, origin, root)
 
 
-def published_bundles(service: HostingService, digests: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the bundles that the hosting service has of these files, each once.
+def published_bundles(
+    service: HostingService, tag: str, digests: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Return the bundles that the hosting service has of these files (name → SHA-256), each once.
 
+    One bundle names all files of a job, so only files are asked for that no bundle names so far.
+    Two files without any are enough to know that a release is not attested, or not yet. Files
+    without the tag in their name come last: older releases have them, too, and their bundles.
     Raises ``PublishError``.
     """
     found: dict[str, dict[str, Any]] = {}
-    for sha256 in digests:
-        answer = service.attestations(sha256)
-        # One bundle names all files of a job: the service repeats it for each of them.
-        for bundle in bundles_in(answer) if answer else ():
+    named: set[str] = set()
+    without = 0
+    for name in sorted(digests, key=lambda name: tag not in name):
+        if digests[name] in named:
+            continue
+        answer = service.attestations(digests[name])
+        bundles = bundles_in(answer) if answer else []
+        without += not bundles
+        if without == _ENOUGH:
+            break
+        for bundle in bundles:
             found.setdefault(json.dumps(bundle, sort_keys=True), bundle)
+            named |= _claimed(bundle)
     return [*found.values()]
+
+
+def _claimed(bundle: Mapping[str, Any]) -> set[str]:
+    """Return the digests that a bundle says to name; ``verified`` finds out whether it is true."""
+    try:
+        statement = parse_json(base64.b64decode(bundle["dsseEnvelope"]["payload"]))
+        return {str(each["digest"]["sha256"]) for each in statement["subject"]}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return set()
 
 
 def _digests(release: UpstreamRelease, rules: Rules) -> dict[str, str]:

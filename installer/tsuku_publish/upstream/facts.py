@@ -13,6 +13,10 @@ from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
 NAME = "upstream-releases.json"
 
 
+class MovedAsset(PublishError):
+    """An asset with the recorded bytes at another URL: the repository has another name, say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asset:
     """One published file; ``size`` is in bytes, None if it was not recorded."""
@@ -137,12 +141,12 @@ def _release(tag: str, version: str | None, raw: Mapping[str, Any]) -> UpstreamR
 def _complete(raw: dict[str, Any], asset: Asset | None, tag: str) -> None:
     if asset is None:
         raise PublishError(f"{tag}: {raw['name']} is recorded and not published any more")
-    for key in ("url", "sha256", "size"):
+    # The URL last: with the same bytes it is less than with other ones.
+    for key in ("sha256", "size", "url"):
         recorded, found = raw[key], getattr(asset, key)
         # An unknown value may be filled in, a known one never changes.
         if recorded is None:
             raw[key] = found
         elif found not in (None, recorded):
-            raise PublishError(
-                f"{tag}: {asset.name} has {key} {found} now, and {recorded} is recorded"
-            )
+            kind = MovedAsset if key == "url" and asset.sha256 == raw["sha256"] else PublishError
+            raise kind(f"{tag}: {asset.name} has {key} {found} now, and {recorded} is recorded")

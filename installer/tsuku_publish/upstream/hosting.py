@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Any
@@ -105,7 +105,10 @@ class HostingService:
             self._network.pause(wait)
             answer = self._once(path, headers or {})
         if answer.limited:
-            raise self._limited(answer.until(self._now()))
+            # Of the secondary limits some say no time: the service asks for a minute then.
+            now = self._now()
+            self._closed_until = answer.until(now) or now + _MINUTE
+            raise self._limited(self._closed_until)
         if answer.status in _REFUSED:
             raise PublishError(f"{self._host} answered {answer.status} to a request for {path}")
         if answer.remaining == 0:
@@ -118,10 +121,9 @@ class HostingService:
         except TsukuError as error:
             raise PublishError(in_one_line(error), hint=error.hint) from error
 
-    def _limited(self, until: datetime | None) -> RateLimited:
-        when = f"until {until:%Y-%m-%d %H:%M} UTC" if until else "for some time"
+    def _limited(self, until: datetime) -> RateLimited:
         return RateLimited(
-            f"{self._host} answers no more requests {when}",
+            f"{self._host} answers no more requests until {until:%Y-%m-%d %H:%M} UTC",
             hint=f"run it again after that; a token in {TOKEN} allows more requests",
         )
 
@@ -139,6 +141,7 @@ class HostingService:
         return clock.now()
 
 
+_MINUTE = timedelta(minutes=1)
 _JSON = "application/vnd.github+json"
 _REFUSED = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _ALLOWED = (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED, HTTPStatus.NOT_FOUND, *_REFUSED)
@@ -170,13 +173,17 @@ class _Answer:
         """Whether a limit is the reason: of an hour, or of requests that come too fast."""
         if self.status == HTTPStatus.TOO_MANY_REQUESTS or self.wait is not None:
             return True
-        return self.status == HTTPStatus.FORBIDDEN and self.remaining == 0
+        if self.status != HTTPStatus.FORBIDDEN:
+            return False
+        return self.remaining == 0 or b"rate limit" in self.body.lower()
 
     def until(self, now: datetime) -> datetime | None:
         """Return when the service answers again, if it says so."""
         try:
             if self.wait is not None:
                 return datetime.fromtimestamp(now.timestamp() + self.wait, timezone.utc)
+            if self.remaining:
+                return None  # a secondary limit: the reset is the other limit's
             return datetime.fromtimestamp(int(self.headers["x-ratelimit-reset"]), timezone.utc)
         except (KeyError, ValueError, OverflowError, OSError):
             return None
