@@ -17,8 +17,8 @@ import pytest
 from tsuku_llm.launch.compute.canary_answer import (
     OTHER,
     Answer,
-    KnownAnswers,
     AnswerStep,
+    KnownAnswers,
     deviation,
     read_completion,
     read_embedding,

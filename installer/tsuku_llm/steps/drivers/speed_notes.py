@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import make_folder, read_small, write_note
-from tsuku_llm.launch.compute.canary_answer import Answer, KnownAnswers, AnswerStep
+from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, KnownAnswers
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import wishes_in
 
@@ -29,7 +29,15 @@ _MOST = 32
 _MOST_ANSWERS = 4
 
 # Where a server listens, and on which devices it computes, changes nothing of what a model means.
-_PASSING = ("--host", "--port", "--api-key", "--api-key-file", "--alias", "-a", "--api-prefix")
+_PASSING: tuple[str, ...] = (
+    "--host",
+    "--port",
+    "--api-key",
+    "--api-key-file",
+    "--alias",
+    "-a",
+    "--api-prefix",
+)
 _PASSING += ("--device", "--tensor-split", "-devd")
 
 
