@@ -58,12 +58,12 @@ def answering(**statuses: int) -> Iterator[Answering]:
             thread.join()
 
 
-def test_one_token_is_asked_for_and_nothing_is_kept() -> None:
+def test_a_few_tokens_are_asked_for_and_nothing_is_kept() -> None:
     with answering(completion=200) as server:
         assert ask_canary(server.address, Wishes()) == ANSWERED
     ((path, key, body),) = server.asked
     assert (path, key) == ("/completion", None)
-    assert (body["n_predict"], body["cache_prompt"]) == (1, False)
+    assert (body["n_predict"], body["cache_prompt"]) == (4, False)
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,9 @@ def test_a_gpu_that_only_the_log_showed_is_lost_with_a_fault_and_no_answer() -> 
 
 @pytest.mark.parametrize("kind", [LOST, HANG, FAULT])
 def test_a_hint_names_no_setting_that_has_ended_the_server(kind: str) -> None:
-    assert "on_gpu_loss" not in hint_for(kind, is_ended=True)
-    assert ("on_gpu_loss" in hint_for(kind, is_ended=False)) is (kind != FAULT)
+    problem = ServerProblem(kind, "it is so", ends=kind != FAULT)
+    assert "on_gpu_loss" not in hint_for(problem, is_ended=True)
+    assert ("on_gpu_loss" in hint_for(problem, is_ended=False)) is (kind != FAULT)
 
 
 def test_a_node_that_is_made_again_is_no_loss() -> None:

@@ -30,11 +30,11 @@ ROOMS = {
     "machine": "ground.processes",
     "store": "ground.processes store.records",
     "config": "machine",
-    "launch.plan": "machine",
+    "launch.plan": "launch.compute machine",
     "probe.facts": "machine",
     "catalog": "config machine trust",
     "catalog.refresh": "catalog trust",
-    "launch.ask": "ground.processes launch.plan",
+    "launch.ask": "ground.processes launch.compute launch.plan",
     "probe": "machine probe.facts",
     "archive.formats": "catalog",
     "choose": "catalog machine",
@@ -53,12 +53,12 @@ ROOMS = {
     "fetch": "catalog fetch.artifacts fetch.http fetch.places",
     "steps": "catalog config fetch ground.processes machine probe store",
     "steps.choosing": (
-        "archive catalog choose choose.chain config launch.plan launch.run machine probe "
-        "steps store store.records"
+        "archive catalog choose choose.chain config launch.compute launch.plan launch.run machine "
+        "probe steps store store.records"
     ),
     "steps.drivers": (
-        "choose config launch.failed launch.gpu launch.memory launch.plan launch.run machine probe "
-        "steps store store.records"
+        "choose config launch.compute launch.failed launch.gpu launch.memory launch.plan "
+        "launch.run machine probe steps store store.records"
     ),
     "steps.metadata": (
         "archive.formats catalog catalog.refresh config fetch fetch.http fetch.places "
@@ -71,9 +71,9 @@ ROOMS = {
         "steps.choosing steps.drivers steps.metadata steps.program store store.records"
     ),
     "steps.serve": (
-        "choose ground.processes instances launch.ask launch.failed launch.gpu launch.memory "
-        "launch.plan launch.run machine model_caches probe steps steps.choosing steps.drivers "
-        "steps.install steps.metadata store.records"
+        "choose ground.processes instances launch.ask launch.compute launch.failed launch.gpu "
+        "launch.memory launch.plan launch.run machine model_caches probe steps steps.choosing "
+        "steps.drivers steps.install steps.metadata store.records"
     ),
     "steps.report": (
         "catalog choose choose.chain config fetch launch.ask launch.memory launch.plan "
@@ -125,7 +125,7 @@ MOST_MODULES = 12
 """The most modules that may lie flat in a folder."""
 
 PURE = {
-    "launch.compute": {"judging", "reference_models"},
+    "launch.compute": {"canary_answer", "judging", "reference_models"},
     "launch.failed": {"causes", "diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},

@@ -35,7 +35,7 @@ BUDGETS = {
     "which": (52, 134),
     "serve --exec -- -m x": (77, 171),
     "serve --exec --fallback -- -m x": (77, 171),
-    "serve -- -m x": (91, 192),
+    "serve -- -m x": (92, 192),
     "run llama-server": (59, 152),
     "config list": (30, 106),
 }

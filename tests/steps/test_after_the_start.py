@@ -1,5 +1,6 @@
 """What becomes of a server that has served: its last words, a hang, and what follows from them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -294,6 +295,86 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
     assert run.make() == 0
     assert len([text for text in run.notes if "the server hangs" in text]) == 1
     assert [each.trouble.kind for each in run.reports if each.trouble][:1] == ["hangs"]
+
+
+# --- a server that begins to answer wrongly ---------------------------------------------------
+
+ANSWERS = json.loads((Path(__file__).parents[1] / "launch/canary_answers.json").read_bytes())
+
+
+def turning(folder: Path, right: int, fault: str = "product-rows") -> tuple[str, str]:
+    """The steps of a server that answers rightly ``right`` times to the canary."""
+    paths = [folder / name for name in ("right.json", "wrong.json")]
+    for path, answer in zip(
+        paths, (ANSWERS["right"]["plain"], ANSWERS["wrong"][fault]), strict=True
+    ):
+        path.write_text(json.dumps(answer), "utf-8")
+    return f"says {paths[0]} {right} {paths[1]}", "listen"
+
+
+def client_for_ever(run: Run) -> None:
+    """A client that asks again and again, until the server ends."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                run.request()
+
+    threading.Thread(target=ask, daemon=True).start()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("backend", ["cpu", "vulkan"])
+def test_a_server_that_begins_to_answer_wrongly_is_ended_where_that_is_wanted(
+    data: Path, tmp_path: Path, backend: str
+) -> None:
+    install_stand_in(data, backend=backend, serve=turning(tmp_path, 4))
+    run = Run(data, client_for_ever)
+    with pytest.raises(GpuLost) as raised:
+        run.make(on_gpu_loss="stop", canary=True)
+    assert raised.value.message == "the server answers wrongly"
+    assert "nats from before" in raised.value.facts[0]
+    assert "install --force" in raised.value.hint
+    trouble = run.reports[-1].trouble
+    assert trouble
+    assert trouble.kind == "gpu-fault"
+
+
+def ended_by_its_warning(data: Path, *arguments: str) -> Run:
+    """A server that turns wrong, until its user is told."""
+    run = Run(data, client_for_ever)
+
+    def note(text: str) -> None:
+        if text.startswith("warning: the server answers wrongly"):
+            run.stop_handle.end(STOPPED)
+
+    run.on_note = note
+    assert run.make(*arguments, canary=True) == 0
+    return run
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_server_that_answers_wrongly_is_one_warning_by_default(
+    data: Path, tmp_path: Path
+) -> None:
+    install_stand_in(data, serve=turning(tmp_path, 4))
+    run = ended_by_its_warning(data)
+    assert len([text for text in run.notes if "answers wrongly" in text]) == 1
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_build_is_compared_with_what_it_answered_at_an_earlier_start(
+    data: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    install_stand_in(data, serve=turning(tmp_path, 4))
+    ended_by_its_warning(data, "-m", str(model))
+    # From its first answer on, and for the same model.
+    (tmp_path / "right.json").write_bytes((tmp_path / "wrong.json").read_bytes())
+    run = Run(data, lambda _: None)
+    with pytest.raises(GpuLost, match="answers wrongly"):
+        run.make("-m", str(model), canary=True, on_gpu_loss="stop")
 
 
 # --- a machine with a card --------------------------------------------------------------------

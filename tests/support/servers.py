@@ -88,7 +88,7 @@ class Starter:
 
         def on_report(report: StartReport) -> None:
             self.reports.append(report)
-            if report.ready:
+            if report.ready and report.is_judged:
                 stop_handle.end("it was judged")
 
         how = Serving(

@@ -17,6 +17,8 @@
  *     answers KIND          the reference models' answers: "nan", "repeated", "other" (those of
  *                           another prompt), or "untold" (without probabilities)
  *     answers-on-gpu KIND   the same, unless it runs with --device none
+ *     says FILE N OTHER     a canary is answered with FILE, after N of them with OTHER; there are
+ *                           two slots, and clients use the first
  *     refuse N M            a completion is answered with status N, an embedding with M
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
  *     choke N TEXT          a prompt of more than N tokens does the same
@@ -152,6 +154,36 @@ static const char *computed(const char *request)
     return NULL;
 }
 
+static char right_file[4096], wrong_file[4096];
+static int canaries, right_canaries, others;
+
+static void content_of(const char *path, char *body, size_t room)
+{
+    int file = open(path, O_RDONLY);
+    ssize_t size = read(file, body, room - 1);
+    body[size < 0 ? 0 : size] = 0;
+    close(file);
+}
+
+/* The slots, and the answer to a canary; 0 for another request. */
+static int said(const char *request, char *body, size_t room)
+{
+    if (!*right_file)
+        return 0;
+    if (!strncmp(request, "GET /slots", 10)) {
+        snprintf(body, room,
+                 "[{\"id\":0,\"is_processing\":false,\"id_task\":%d,\"n_prompt_tokens\":2000},"
+                 "{\"id\":1,\"is_processing\":false}]", others);
+        return 1;
+    }
+    if (strstr(request, "\"n_probs\"")) {
+        content_of(canaries++ < right_canaries ? right_file : wrong_file, body, room);
+        return 1;
+    }
+    others += !strncmp(request, "POST /completion", 16);
+    return 0;
+}
+
 static double prompt_speed, generation_speed;
 
 /* The whole request: one that is left unread would be answered with a reset. */
@@ -235,6 +267,8 @@ static void answer(int client)
         for (int i = 1; i < 600; i++)
             sprintf(body + strlen(body), ",%d", i);
         strcat(body, "]}");
+    } else if (said(request, body, sizeof body)) {
+        content = body;
     } else if (!(content = computed(request))) {
         completed(request, body, sizeof body);
         content = body;
@@ -380,6 +414,9 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "answers-on-gpu")) {
         if (strcmp(option(argc, argv, "--device", "none"), "none"))
             kind = strdup(text);
+    } else if (!strcmp(name, "says")) {
+        if (sscanf(text, "%4095s %d %4095s", right_file, &right_canaries, wrong_file) != 3)
+            exit(90);
     } else if (!strcmp(name, "refuse"))
         sscanf(text, "%ld %ld", &refused_completions, &refused_embeddings);
     else if (!strcmp(name, "die"))

@@ -10,10 +10,12 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any, NamedTuple
 
-from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.foreign import parse_json, read_foreign
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult
 from tsuku_llm.launch.plan.wishes import Wishes
@@ -21,10 +23,26 @@ from tsuku_llm.launch.plan.wishes import Wishes
 LIMIT = 20.0
 """Seconds for the answer: a large model on a slow CPU needs several for one token."""
 
-# One token: longer prompts are computed in batches, which a server without any layer on the GPU
-# sends there too. ``cache_prompt`` off: the user's first request finds an empty slot.
-_COMPLETION = {"prompt": "a", "n_predict": 1, "cache_prompt": False}
-_EMBEDDING = {"content": "a"}
+TEXT = "The quick brown fox jumps over the lazy dog. The quick brown fox"
+"""The prompt, of about 15 tokens: a model that reads it knows how it goes on, by a wide margin.
+
+Not more: a server without any layer on the GPU sends batches from 32 tokens on there all the same.
+"""
+
+# Four tokens, the likeliest ones: the first is computed with the prompt, the others from the cache.
+# The probabilities are those before any sampler. ``cache_prompt`` off: all of it is computed.
+_COMPLETION: dict[str, Any] = {
+    "prompt": TEXT,
+    "n_predict": 4,
+    "temperature": 0,
+    "n_probs": 10,
+    "post_sampling_probs": False,
+    "cache_prompt": False,
+}
+_EMBEDDING = {"content": TEXT}
+
+SMALL = 64
+"""Tokens of a text in a slot that are computed again in no time; the canary's are fewer."""
 
 _QUEUE_LIMIT = 5.0
 """Seconds for an answer of the queue."""
@@ -39,24 +57,40 @@ _FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
 """One field of a row of CSV."""
 
 
-def ask_canary(address: ServerAddress, wishes: Wishes) -> CanaryResult:
-    """Let the server compute one token, and wait for the result.
+class Slot(NamedTuple):
+    """A slot of the server: one text, of ``tokens`` tokens, that it can go on with.
+
+    ``task`` is the number of its last request, None for none.
+    """
+
+    number: int
+    busy: bool
+    tokens: int
+    task: int | None
+
+
+def ask_canary(address: ServerAddress, wishes: Wishes, slot: int | None = None) -> CanaryResult:
+    """Let the server compute a few tokens, and wait for the result.
 
     A server for embeddings or for ranking refuses completions: it is asked for an embedding.
+    ``slot`` is the number of the slot to use, None for any.
     """
     if address.tls:
         return CanaryResult(problem="the server wants TLS")
+    wanted = _COMPLETION if slot is None else {**_COMPLETION, "id_slot": slot}
+    read = read_completion
     try:
         key = api_key(wishes)
-        status = post(address, "/completion", _COMPLETION, key, limit=LIMIT)
+        status, content = exchange(address, "/completion", wanted, key, limit=LIMIT)
         if status not in (200, 401, 403):
-            status = post(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
+            read = read_embedding
+            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
     except TimeoutError:
         return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:
         return CanaryResult(problem=f"not answered: {error}", lost=True)
     if status == 200:
-        return CanaryResult(answered=True)
+        return CanaryResult(answered=True, answer=read(content))
     return CanaryResult(problem=f"answered with HTTP status {status}")
 
 
@@ -76,6 +110,34 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
         return None
     # --no-slots, a wrong key and a router have other answers, which do not come from the queue.
     return True if status == 200 else None
+
+
+def slots_of(address: ServerAddress, wishes: Wishes) -> tuple[Slot, ...]:
+    """Return the slots of a server; none if it does not tell them, or tells too little."""
+    if address.tls:
+        return ()
+    try:
+        status, content = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
+    except (OSError, ValueError):
+        return ()
+    return read_slots(content) if status == 200 else ()
+
+
+def read_slots(content: bytes) -> tuple[Slot, ...]:
+    """Read an answer of ``/slots``, as ``server_slot::to_json`` of b10068 and b11434 writes it."""
+    try:
+        # A slot that was never used has no task. An older server tells no number of tokens.
+        return tuple(
+            Slot(
+                int(row["id"]),
+                bool(row["is_processing"]),
+                int(row["n_prompt_tokens"]) if "id_task" in row else 0,
+                int(row["id_task"]) if "id_task" in row else None,
+            )
+            for row in parse_json(content)
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return ()
 
 
 def api_key(wishes: Wishes) -> Secret | None:

@@ -4,6 +4,7 @@
 |---|---|
 | ``gpu-lost`` | a suspicion, and a check that shows the CPU, or shows nothing after a grave one |
 | ``gpu-fault`` | the driver reports a fault of the hardware, and the server still computes there |
+| ``gpu-fault`` | the server answers the canary otherwise than before, or with no numbers |
 | ``hangs`` | it answers nobody and does nothing, or takes no new task for a long time |
 
 A suspicion alone accuses no server: other programs' faults, a sleep and a device node that is made
@@ -47,6 +48,8 @@ LOST: Final = "gpu-lost"
 FAULT: Final = "gpu-fault"
 HANG: Final = "hangs"
 OVER: Final = "over"
+UNREAD: Final = "unread"
+_DRIVERS: Final = "the GPU or its driver has a fault"
 
 # NVIDIA's catalogue of Xid errors. Those that are not here are most often of one program, which
 # need not be ours: 13, 31, 43, 45, 68, 69 and others.
@@ -100,11 +103,16 @@ class LifeSample(NamedTuple):
 
 
 class ServerProblem(NamedTuple):
-    """A problem that was found, or ``over`` for the end of one; ``facts`` are what showed it."""
+    """A problem that was found, or ``over`` for the end of one; ``facts`` are what showed it.
+
+    ``unread`` is no problem: the answers cannot be checked now.
+    ``ends``: a server with this problem serves nobody, so ``llm.on_gpu_loss`` may end it.
+    """
 
     kind: str
     text: str
     facts: tuple[str, ...] = ()
+    ends: bool = True
 
 
 class _Suspicion(NamedTuple):
@@ -136,6 +144,7 @@ class LifeWatch:
         self._fell = False
         self._missing: frozenset[str] = frozenset()
         self._told: set[str] = set()
+        self._wrong = False
         self._suspicions: list[_Suspicion] = []
         self._silent = self._closed = 0.0
 
@@ -148,6 +157,12 @@ class LifeWatch:
         lost = self.problem is not None and self.problem.kind == LOST
         due = lost and self._last is not None and self._last.now - self._checked >= AGAIN
         return bool(self._suspicions) or due
+
+    @property
+    def wants_answer(self) -> bool:
+        """True if an answer of the server can tell more: it answers, and has not lost its GPU."""
+        silent = self._last is None or _is_silent(self._last)
+        return not silent and (self.problem is None or self.problem.kind == FAULT)
 
     def see(self, sample: LifeSample) -> ServerProblem | None:
         """Take one more sample; return a problem that is new, or over."""
@@ -210,10 +225,23 @@ class LifeWatch:
             return None
         # Once for each text: a bad card reports the same every few seconds.
         self._told.update(new)
-        fault = ServerProblem(FAULT, "the GPU or its driver has a fault", new)
+        fault = ServerProblem(FAULT, _DRIVERS, new, ends=False)
         # A fault under which the server goes on hides no graver problem.
         self.problem = self.problem or fault
         return fault
+
+    def hear(self, wrong: str) -> ServerProblem | None:
+        """Take note of what is wrong with an answer, empty if nothing is; return as ``see``."""
+        before, self._wrong = self._wrong, bool(wrong)
+        if wrong and not before:
+            fault = ServerProblem(FAULT, "the server answers wrongly", (wrong,))
+            # It is graver than a fault that the driver reports.
+            if self.problem is None or self.problem.kind == FAULT:
+                self.problem = fault
+            return fault
+        if before and not wrong and self.problem and self.problem.kind == FAULT:
+            return self._over("the server answers rightly again")
+        return None
 
     def _is_loss(self, suspicions: list[_Suspicion], verdict: Verdict, *, answered: bool) -> bool:
         # What nothing has shown at the start cannot be missed. Without an answer, a server that
@@ -247,7 +275,7 @@ class LifeWatch:
 
     def _over(self, text: str) -> ServerProblem:
         self.problem = None
-        return ServerProblem(OVER, text)
+        return ServerProblem(OVER, text, ends=False)
 
 
 def _is_silent(sample: LifeSample) -> bool:
@@ -275,15 +303,17 @@ def _of_driver(fault: DriverFault) -> _Suspicion:
     )
 
 
-def hint_for(kind: str, *, is_ended: bool) -> str:
+def hint_for(problem: ServerProblem, *, is_ended: bool) -> str:
     """Return what to do about a problem; ``is_ended``: the user's setting has ended the server."""
     hint = {
         LOST: f"find the broken link: {TSUKU} doctor",
         HANG: f"look for a fault of the GPU's driver: {TSUKU} doctor",
         FAULT: f"the kernel's log says more (dmesg); then: {TSUKU} doctor",
-    }[kind]
-    # A fault alone ends no server.
-    if is_ended or kind == FAULT:
+    }[problem.kind]
+    if problem.kind == FAULT and problem.text != _DRIVERS:
+        hint = f"have the gate try the build again: {TSUKU} install --force"
+    # A fault that the driver reports ends no server.
+    if is_ended or not problem.ends:
         return hint
     return f"{hint}; to have it started again: {TSUKU} config set llm.on_gpu_loss restart"
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import CorruptStore
+from tsuku_llm.launch.compute.canary_answer import Answer
 from tsuku_llm.launch.plan.addresses import ServerUrls, told_addresses
 
 FORMAT = 1
@@ -46,13 +47,14 @@ class CanaryResult(NamedTuple):
     """The result of the canary request: ``answered`` with a result, or why it was not.
 
     ``lost``: the connection broke. ``worked``: the GPU's engines worked for the server meanwhile;
-    None if no driver tells.
+    None if no driver tells. ``answer`` is what was read, empty if it tells no probabilities.
     """
 
     answered: bool = False
     problem: str = "not made"
     lost: bool = False
     worked: bool | None = None
+    answer: Answer = ()
 
 
 class FallenBack(NamedTuple):
@@ -176,6 +178,11 @@ class StartReport(NamedTuple):
     curl: str | None = None
 
     @property
+    def is_judged(self) -> bool:
+        """True once it was looked at where the server computes; it may be ready before."""
+        return bool(self.signals) or self.backend is not None
+
+    @property
     def line(self) -> str:
         """The line of the decision, as the start printed it when the server was ready."""
         share = f" gpu=[{self.told_share}]" if self.told_share else ""
@@ -236,12 +243,14 @@ class Performance(NamedTuple):
 
     ``answered``: it computed a token; None if that was not asked. ``problem`` is why it did not.
     ``speed`` is in tokens per second of an answer; None if it was not, or cannot be, measured.
+    ``answer`` is its answer to the canary request.
     """
 
     verdict: Verdict
     answered: bool | None = None
     problem: str = ""
     speed: float | None = None
+    answer: Answer = ()
 
 
 Sink = Callable[[StartReport], None]

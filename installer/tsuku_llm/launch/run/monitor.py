@@ -16,6 +16,7 @@ from tsuku_llm.ground.errors import GpuLost, NotOnGpu, SilentCpu, TsukuError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.ask import health
 from tsuku_llm.launch.ask.log import LogFacts
+from tsuku_llm.launch.compute.canary_answer import Answer, KnownAnswers
 from tsuku_llm.launch.gpu.gpu_use import (
     Observed,
     backend_in_use,
@@ -31,13 +32,13 @@ from tsuku_llm.launch.gpu.verdict import decide
 from tsuku_llm.launch.plan.addresses import ServerAddress, urls_of, wants_page
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan
-from tsuku_llm.launch.plan.report import Sink, StartReport, Trouble, Verdict
-from tsuku_llm.launch.plan.wishes import Wishes
+from tsuku_llm.launch.plan.report import CanaryResult, Sink, StartReport, Trouble, Verdict
+from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle, oom_kills
 from tsuku_llm.launch.run.warm_up import WarmUp, WarmUpListener
 
 if TYPE_CHECKING:  # a server that does not come to serve needs none of it
-    from tsuku_llm.launch.gpu.life import ServerProblem
+    from tsuku_llm.launch.gpu.life import LifeWatch, ServerProblem
     from tsuku_llm.launch.gpu.life_sampling import LifeSampler
 
 _ENDING = 0.5
@@ -57,10 +58,11 @@ class StartContext(NamedTuple):
     when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
     has logged; what that raises ends the server. With ``warming``, the server gets longer
     requests before it counts as ready, so that its drivers compile now, unless the processor
-    computes a part. ``on_problem`` is called
-    with each problem of a server that serves; ``ends_lost``: one that has lost its GPU, or hangs,
-    is ended. ``look`` are the seconds between two looks at it, None for the usual ones. All of them
-    run in the monitor's thread.
+    computes a part. ``known`` are earlier answers to the canary, and ``on_answer`` is called with
+    the first one of this build. ``on_problem`` is called with each problem of a server that serves;
+    ``ends_lost``: one that has lost its GPU, hangs or answers wrongly is ended. ``look`` are the
+    seconds between two looks at it, None for the usual ones. All of them run in the monitor's
+    thread. Without ``require_gpu`` and ``warming`` the server is ready before it is judged.
     """
 
     build: Build
@@ -77,6 +79,8 @@ class StartContext(NamedTuple):
     on_running: Callable[[], None] = lambda: None
     on_loading: Callable[[int, int], None] = lambda _pid, _log: None
     warming: WarmUpListener | None = None
+    known: KnownAnswers = KnownAnswers()
+    on_answer: Callable[[Answer], None] = lambda _: None
     on_problem: Callable[[ServerProblem], None] = lambda _: None
     ends_lost: bool = False
     look: float | None = None
@@ -96,8 +100,10 @@ class StartMonitor:
         self._stop_handle = stop_handle
         # Set by the supervisor; the monitor's thread sleeps on it and ends once it is set.
         self._over = threading.Event()
-        # Of the monitor's thread alone: whether a look without the log showed the GPU.
+        # Of the monitor's thread alone: whether a look without the log showed the GPU, and what the
+        # canary of the start answered.
         self._seen = False
+        self._canary = CanaryResult()
         self._thread: threading.Thread | None = None
 
     def on_started(self, pid: int, readiness: health.Readiness) -> None:
@@ -136,6 +142,12 @@ class StartMonitor:
             # The libraries and plugins are loaded now. A tree that changed during the load
             # may have put foreign code into the server.
             self._start.recheck()
+            self.report = _reachable(self.report, readiness.address, self._start.plan)
+            # Nothing of ours stands between a server and its users, but a promise about it and
+            # drivers that compile.
+            if not (start.require_gpu or start.warming):
+                self.report = self.report._replace(ready=True)
+                self._sink(self.report)
             if not self._judge(readiness, observer):
                 return
         except TsukuError as error:
@@ -153,22 +165,30 @@ class StartMonitor:
 
     def _look_after(self, address: ServerAddress, observer: GpuObserver | None) -> None:
         """Watch a server that serves until it ends, or until it has to be ended."""
-        from tsuku_llm.launch.gpu.life import FAULT, LOOK, LOST, OVER, LifeWatch, hint_for
+        from tsuku_llm.launch.gpu.life import LOOK, LOST, OVER, LifeWatch
         from tsuku_llm.launch.gpu.life_sampling import LifeSampler
+        from tsuku_llm.launch.run.answer_watch import AnswerWatch
 
         start, began = self._start, self.report
         # A user who keeps the server from the GPU does not miss it.
         refused = observer is None or observer.refused
         verdict = Verdict.ON_CPU if refused else began.verdict
+        wishes = wishes_in(start.plan.argv, start.plan.env)
+        answers = AnswerWatch(address, wishes, start.known, start.on_answer)
         sampler = LifeSampler(began.pid, address, start.plan, start.files, verdict)
         watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
+            # The canary of the start has asked already.
+            problem = watch.hear(answers.first(self._canary) or "")
+            if self._ends(problem or answers.told, self.report, watch):
+                return
             # The supervisor sets it at the end of the server, which wakes this at once.
             kills = 0
             while not self._over.wait(start.look or LOOK):
                 # The count of the look before: at this one the server may have been killed.
                 self.oom_kills, kills = kills, oom_kills()
-                problem = watch.see(sampler.sample())
+                sample = sampler.sample()
+                problem = watch.see(sample)
                 report = _present(self.report, sampler)
                 # A server that ends fails in the same ways: its end is explained by its last words.
                 if self._over.is_set():
@@ -190,21 +210,34 @@ class StartMonitor:
                         # The log told the start more than this look can see.
                         lost = problem.kind == LOST
                         report = _lost(report, seen, decided) if lost else _as_at(began, report)
-                if problem:
-                    report = report._replace(trouble=_trouble(watch.problem, report.trouble))
-                if report != self.report:
-                    self.report = report
-                    self._sink(report)
-                if problem and start.ends_lost and problem.kind not in (FAULT, OVER):
-                    # First the failure, as in ``_follow``.
-                    hint = hint_for(problem.kind, is_ended=True)
-                    self.failure = GpuLost(problem.text, facts=problem.facts, hint=hint)
-                    self._stop_handle.end(problem.text)
+                if problem is None and start.canary and watch.wants_answer:
+                    wrong = answers.look()
+                    if self._over.is_set():
+                        return
+                    problem = answers.told if wrong is None else watch.hear(wrong)
+                if self._ends(problem, report, watch):
                     return
-                if problem:
-                    start.on_problem(problem)
         finally:
             sampler.close()
+
+    def _ends(self, problem: ServerProblem | None, report: StartReport, watch: LifeWatch) -> bool:
+        """Tell a problem that was found, or end the server for it; return whether it ends."""
+        from tsuku_llm.launch.gpu.life import hint_for
+
+        if problem:
+            report = report._replace(trouble=_trouble(watch.problem, report.trouble))
+        if report != self.report:
+            self.report = report
+            self._sink(report)
+        if problem and self._start.ends_lost and problem.ends:
+            # First the failure, as in ``_follow``.
+            hint = hint_for(problem, is_ended=True)
+            self.failure = GpuLost(problem.text, facts=problem.facts, hint=hint)
+            self._stop_handle.end(problem.text)
+            return True
+        if problem:
+            self._start.on_problem(problem)
+        return False
 
     def _judge(self, readiness: health.Readiness, observer: GpuObserver | None) -> bool:
         """Complete the report of a server that is ready; return False if it has ended.
@@ -217,9 +250,9 @@ class StartMonitor:
         if warm_up and warm_up.first().problem:
             # It ends, or wants another key: the canary request below tells what it is.
             warm_up = None
-        report = _reachable(self.report, address, start.plan)
+        report = self.report
         if observer is None:
-            self.report = report._replace(backend="cpu", verdict=Verdict.ON_CPU)
+            self.report = report._replace(ready=True, backend="cpu", verdict=Verdict.ON_CPU)
             return True
         # One look at the log's facts: the copying thread may replace them meanwhile.
         seen = observer.look(
@@ -239,7 +272,8 @@ class StartMonitor:
             else:
                 readiness.confirm()
             return False
-        self.report = _completed(report, seen, observer.nvidia)
+        self.report = _completed(report, seen, observer.nvidia)._replace(ready=True)
+        self._canary = seen.canary
         without_log = decide(collect_signs(seen._replace(log=LogFacts())))
         self._seen = without_log in (Verdict.ON_GPU, Verdict.PARTLY)
         # A user who keeps the server from the GPU is not told that it is not there.
@@ -292,7 +326,6 @@ def _reachable(report: StartReport, address: ServerAddress, plan: LaunchPlan) ->
         page_url=urls.page_url,
         base_url=urls.base_url,
         curl=urls.curl,
-        ready=True,
     )
 
 

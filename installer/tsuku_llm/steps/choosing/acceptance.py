@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tsuku_llm.launch.compute.canary_answer import OTHER, what_is_wrong
 from tsuku_llm.launch.plan.report import Performance, Verdict
 
 ENOUGH: Final = 0.8
@@ -47,6 +48,9 @@ def shortcoming(trial: Trial) -> Shortcoming | None:
     # A key that only the clients know, or TLS, kept the former build from an answer, too.
     if after.answered is False and (before is None or before.answered is not False):
         return Shortcoming(FAILED, f"it computes no token: {after.problem}")
+    # The same model with the same arguments: two right builds say nearly the same.
+    if wrong := what_is_wrong(after.answer, before.answer if before else (), OTHER):
+        return Shortcoming(FAILED, f"it answers wrongly: {wrong}")
     if reason := _off_gpu(trial.backends, before, after):
         return Shortcoming(NOT_ON_GPU, reason)
     needed = needed_speed(trial.bench, before.speed if before else None)

@@ -244,7 +244,9 @@ class VersionStart(NamedTuple):
         # A start with --exec does without threads and child processes, so these come late.
         from tsuku_llm.launch.run.monitor import StartContext, StartMonitor
         from tsuku_llm.launch.run.supervise import supervise
+        from tsuku_llm.steps.drivers.speed_notes import AnswerNotes
 
+        answers = AnswerNotes(self.session.paths.state, plan, self.installed.id)
         start = StartContext(
             build=check.build,
             plan=plan,
@@ -262,6 +264,8 @@ class VersionStart(NamedTuple):
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,
             warming=self._warming(placed, caches),
+            known=answers.known(),
+            on_answer=answers.keep,
             on_problem=self._on_problem,
             ends_lost=self.session.settings.on_gpu_loss != "warn",
         )
@@ -432,12 +436,12 @@ class VersionStart(NamedTuple):
         self._warn(error)
 
     def _on_problem(self, problem: ServerProblem) -> None:
-        from tsuku_llm.launch.gpu.life import OVER, hint_for
+        from tsuku_llm.launch.gpu.life import OVER, UNREAD, hint_for
 
-        if problem.kind == OVER:
+        if problem.kind in (OVER, UNREAD):
             self.session.user.note(problem.text)
         else:
-            hint = hint_for(problem.kind, is_ended=False)
+            hint = hint_for(problem, is_ended=False)
             self._warn(GpuLost(problem.text, facts=problem.facts, hint=hint))
 
     def _warn(self, error: TsukuError) -> None:
@@ -478,7 +482,7 @@ class _StartSink:
         with self._lock:
             if self._closed:
                 return
-            if report.ready and not self._has_served:
+            if report.ready and report.is_judged and not self._has_served:
                 self._has_served = True
 
                 # A GPU's build on the CPU does not show that its backend works.

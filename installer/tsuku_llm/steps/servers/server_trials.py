@@ -171,11 +171,12 @@ def _serving(instances: Instances, record: Record, but: Process | None = None) -
             record = found
         state = record.state
         # None: it has ended, and its supervisor has not yet said what follows.
-        if state is ServerState.RUNNING and record.server not in (None, but):
+        judged = record.report is not None and record.report.is_judged
+        if state is ServerState.RUNNING and judged and record.server not in (None, but):
             return record
         if state not in (ServerState.RUNNING, ServerState.STARTING):
             return None
-        if state is ServerState.STARTING:
+        if state is ServerState.STARTING or not judged:
             deadline = time.monotonic() + _DEAF
         time.sleep(_PAUSE)
     return None
@@ -230,7 +231,7 @@ def _performance(
     if record.port is not None:
         address = address._replace(port=record.port)
     token = ask_canary(address, wishes)
-    found = found._replace(answered=token.answered, problem=token.problem or "")
+    found = found._replace(answered=token.answered, problem=token.problem, answer=token.answer)
     if token.answered and bench is not None:
         # One for embeddings completes no text, for example.
         with suppress(LaunchError, OSError, UnicodeError):
