@@ -243,3 +243,37 @@ def test_the_addresses_of_a_server_that_is_still_to_start() -> None:
     assert words == ("OpenAI API", "http://[::1]:9/v1")
     assert others[0] == "open to"
     assert expected_addresses(("--host", "::", "--port", "0"), {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "sockets", "address"),
+    [
+        # Upstream's default port may change (llama.cpp#26508), or come from its config.ini.
+        ("", [("127.0.0.1", 9931)], ServerAddress(port=9931)),
+        ("--port 9", [("127.0.0.1", 9)], ServerAddress(port=9)),
+        ("--port 0", [("127.0.0.1", 4711)], ServerAddress(port=4711)),
+        ("--port 9", [], ServerAddress(port=9)),
+        # What is open to other machines comes first, whatever the arguments say.
+        ("--port 9", [("0.0.0.0", 9)], ServerAddress("0.0.0.0", 9)),  # noqa: S104
+        ("--host h --port 9", [("10.0.0.1", 9)], ServerAddress("h", 9)),
+        ("--host h --port 9", [("0.0.0.0", 9)], ServerAddress("0.0.0.0", 9)),  # noqa: S104
+        (
+            "--host 127.0.0.1,::1 --port 9",  # llama.cpp#28690
+            [("127.0.0.1", 9), ("::1", 9)],
+            ServerAddress("127.0.0.1", 9, others=("::1",)),
+        ),
+        (
+            "--host /a.sock,/b.sock",
+            [("/a.sock", 0), ("/b.sock", 0)],
+            ServerAddress("/a.sock", 8080, others=("/b.sock",)),
+        ),
+        ("", [("/a.sock", 0)], ServerAddress("/a.sock", 8080)),
+        ("--host /a.sock", [("127.0.0.1", 9)], ServerAddress("127.0.0.1", 9)),
+        # One of several is the one it was told to use.
+        ("--port 9", [("127.0.0.1", 5), ("127.0.0.1", 9)], ServerAddress(port=9)),
+    ],
+)
+def test_the_sockets_of_the_process_count_before_the_arguments(
+    words: str, sockets: list[tuple[str, int]], address: ServerAddress
+) -> None:
+    assert address_of(words.split(), {}).at(sockets) == address

@@ -12,7 +12,7 @@ from support.certificates import Authority
 
 from tsuku_llm.launch.ask import health
 from tsuku_llm.launch.ask.health import Readiness, is_healthy, remove_dead_sockets
-from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.addresses import Listeners, ServerAddress
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
 
@@ -308,3 +308,21 @@ def test_N10_each_dead_socket_of_a_server_is_removed(tmp_path: Path) -> None:
 
 def test_N10_a_path_that_is_too_long_is_left_alone(tmp_path: Path) -> None:
     remove_dead_sockets(ServerAddress(str(tmp_path / ("x" * 120 + ".sock"))))
+
+
+def test_another_program_at_the_told_port_is_not_taken_for_the_server(tmp_path: Path) -> None:
+    """Its default port is another one than ours (llama.cpp#26508), and its log is quiet."""
+    foreign = socket.create_server(("127.0.0.1", 0))
+    port = foreign.getsockname()[1]
+    readiness = Readiness(LaunchPlan(("/server", "--port", str(port)), tmp_path, {}, "cpu"))
+    own = socket.create_server(("127.0.0.1", 0))
+    sockets = ((("127.0.0.1", own.getsockname()[1])),)
+    loading = [Listeners((), frozenset({port}))] * 5
+    answers = iter([*loading, Listeners(sockets, frozenset({port, sockets[0][1]}))])
+    foreign.settimeout(0)
+    with answering(own, b"HTTP/1.1 200 OK\r\n\r\n"):
+        assert readiness.wait(threading.Event(), find_listeners=lambda: next(answers))
+    assert readiness.address == ServerAddress(port=sockets[0][1])
+    # Nobody has asked the other program.
+    with foreign, pytest.raises(BlockingIOError):
+        foreign.accept()

@@ -317,3 +317,22 @@ def test_the_estimate_is_what_an_h200_counted(step: str, backend: str, tmp_path:
     driver = facts_of(backend).driver_memory
     need = estimate_need(header, MemoryOptions())._replace(driver=driver)
     assert need.on_one_device == pytest.approx(counted, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "shortest"),
+    [
+        ("", {}, 4096),
+        ("-c 0", {}, None),
+        ("--ctx_size 0", {}, None),
+        ("", {"LLAMA_ARG_CTX_SIZE": "0"}, None),
+        ("-c 8192", {"LLAMA_ARG_CTX_SIZE": "0"}, 4096),
+        ("-fitc 262144", {}, 262144),
+        ("", {"LLAMA_ARG_FIT_CTX": "9000"}, 9000),
+    ],
+)
+def test_a_context_that_is_asked_for_is_not_shortened(
+    words: str, env: dict[str, str], shortest: int | None
+) -> None:
+    """Upstream's common/arg.cpp, b11434: ``-c 0`` sets fit_params_min_ctx to the most."""
+    assert memory_options(words.split(), env).shortest == shortest

@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tsuku_llm.launch.gpu.proc import (
     DrmCount,
     computing_processes,
     drm_count,
+    listeners_of,
     mapped_bytes,
     mapped_files,
     mapped_model,
@@ -186,3 +188,53 @@ def test_a_drm_node_of_nvidias_driver_does_not_count(
     with node.open():
         nodes = sample_processes((os.getpid(),)).nodes
     assert nodes == ((str(node),) if counts else ())
+
+
+LISTEN = """
+import socket, sys
+kept = [socket.create_server(("127.0.0.1", 0))]
+if socket.has_dualstack_ipv6():
+    kept.append(socket.create_server(("::1", kept[0].getsockname()[1]), family=socket.AF_INET6))
+for name in sys.argv[1:]:
+    kept.append(socket.socket(socket.AF_UNIX))
+    kept[-1].bind(name)
+    kept[-1].listen()
+print(kept[0].getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's tables are Linux's")
+@pytest.mark.parametrize("script", [False, True], ids=["itself", "below-a-script"])
+def test_the_sockets_of_a_server_are_read_from_its_process(script: bool, tmp_path: Path) -> None:
+    path = str(tmp_path / "a b.sock")
+    command = [sys.executable, "-c", LISTEN, path]
+    if script:
+        command = ["sh", "-c", '"$@"; :', "sh", *command]
+    with (
+        socket.create_server(("127.0.0.1", 0)) as foreign,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server,
+    ):
+        assert server.stdout
+        assert server.stdin
+        port, other = int(server.stdout.readline()), foreign.getsockname()[1]
+        found = listeners_of(server.pid)
+        server.stdin.close()
+    assert found
+    assert {("127.0.0.1", port), (path, 0)} <= {*found.own}
+    assert {host for host, _ in found.own} <= {"127.0.0.1", "::1", path}
+    # The other program's port is known, and is not the server's.
+    assert other in found.ports
+
+
+def test_a_process_without_sockets_listens_nowhere() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
+        found = listeners_of(server.pid)
+        assert server.stdin
+        server.stdin.close()
+    assert found is not None
+    assert found.own == ()
+    # It has ended: nothing can tell any more.
+    assert listeners_of(server.pid) is None

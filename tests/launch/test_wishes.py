@@ -111,3 +111,10 @@ def test_variables_that_choose_devices(backend: str, env: dict[str, str], told: 
 @given(st.lists(st.text()), st.dictionaries(st.text(), st.text()))
 def test_any_arguments_are_read(argv: list[str], env: dict[str, str]) -> None:
     wishes_in(argv, env)
+
+
+@pytest.mark.parametrize("option", ["-ncffn", "--n-cpu-ffn"])
+def test_dense_tensors_in_main_memory_are_a_wish(option: str) -> None:
+    """Upstream's common/arg.cpp, b11434 (llama.cpp#26622)."""
+    assert wishes_in(["server", option, "40"], {}).split == option
+    assert wishes_in(["server"], {"LLAMA_ARG_N_CPU_FFN": "40"}).split == "LLAMA_ARG_N_CPU_FFN"

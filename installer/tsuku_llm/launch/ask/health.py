@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from tsuku_llm.launch.ask.log import LogFacts, LogReader
-from tsuku_llm.launch.plan.addresses import LAST_PORT, ServerAddress, address_of
+from tsuku_llm.launch.plan.addresses import LAST_PORT, Listeners, ServerAddress, address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Readiness:
         self._log = LogReader()
         self._confirmed = False
         self._denied = False
-        self._found: int | None = None
+        self._listeners: Listeners | None = None
 
     @property
     def facts(self) -> LogFacts:
@@ -60,10 +60,11 @@ class Readiness:
 
     @property
     def address(self) -> ServerAddress:
-        """The address where it listens, as the arguments or the log say."""
+        """The address where it listens: its own sockets tell, else its log or its arguments."""
         # One look at the facts: the copying thread replaces them as a whole.
-        port = self._log.facts.port or (None if self._told.port else self._found)
-        return self._told if port is None else self._told._replace(port=port)
+        port = self._log.facts.port
+        said = self._told if port is None else self._told._replace(port=port)
+        return said.at(self._listeners.own) if self._listeners else said
 
     @property
     def said(self) -> int:
@@ -86,28 +87,29 @@ class Readiness:
         self,
         over: threading.Event,
         on_loading: Callable[[], None] = lambda: None,
-        find_port: Callable[[], int | None] = lambda: None,
+        find_listeners: Callable[[], Listeners | None] = lambda: None,
     ) -> bool:
         """Ask until the server is ready; return False if ``over`` is set first.
 
         Calls ``on_loading`` after each question that is not answered with a yes, at least once
-        in 10 seconds; what it raises ends the wait. ``find_port`` is asked for the port that the
-        system chose, as a server with a quiet log does not tell it.
+        in 10 seconds; what it raises ends the wait. ``find_listeners`` is asked for the sockets of
+        the server's process, which count before what the log and the arguments say.
         """
         pause, alone, listens = _SHORTEST, 0.0, False
         # The supervisor sets ``over`` at the end of the server, which wakes this at once.
         while not self._pauses(over, pause, listened=listens):
             # The copying thread goes on reading the log; the next round sees its new facts.
             listens = self._log.facts.listens
+            self._listeners = found = find_listeners()
             address = self.address
-            if not (address.port or address.is_unix or listens):
-                self._found = find_port()
-                address = self.address
+            # Another program's port: its answers say nothing about our server.
+            foreign = bool(found and not found.own and address.port in found.ports)
             # With TLS the log is enough: our library may refuse what the server's clients accept.
             # A port of 0 is not known yet; a Unix socket needs none.
-            known = address.port or address.is_unix
+            known = not foreign and (address.port or address.is_unix)
             if (address.tls and listens) or (known and is_healthy(address)):
-                if listens or alone >= _ALONE:
+                # At a socket of the server's own the answer is its own.
+                if listens or alone >= _ALONE or (found and found.own):
                     return True
                 alone += pause
             # The server may have ended during the question: then it does not load any more.

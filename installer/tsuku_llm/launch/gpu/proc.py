@@ -9,6 +9,7 @@ i915, xe, nouveau and others, since Linux 5.19; drm-usage-stats.rst), and AMD's 
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text, read_beginning
 from tsuku_llm.launch.gpu.gpu_use import ProcessSample
+from tsuku_llm.launch.plan.addresses import Listeners
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
 _NODE = re.compile(r"/dev/(?:nvidia\d|dri/|kfd$|dxg$|mali|kgsl|nvhost|nvmap|nvgpu|accel)")
@@ -87,29 +89,62 @@ def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
     return tuple(computing) or tuple(found)
 
 
-def listening_port(pid: int) -> int | None:
-    """Return the TCP port at which a server listens; None if it has none, or several.
+def listeners_of(pid: int) -> Listeners | None:
+    """Return where a server listens; None where the system does not tell.
 
-    The server's children count, too.
+    Its descendants count only if it has no such socket itself: a script may start the server, but
+    the children of a router, and the programs of its tools, have sockets for other clients.
     """
     if sys.platform != "linux":
         return None
     ports: set[int] = set()
-    # Without any file of a build: all processes of the server.
-    for each in computing_processes(pid, frozenset()):
-        # A process may end between two of these steps.
-        with suppress(OSError):
-            sockets = {name for name in _open_files(f"/proc/{each}/fd") if name[:7] == "socket:"}
-            # Its own network namespace counts. The columns (proc(5)) are: sl local_address
-            # rem_address st and six more before the inode; 0A is a socket that listens.
-            for table in ("tcp", "tcp6"):
-                rows = [line.split() for line in _read(f"/proc/{each}/net/{table}").splitlines()]
-                ports |= {
-                    int(row[1].rpartition(":")[2], 16)
-                    for row in rows[1:]
-                    if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
-                }
-    return ports.pop() if len(ports) == 1 else None
+    unreadable = True
+    for each in (pid, *computing_processes(pid, frozenset())):  # empty: all descendants
+        # A process may end between two of these steps, or be another user's.
+        with suppress(OSError, ValueError, IndexError):
+            inodes = {name[8:-1] for name in _open_files(f"/proc/{each}/fd") if name[:8] == _SOCKET}
+            found = [*_tcp_listeners(each), *_unix_listeners(each)]
+            unreadable = False
+            ports |= {port for _, port, _ in found}
+            if own := sorted((host, port) for host, port, inode in found if inode in inodes):
+                return Listeners(tuple(own), frozenset(ports))
+    return None if unreadable else Listeners((), frozenset(ports))
+
+
+_SOCKET = "socket:["
+_LISTENS = "0A"
+"""The state of a TCP socket that listens (proc(5), ``TCP_LISTEN`` of the kernel)."""
+_ACCEPTS = 0x10000
+"""The flag of a Unix socket that listens (``__SO_ACCEPTCON`` of the kernel)."""
+
+
+def _tcp_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
+    """Yield the host, port and inode of each TCP socket that listens in a process's network."""
+    for table in ("tcp", "tcp6"):
+        text = ""
+        # A kernel without IPv6 has no second table.
+        with suppress(FileNotFoundError):
+            text = _read(f"/proc/{pid}/net/{table}")
+        # The columns are: sl local_address rem_address st and five more before the inode.
+        for row in map(str.split, text.splitlines()[1:]):
+            if row[3] == _LISTENS:
+                address, _, port = row[1].rpartition(":")
+                # Words of 32 bits, each in the machine's own byte order.
+                words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
+                packed = b"".join(word.to_bytes(4, sys.byteorder) for word in words)
+                yield str(ipaddress.ip_address(packed)), int(port, 16), row[9]
+
+
+def _unix_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
+    """Yield the path, 0 and the inode of each Unix socket that listens."""
+    text = ""
+    with suppress(FileNotFoundError):
+        text = _read(f"/proc/{pid}/net/unix")
+    for line in text.splitlines()[1:]:
+        # Num RefCount Protocol Flags Type St Inode Path; the path may have blanks.
+        row = line.split(None, 7)
+        if len(row) == 8 and int(row[3], 16) & _ACCEPTS and row[7].endswith(".sock"):
+            yield row[7], 0, row[6]
 
 
 def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:

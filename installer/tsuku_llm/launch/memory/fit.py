@@ -17,9 +17,6 @@ from tsuku_llm.launch.plan.report import GpuHolder, told_size
 TOOL = "llama-fit-params"
 """Upstream's own program for this question; ``fit_tool`` asks it."""
 
-_SHORTEST = 4096
-"""Tokens below which upstream's ``--fit`` shortens no context."""
-
 _STEP = 256
 """Tokens: upstream rounds a context to a multiple of this."""
 
@@ -163,7 +160,8 @@ def judge(
         return plain
     # Upstream shortens a context only if nobody asked for one.
     free_to_choose = options.fits_itself and not options.context
-    if free_to_choose and case.holds_with(options._replace(context=_SHORTEST)):
+    least = options.shortest if free_to_choose else None
+    if least is not None and case.holds_with(options._replace(context=least)):
         return plain._replace(fits=True, shortened=case.longest(options))
     placed = _on_devices(need, devices, wanted)
     rest = _in_host(need, placed) if devices else need.on_processor

@@ -25,6 +25,7 @@ class MemoryOptions(NamedTuple):
     names, each with whether these tensors stay in main memory; the first that matches counts.
     ``nextn``: the layers that guess the next
     tokens are loaded.
+    ``shortest`` is the least context to which the server shortens one, None for no shortening.
     With ``fits_itself`` the server shortens a context that nobody asked for, and moves layers.
     ``model``, ``projector`` and ``draft`` are paths or URLs, None: not given.
     """
@@ -44,6 +45,7 @@ class MemoryOptions(NamedTuple):
     nextn: bool = False
     embeds: bool = False
     fits_itself: bool = True
+    shortest: int | None = 4096
     model: str | None = None
     projector: str | None = None
     projector_in_host: bool = False
@@ -92,7 +94,12 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
     some = number("-ncmoe", "--n-cpu-moe", "LLAMA_ARG_N_CPU_MOE", default=0)
     flash = text("-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN", default="auto")
     fit = text("-fit", "--fit", "LLAMA_ARG_FIT", default="on")
+    # Upstream: a context of 0 that is given forbids to shorten the model's own (common/arg.cpp,
+    # ``fit_params_min_ctx``).
+    whole = text("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default="").strip() == "0"
+    least = number("-fitc", "--fit-ctx", "LLAMA_ARG_FIT_CTX", default=4096)
     return MemoryOptions(
+        shortest=None if whole else least,
         context=number("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default=0),
         sequences=slots or _SLOTS,
         unified=set_to(

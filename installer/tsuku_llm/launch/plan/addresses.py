@@ -74,6 +74,40 @@ class ServerAddress(NamedTuple):
         """The host for a client on this machine: a server on every interface is on loopback."""
         return _LOOPBACK.get(_family_of_wildcard(self.host) or 0, self.host)
 
+    def at(self, sockets: Sequence[tuple[str, int]]) -> ServerAddress:
+        """Return the address of a server that listens at these sockets, whatever it was told.
+
+        ``sockets`` are hosts with ports, and paths with 0. The address it was told counts among
+        several; without any socket it is all that is known.
+        """
+        paths = [host for host, port in sockets if not port]
+        ports = [port for _, port in sockets if port]
+        if (self.is_unix and paths) or not ports:
+            if not paths:
+                return self
+            # A path is told as it was bound; the plan of the start has made it absolute.
+            first = self.host if self.host in paths else paths[0]
+            rest = [host for host, _ in sockets if host != first]
+            return self._replace(host=first, others=tuple(rest))
+        port = self.port if self.port in ports else ports[0]
+        hosts = [host for host, each in sockets if each == port]
+        # A name is an address to the system; the user knows it by the name.
+        if not (is_literal(self.host) or self.is_unix or any(map(is_everywhere, hosts))):
+            hosts = [self.host, *hosts[1:]]
+        hosts.sort(key=lambda host: (not is_everywhere(host), host != self.host))
+        return self._replace(host=hosts[0], port=port, others=(*hosts[1:], *paths))
+
+
+class Listeners(NamedTuple):
+    """The sockets at which processes listen: those of a server, and all TCP ports of the system.
+
+    ``own`` are hosts with their ports; the path of a Unix socket has port 0. ``ports`` tells
+    whether a port that is not the server's is another program's.
+    """
+
+    own: tuple[tuple[str, int], ...]
+    ports: frozenset[int]
+
 
 class ServerUrls(NamedTuple):
     """The URLs of a server, each None where there is none.
@@ -228,6 +262,15 @@ def expected_addresses(
     address = address_of(arguments, env)
     urls = urls_of(address, page=wants_page(arguments, env))
     return told_addresses(urls, address.host) if any(urls) else ()
+
+
+def is_literal(host: str) -> bool:
+    """Tell whether a host is an IP address, in one of the forms that the system reads."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return is_everywhere(host)
+    return True
 
 
 def is_everywhere(host: str) -> bool:

@@ -76,6 +76,7 @@ _VISIBLE = frozenset(
 # Options that put single tensors elsewhere, so that layers on the GPU are not whole.
 _TENSORS = frozenset(
     {"-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"}
+    | {"-ncffn", "--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN"}  # since b11434 at the latest
     | {"LLAMA_ARG_OVERRIDE_TENSOR", "LLAMA_ARG_CPU_MOE", "LLAMA_ARG_N_CPU_MOE"}
 )
 

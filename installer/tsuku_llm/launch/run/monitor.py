@@ -27,7 +27,7 @@ from tsuku_llm.launch.gpu.gpu_use import (
 )
 from tsuku_llm.launch.gpu.nvml import GpuMemory
 from tsuku_llm.launch.gpu.observation import GpuObserver
-from tsuku_llm.launch.gpu.proc import listening_port
+from tsuku_llm.launch.gpu.proc import listeners_of
 from tsuku_llm.launch.gpu.verdict import decide
 from tsuku_llm.launch.plan.addresses import ServerAddress, urls_of, wants_page
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
@@ -136,7 +136,7 @@ class StartMonitor:
             if not readiness.wait(
                 self._over,
                 lambda: self._start.on_loading(pid, readiness.said),
-                lambda: listening_port(pid),
+                lambda: listeners_of(pid),
             ):
                 return
             # The libraries and plugins are loaded now. A tree that changed during the load
