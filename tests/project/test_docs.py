@@ -26,6 +26,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("
 OF_THE_TESTS = {
     "TSUKU_LLM_BASES",
     "TSUKU_LLM_NINETY_DAYS",
+    "TSUKU_LLM_PROGRAM",
     "TSUKU_LLM_REQUIRE_TOOLS",
     "TSUKU_LLM_FAKE_HARDWARE",
     "TSUKU_LLM_STRICT",
