@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm import __version__
-from tsuku_llm.machine.own_copy import CopyFacts, extra_command, publisher_command, updater_of
+from tsuku_llm.machine.own_copy import (
+    FOLDER,
+    CopyFacts,
+    extra_command,
+    publisher_command,
+    updater_of,
+)
 
 PREFIX = Path("/home/me/env")
 PYTHON = "/home/me/env/bin/python"
@@ -36,7 +42,7 @@ def test_the_tool_that_installed_it_updates_it(way: str) -> None:
 def test_each_way_can_be_told_without_a_place() -> None:
     cases = (*RUN.values(), *NOT_RUN.values(), (CLONE,), (replace(CLONE, editable=True),))
     found = {updater_of(case[0]) for case in cases}
-    assert len({each.way for each in found}) == 9
+    assert len({each.way for each in found}) == 10
     for each in found:
         assert each.summary
         assert str(PREFIX) not in each.summary
@@ -118,6 +124,7 @@ NOT_RUN = {
         "tsuku-llm with debian",
     ),
     "a package without a name": (replace(SYSTEM, installer=""), "package-manager", "that package"),
+    "the program without Python": (replace(SYSTEM, installer=FOLDER), "folder", "newer archive"),
     "a package of conda": (replace(FACTS, installer="conda"), "package-manager", "with conda"),
     "no metadata": (replace(FACTS, installer=None), "source", "update that folder"),
     "a wheel": (

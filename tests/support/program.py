@@ -21,7 +21,9 @@ from support.tools import open_terminal
 
 from ci import schemas
 
-COMMAND = (sys.executable, "-m", "tsuku_llm")
+PROGRAM = os.environ.get("TSUKU_LLM_PROGRAM")
+"""The program of a folder of ``ci.program``, if the tests run that instead of these modules."""
+COMMAND: tuple[str, ...] = (PROGRAM,) if PROGRAM else (sys.executable, "-m", "tsuku_llm")
 PUBLISHER = (sys.executable, "-m", "tsuku_publish")
 TIMEOUT = 600
 """Seconds; only so that a test that hangs ends."""
@@ -64,7 +66,11 @@ def environment(home: Path, **extra: str) -> dict[str, str]:
 _USUAL = environment(Path(os.devnull))
 """The environment of the fork server: that of this process before any test changed it."""
 
-_FORKS = sys.platform == "linux" and not any(name.startswith("COVERAGE_") for name in _USUAL)
+_FORKS = (
+    sys.platform == "linux"
+    and PROGRAM is None
+    and not any(name.startswith("COVERAGE_") for name in _USUAL)
+)
 """``ci/coverage`` measures processes that start an interpreter."""
 
 

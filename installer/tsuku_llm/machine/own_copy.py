@@ -10,6 +10,8 @@ from shlex import quote
 from tsuku_llm import __version__
 
 NAME = "tsuku-llm"
+FOLDER = "tsuku-llm-folder"
+"""What the file INSTALLER has in the program without Python, if no package manager put it there."""
 PUBLISHER = "tsuku-publish"
 """The distribution that signs repositories and compiles builds."""
 
@@ -89,6 +91,7 @@ _SUMMARIES = {
     "user": "installed with pip for this user",
     "system": "installed into the system's Python",
     "package-manager": "installed by a package manager",
+    "folder": "the program without Python, from an archive",
     "source": "not installed, run from its source",
 }
 
@@ -111,12 +114,7 @@ def updater_of(facts: CopyFacts) -> Updater:
             hint="update that folder in the way that you made it",
         )
     if facts.installer not in ("pip", "uv"):
-        return Updater(
-            "package-manager",
-            f"installed by {facts.installer or 'a package manager'}",
-            reason="its files are a package manager's",
-            hint=f"update the package {NAME} with {facts.installer or 'that package manager'}",
-        )
+        return _packaged(facts)
     return _pip(facts)
 
 
@@ -153,6 +151,24 @@ def _own_name(facts: CopyFacts) -> str:
     An index need not have the package then.
     """
     return facts.origin if facts.origin.startswith("file:") and not facts.clone else NAME
+
+
+def _packaged(facts: CopyFacts) -> Updater:
+    if facts.installer == FOLDER:
+        folder = facts.prefix.parent
+        return Updater(
+            "folder",
+            f"the program without Python, in {folder}",
+            reason="an archive does not tell where a newer one is",
+            hint=f"unpack a newer archive, and put its folder in place of {folder}",
+        )
+    manager = facts.installer or ""
+    return Updater(
+        "package-manager",
+        f"installed by {manager or 'a package manager'}",
+        reason="its files are a package manager's",
+        hint=f"update the package {NAME} with {manager or 'that package manager'}",
+    )
 
 
 def _clone(facts: CopyFacts, clone: Path) -> Updater:
