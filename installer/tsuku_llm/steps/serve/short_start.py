@@ -43,7 +43,7 @@ def short_start(
     name: str,
     require_gpu: bool,
 ) -> TsukuError | None:
-    """Start a version, call ``on_ready`` once it serves, and end it; return why it did not serve.
+    """Start a version, call ``on_ready`` once it is judged, and end it; return why it was not.
 
     A LaunchError that ``on_ready`` raises is returned, too. Raises KeyboardInterrupt.
     """
@@ -52,7 +52,8 @@ def short_start(
 
     # Runs in the thread that follows the start, while the main thread waits for the server.
     def on_report(report: StartReport) -> None:
-        if not report.ready or report.port is None:
+        # Before the verdict a promise about the GPU may still fail, and the report comes again.
+        if not (report.ready and report.is_judged) or report.port is None:
             return
         try:
             on_ready(report)
