@@ -248,16 +248,6 @@ def test_an_installed_version_says_where_it_came_from(shop: FolderShop, tmp_path
         assert (version["repository"], version["unattested"]) == (NAME, REASON)
 
 
-def test_an_old_receipt_does_not_claim_an_attestation(owner: User) -> None:
-    (version,) = owner.versions()
-    file = owner.data / "versions" / version / "receipt.json"
-    receipt = json.loads(file.read_text())
-    assert receipt.pop("unattested") is None
-    file.write_text(json.dumps(receipt))
-    (found,) = owner.run("list", "--json").document["data"]["versions"]
-    assert "not recorded" in found["unattested"]
-
-
 def test_T39_a_release_outside_all_channels_can_be_named(shop: FolderShop, tmp_path: Path) -> None:
     publish(shop, "b1")
     publish(shop, "b7")

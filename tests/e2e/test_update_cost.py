@@ -147,19 +147,6 @@ def test_X01_of_an_archive_without_a_list_nothing_that_was_tampered_with_is_take
     assert library(holder, "b2").read_bytes() == b"a runtime" * 5000
 
 
-def test_a_receipt_from_before_the_lists_of_archives_is_read(
-    shop: ReleaseServer, holder: User, unlisted: dict[str, Any]
-) -> None:
-    path = library(holder, "b1").parents[1] / "receipt.json"
-    receipt = json.loads(path.read_text("utf-8"))
-    assert [bool(each.pop("files")) for each in receipt["artifacts"]] == [True, True]
-    for each in receipt["artifacts"]:
-        del each["links"]
-    path.write_text(json.dumps(receipt), "utf-8")
-    found = updated(shop, holder, unlisted)
-    assert sorted(found) == ["b2-build.tar.gz", "runtime-1.tar.gz"]
-
-
 # --- any archive, in any version, however damaged ----------------------------------------------
 
 
