@@ -70,6 +70,14 @@ def test_the_publisher_is_installed_beside_this_copy_in_its_version() -> None:
     assert publisher_command(of_pipx) == f"pipx inject tsuku-llm-next {name}"
 
 
+@pytest.mark.parametrize("installer", [FOLDER, "dpkg", "rpm"])
+def test_no_package_is_added_to_a_copy_whose_python_takes_none(installer: str) -> None:
+    """Its Python has EXTERNALLY-MANAGED: pip refuses to install anything there."""
+    facts = replace(FACTS, installer=installer, environment=False)
+    assert publisher_command(facts) == f"pipx install tsuku-publish=={__version__}"
+    assert extra_command(facts, "fleet") == "pipx install --force 'tsuku-llm[fleet]'"
+
+
 def test_an_extra_is_added_to_this_copy_and_no_other() -> None:
     with_spaces = replace(CLONE, python="/a b/python")
     assert extra_command(with_spaces, "fleet").startswith("'/a b/python' -m pip install ")

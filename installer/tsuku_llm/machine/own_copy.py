@@ -113,9 +113,14 @@ def updater_of(facts: CopyFacts) -> Updater:
             reason="nothing recorded how it came here",
             hint="update that folder in the way that you made it",
         )
-    if facts.installer not in ("pip", "uv"):
+    if _is_packaged(facts):
         return _packaged(facts)
     return _pip(facts)
+
+
+def _is_packaged(facts: CopyFacts) -> bool:
+    """Return whether a package or an archive brought this copy: its Python takes nothing of pip."""
+    return facts.installer not in (None, "pip", "uv")
 
 
 def extra_command(facts: CopyFacts, extra: str) -> str:
@@ -124,7 +129,7 @@ def extra_command(facts: CopyFacts, extra: str) -> str:
     name = quote(f"{NAME}[{extra}] @ {came}" if came != NAME else f"{facts.clone or NAME}[{extra}]")
     if facts.uv_tool:
         return f"uv tool install --force {name}"
-    if facts.pipx:
+    if facts.pipx or _is_packaged(facts):
         return f"pipx install --force {name}"
     return f"{quote(facts.python)} -m pip install {name}"
 
@@ -142,6 +147,8 @@ def publisher_command(facts: CopyFacts, version: str = __version__) -> str:
         return f"uv tool install --force {quote(str(clone or own))} --with {name}"
     if facts.pipx:
         return f"pipx inject {quote(facts.prefix.name)} {name}"
+    if _is_packaged(facts):
+        return f"pipx install {name}"
     return f"{quote(facts.python)} -m pip install {name}"
 
 
