@@ -139,6 +139,8 @@ def _trouble(trouble: Trouble) -> str:
 
 
 def _runs_on(report: StartReport) -> str:
+    if report.ready and not report.is_judged:
+        return "not known yet"  # for a moment: it is ready before this is looked at
     return f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})"
 
 
