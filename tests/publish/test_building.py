@@ -236,6 +236,20 @@ def test_libraries_of_the_toolkit_come_along_and_are_packed_on_their_own(
     assert foreign == {"libcublasLt.so.12.4.127", "libcudart.so.12.4.127"}
 
 
+def test_compilers_leave_temporary_files_where_the_next_run_removes_them(
+    tmp_path: Path, program: Program
+) -> None:
+    shown = 'message(STATUS "temporary files: $ENV{TMPDIR}")\n'
+    source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + shown)
+    assert build(program, tmp_path, "cpu", source=source).code == 0
+    work = tmp_path / "work/cpu"
+    assert f"-- temporary files: {work}/tmp" in (work / "build.log").read_text()
+    left = work / "tmp/of-a-killed-compiler.c"
+    left.touch()
+    assert build(program, tmp_path, "cpu", source=source).code == 0
+    assert not left.exists()
+
+
 def test_code_for_amd_cards_has_no_folder_in_it_either(
     tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,12 @@ def compile_variant(
                 drop_tree(path) if path.is_dir() else path.unlink(missing_ok=True)
         copy_source(source, folder / "source")
         write_output(note, key)
+    # A compiler that is killed leaves its temporary files: here the next run removes them.
+    temporary = folder / "tmp"
+    with disk_errors("making a folder for the compilers", folder):
+        if temporary.is_dir():
+            drop_tree(temporary)
+        temporary.mkdir()
     place = order.toolchain.place
     here = place.inside(folder)
     places = {"SOURCE": str(here / "source"), "BUILD": str(here / "build")}
@@ -154,6 +160,7 @@ def compile_variant(
     surroundings = {
         **place.environment(environ),
         "LC_ALL": "C",
+        "TMPDIR": str(here / temporary.name),
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": str(source.time),
         "GIT_CEILING_DIRECTORIES": str(here),
