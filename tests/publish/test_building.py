@@ -243,8 +243,8 @@ def test_compilers_leave_temporary_files_where_the_next_run_removes_them(
     source = small_source(tmp_path / "source", CMakeLists_txt=FILES["CMakeLists.txt"] + shown)
     assert build(program, tmp_path, "cpu", source=source).code == 0
     work = tmp_path / "work/cpu"
-    assert f"-- temporary files: {work}/tmp" in (work / "build.log").read_text()
-    left = work / "tmp/of-a-killed-compiler.c"
+    assert f"-- temporary files: {work / 'tmp'}" in (work / "build.log").read_text()
+    left = work / "tmp" / "of-a-killed-compiler.c"
     left.touch()
     assert build(program, tmp_path, "cpu", source=source).code == 0
     assert not left.exists()
