@@ -161,17 +161,6 @@ class AnswerNotes:
                 _keep(self._state, before._replace(answers=kept))
 
 
-def forget_answers(state: Path, build: str) -> None:
-    """Forget what a build answered; it computes rightly now, and may have been wrong before."""
-    with suppress(OSError, StoreError):
-        models = [
-            each._replace(answers=tuple(one for one in each.answers if one.build != build))
-            for each in _measured(state)
-        ]
-        if tuple(models) != _measured(state):
-            _write(state / _SPEEDS, {"models": models})
-
-
 def _lasting(argv: Sequence[str]) -> Iterator[str]:
     words = iter(argv)
     for word in words:
