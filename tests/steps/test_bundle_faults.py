@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from support.folder_shop import FolderShop
 from support.interruptions import child, counting, mount, own_mounts, points
@@ -93,6 +94,12 @@ def test_C16_a_bundle_on_a_full_disk_leaves_no_half(session: Session, tmp_path: 
         assert child(lambda room=room: trial(max(room, 4096))) == 0, f"room for {room} bytes"  # type: ignore[misc]
 
 
+def started_in(folder: Path) -> list[psutil.Process]:
+    """The processes whose program is in a folder."""
+    found = psutil.process_iter(["cmdline"])
+    return [each for each in found if str(folder) in " ".join(each.info["cmdline"] or ())[:4096]]
+
+
 def test_C17_an_install_from_a_bundle_that_is_killed_is_taken_up(
     shop: FolderShop, session: Session, tmp_path: Path
 ) -> None:
@@ -115,6 +122,9 @@ def test_C17_an_install_from_a_bundle_that_is_killed_is_taken_up(
             install_bundle(user, file)
 
         assert child(killed) in (-signal.SIGKILL, 0), f"point {point}"
+        # The gate's server ends with the program that tried it.
+        _, alive = psutil.wait_procs(started_in(user.paths.data), timeout=30)
+        assert not alive, f"point {point}"
         store = Store(user.paths.data)
         for each in store.installed():
             store.check(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
+_PR_SET_PDEATHSIG = 1
 _CHUNK = 64 * 1024
 _WINDOW = 64 * 1024
 """Bytes of an output's end that are kept as they are."""
@@ -32,6 +34,28 @@ class ProcessResult(NamedTuple):
     stderr: str
 
 
+def tied_to_us() -> Callable[[], None] | None:
+    """Return the function that makes the kernel kill the child when we are killed.
+
+    None on other systems than Linux, and while this process has several threads: between
+    fork and exec the child would wait forever for a lock that another thread held.
+    """
+    if sys.platform != "linux" or threading.active_count() > 1:
+        return None
+    # Load before the fork: after it, the child calls only what is ready.
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def tie() -> None:
+        # Runs in the child between fork and exec. The setting survives the exec.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # We may have died between the fork and the call: then no signal will come.
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return tie
+
+
 def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
     """Run ``plan`` to its end, or for ``limit`` seconds. Raises OSError if it cannot start.
 
@@ -47,6 +71,7 @@ def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=tied_to_us(),
         )
     # One thread for each pipe, before the wait: a full pipe that is not read blocks the child.
     readers = [PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]

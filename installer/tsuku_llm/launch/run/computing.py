@@ -22,7 +22,7 @@ from tsuku_llm.ground.files import FOLDER_MODE, drop_tree
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.ask.canary import exchange
-from tsuku_llm.launch.ask.child import ChildEnd, PipeReader
+from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, tied_to_us
 from tsuku_llm.launch.ask.health import Readiness
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.compute.judging import (
@@ -336,6 +336,7 @@ def _started(plan: LaunchPlan) -> Iterator[_Server]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
+            preexec_fn=tied_to_us(),
         )
     assert child.stderr
     stderr = PipeReader(child.stderr, readiness.on_stderr)

@@ -7,11 +7,8 @@ may stop the server (``StopHandle``); a timer then kills a server that ignores S
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -20,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.processes.inherited import no_core_dumps
-from tsuku_llm.launch.ask.child import ChildEnd, LastWords
+from tsuku_llm.launch.ask.child import ChildEnd, LastWords, tied_to_us
 from tsuku_llm.launch.ask.health import Readiness
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.run.forwarding import SignalForwarder
@@ -36,7 +33,6 @@ _TEE_LIMIT = 5.0
 """Seconds to wait for the copying thread when the reader of our stderr has stopped reading."""
 
 _CHUNK = 64 * 1024
-_PR_SET_PDEATHSIG = 1
 _SIGNAL_EXIT = 128
 _VMSTAT = "/proc/vmstat"
 
@@ -138,7 +134,7 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
     with SignalForwarder(on_signal=on_signal) as forwarder:
         # Before any thread of ours: the kernel ties the server to us only while this process
-        # has one thread (``_tied_to_us``).
+        # has one thread (``tied_to_us``).
         child = _start(plan, keep, one_stream=one_stream)
         # At once, as the server runs: a signal that came during the fork is forwarded now.
         forwarder.attach(child)
@@ -248,34 +244,12 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
                 stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
                 start_new_session=True,
                 pass_fds=tuple(keep),
-                preexec_fn=_tied_to_us(),
+                preexec_fn=tied_to_us(),
             )
     except OSError as exc:
         from tsuku_llm.launch.failed.failure import refuse
 
         refuse(plan, exc)
-
-
-def _tied_to_us() -> Callable[[], None] | None:
-    """Return the function that makes the kernel kill the child when we are killed.
-
-    None on other systems than Linux, and while this process has several threads: between
-    fork and exec the child would wait forever for a lock that another thread held.
-    """
-    if sys.platform != "linux" or threading.active_count() > 1:
-        return None
-    # Load before the fork: after it, the child calls only what is ready.
-    prctl = ctypes.CDLL(None).prctl
-    parent = os.getpid()
-
-    def tie() -> None:
-        # Runs in the child between fork and exec. The setting survives the exec.
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # We may have died between the fork and the call: then no signal will come.
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return tie
 
 
 def oom_kills() -> int:
