@@ -6,7 +6,7 @@ model. So the policy of ``verdict`` compares with these wishes, and accuses no s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -161,6 +161,20 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
         draft=bool(chosen(_DRAFT)) and chosen(_DRAFT_DEVICE) is None,
         only=int(main) if value_of(_SPLIT_MODE) == "none" and main.isdecimal() else None,
     )
+
+
+ELSEWHERE = ("--host", "--port", "--api-key", "--api-key-file", "--alias", "-a", "--api-prefix")
+"""The server's options for where it listens and who may ask it; each has a value."""
+
+
+def without_options(argv: Sequence[str], names: Collection[str]) -> Iterator[str]:
+    """Yield the arguments without options of these names, and without the value of each."""
+    words = iter(argv)
+    for word in words:
+        if word in names:
+            next(words, None)
+        else:
+            yield word
 
 
 def names_a_model(argv: Sequence[str], env: Mapping[str, str]) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import make_folder, read_small, write_note
 from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, KnownAnswers
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.launch.plan.wishes import ELSEWHERE, wishes_in, without_options
 
 _SPEEDS = "speeds.json"
 _SERVED = "served.json"
@@ -29,16 +29,7 @@ _MOST = 32
 _MOST_ANSWERS = 4
 
 # Where a server listens, and on which devices it computes, changes nothing of what a model means.
-_PASSING: tuple[str, ...] = (
-    "--host",
-    "--port",
-    "--api-key",
-    "--api-key-file",
-    "--alias",
-    "-a",
-    "--api-prefix",
-)
-_PASSING += ("--device", "--tensor-split", "-devd")
+_PASSING = {*ELSEWHERE, "--device", "--tensor-split", "-devd"}
 
 
 class GivenAnswer(NamedTuple):
@@ -130,7 +121,7 @@ class AnswerNotes:
         # A model that the server fetches has no path that is known here.
         model = wishes_in(plan.argv, plan.env).model
         self._model = Path(os.path.abspath(model)) if model else None
-        words = list(_lasting(plan.argv[1:]))
+        words = list(without_options(plan.argv[1:], _PASSING))
         words += sorted(
             f"{name}={value}"
             for name, value in plan.env.items()
@@ -159,15 +150,6 @@ class AnswerNotes:
                 answers = [each for each in before.answers if each[:2] != given[:2]]
                 kept = (*answers, given)[-_MOST_ANSWERS:]
                 _keep(self._state, before._replace(answers=kept))
-
-
-def _lasting(argv: Sequence[str]) -> Iterator[str]:
-    words = iter(argv)
-    for word in words:
-        if word in _PASSING:
-            next(words, None)
-        else:
-            yield word
 
 
 def keep_served(state: Path, arguments: Sequence[str]) -> None:

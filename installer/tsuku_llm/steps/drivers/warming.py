@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from tsuku_llm.launch.plan.driver_caches import caches_of, kept_or_nothing, may_
 from tsuku_llm.launch.plan.fingerprint import drivers_alone
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import Verdict
-from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.launch.plan.wishes import ELSEWHERE, wishes_in, without_options
 from tsuku_llm.launch.run.warm_up import WarmedUp
 from tsuku_llm.steps.drivers.caches import WARM, BuildCaches
 
@@ -34,9 +34,6 @@ _LARGEST = 1 << 16
 
 _TOLD_AT = (3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 """Seconds after which the user is told that the server is not ready yet."""
-
-# Where a server listens, and who may ask it, changes nothing of what is compiled.
-_ELSEWHERE = ("--host", "--port", "--api-key", "--api-key-file", "--alias", "-a", "--api-prefix")
 
 
 class WhatIsCompiled(NamedTuple):
@@ -60,23 +57,13 @@ class WhatIsCompiled(NamedTuple):
             self.version,
             drivers_alone(self.drivers),
             [(each.name, each.description) for each in self.devices],
-            list(_compiling(self.plan.argv)),
+            list(without_options(self.plan.argv, ELSEWHERE)),
             sorted(
                 (k, v) for k, v in self.plan.env.items() if k.startswith(("LLAMA_ARG_", "GGML_"))
             ),
             status,
         ]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _compiling(argv: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments without those that change nothing of what is compiled."""
-    words = iter(argv)
-    for word in words:
-        if word in _ELSEWHERE:
-            next(words, None)
-        else:
-            yield word
 
 
 class Warming:
