@@ -18,7 +18,9 @@ from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
 from ci.gpulab.placing import place
+from ci.gpulab.starting import show_starts
 from ci.gpulab.steps import compare, first_prompts, refuse, refuse_a_part, serve
+from ci.gpulab.visible import show_visible
 from ci.gpulab.watching import watch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +119,8 @@ def _steps(
     document["without a loader"] = refuse(machine, model)
     # Before all others: their prompts are compiled after it.
     document["first prompts"] = first_prompts(machine, model, "-c", "4096")
+    document["starts"] = show_starts(machine)
+    document["visible cards"] = show_visible(machine, model)
     document["on the GPU"] = serve(machine, model)
     document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")
     document["on the GPU, no canary"] = serve(machine, model, env={"TSUKU_LLM_CANARY": "false"})

@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from ci.gpulab.machine import Machine
+from ci.gpulab.starting import show_starts
 from ci.gpulab.steps import compare, serve
+from ci.gpulab.visible import show_visible
 
 _NAME = "own"
 _TAG = "b11434"
+_OTHER_CARD = "7.5-real"
+"""Machine code of Turing, without PTX: newer cards cannot run it."""
 
 
 def show_built(
@@ -55,6 +59,9 @@ def show_built(
             document[f"serve {backend}"] = started = serve(own, model)
             start: Any = started["start"]
             cards[backend] = [str(each) for each in start.get("gpu_names") or ()]
+        if backend in backends:
+            document[f"starts {backend}"] = show_starts(own)
+            document[f"visible cards {backend}"] = show_visible(own, model)
     listed = own.program("list", "--json")
     document["list"] = {"shown": listed.code == 0, "versions": listed.data.get("versions")}
     # The driver's card is NVIDIA's: the combined tree uses it through CUDA alone.
@@ -63,7 +70,41 @@ def show_built(
     )
     document["each card once"] = {"shown": once, "cards": cards}
     document["compared"] = compare(own, model, ["cpu", *(each["variant"] for each in builds)])
+    if "cuda" in backends:
+        document["code for another card"] = _foreign(own, words, work)
     return document
+
+
+def _foreign(machine: Machine, words: Sequence[str], work: Path) -> Mapping[str, object]:
+    """Show that a build lists a card for which it has no code, and that the install refuses it.
+
+    It is taken with ``--from``: nobody says for which cards it is, so only its answers can tell.
+    """
+    at = words.index("--cuda-architectures") + 1
+    others = ["cuda", *words[words.index("--source") : at], _OTHER_CARD, *words[at + 1 :]]
+    built = _publish(
+        machine,
+        *("build", *others, "--release", _TAG, "--json"),
+        *("--work", str(work / "work"), "--into", str(work / "others")),
+    )
+    tree = Path(built["builds"][0]["result"]["tree"])
+    listed = subprocess.run(
+        [tree / "llama-server", "--list-devices"],
+        env=dict(machine.env),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    before = machine.program("which", "--json").data
+    installed = machine.program("install", "--from", str(tree), "--backend", "cuda", "--json")
+    after = machine.program("which", "--json").data
+    error = installed.document.get("error") or {}
+    refused = isinstance(error, dict) and error.get("code") == "gate-failed" and before == after
+    return {
+        "shown": refused and "CUDA0" in listed.stdout,
+        "devices": listed.stdout,
+        **installed.told,
+    }
 
 
 def _offered(machine: Machine, builds: list[Mapping[str, Any]], work: Path) -> Machine:

@@ -123,7 +123,7 @@ class Server:
         """Wait until the program has judged the server; return the seconds since its start."""
         deadline = self.began + _PATIENCE
         while self.child.poll() is None and time.monotonic() < deadline:
-            if self.healthy_after is None and _is_healthy(self.port):
+            if self.healthy_after is None and is_healthy(self.port):
                 self.healthy_after = round(time.monotonic() - self.began, 2)
             # The decision again, with the share, follows the warm-up.
             if "gpu=[" in self.log.read_text("utf-8", "replace"):
@@ -136,19 +136,24 @@ class Server:
 
         A server that has crashed gives an ``error`` instead: its stderr is in the report.
         """
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/completion",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        found: dict[str, Any] = {}
-        began = time.monotonic()
-        try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
-                found = json.loads(answer.read())
-        except OSError as error:
-            found["error"] = repr(error)
-        return {**found, "seconds": round(time.monotonic() - began, 3)}
+        return ask(self.port, **body)
+
+
+def ask(port: int, **body: object) -> Mapping[str, Any]:
+    """Ask the server at a port for a completion, as ``Server.ask`` does."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/completion",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    found: dict[str, Any] = {}
+    began = time.monotonic()
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:  # noqa: S310
+            found = json.loads(answer.read())
+    except OSError as error:
+        found["error"] = repr(error)
+    return {**found, "seconds": round(time.monotonic() - began, 3)}
 
 
 @contextmanager
@@ -163,7 +168,7 @@ def running(
 
     ``options`` are those of ``serve``.
     """
-    port = _free_port()
+    port = free_port()
     words = ("serve", *options, "--json", "--", "-m", str(model), "--port", str(port), *more)
     log = machine.folder / "serve.log"
     with log.open("wb") as said:
@@ -194,7 +199,7 @@ def refuse_a_part(machine: Machine, model: Path) -> Mapping[str, object]:
 
     The same server passes if the user asks for that part only.
     """
-    port = str(_free_port())
+    port = str(free_port())
     words = ("serve", "--require-gpu", "90 %", "--json", "--")
     done = machine.program(*words, "-m", str(model), "--port", port, "-ngl", "5")
     error = done.document.get("error") or {}
@@ -212,7 +217,8 @@ def compare(
     return {"shown": shown, **done.told, "bench": done.data}
 
 
-def _is_healthy(port: int) -> bool:
+def is_healthy(port: int) -> bool:
+    """Return whether a server answers there that it is ready."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
             return True
@@ -220,7 +226,8 @@ def _is_healthy(port: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nothing uses."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         # The system picks a free port; closing the socket frees it for the server.
         return int(listening.getsockname()[1])
