@@ -17,6 +17,7 @@
  *     answers KIND          the reference models' answers: "nan", "repeated", "other" (those of
  *                           another prompt), or "untold" (without probabilities)
  *     answers-on-gpu KIND   the same, unless it runs with --device none
+ *     right N               the first N of those answers are right all the same
  *     says FILE N OTHER     a canary is answered with FILE, after N of them with OTHER; there are
  *                           two slots, and clients use the first
  *     refuse N M            a completion is answered with status N, an embedding with M
@@ -133,6 +134,7 @@ static const struct told known_answers[] = {
 };
 
 static const char *kind = "";
+static int right_answers;
 
 /* The answer to a prompt of a reference model; NULL for another prompt. */
 static const char *computed(const char *request)
@@ -143,6 +145,8 @@ static const char *computed(const char *request)
         const struct told *each = &known_answers[i];
         if (strncmp(prompt, each->prompt, strlen(each->prompt)))
             continue;
+        if (right_answers-- > 0)
+            return each->body;
         if (!strcmp(kind, "untold"))
             return "{\"content\":\"aaa\"}";
         if (!strcmp(kind, "nan"))
@@ -414,6 +418,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "answers-on-gpu")) {
         if (strcmp(option(argc, argv, "--device", "none"), "none"))
             kind = strdup(text);
+    } else if (!strcmp(name, "right")) {
+        right_answers = atoi(text);
     } else if (!strcmp(name, "says")) {
         if (sscanf(text, "%4095s %d %4095s", right_file, &right_canaries, wrong_file) != 3)
             exit(90);
