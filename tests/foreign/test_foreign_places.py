@@ -50,7 +50,6 @@ from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
-from tsuku_llm.steps.report.editing import _has_work
 from tsuku_llm.steps.servers.background import _document
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
@@ -201,7 +200,6 @@ FILES = [
         "w-1-py3-none-any.whl",
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
-    Place("steps.report.editing", "copy.toml", lambda at: _has_work(at / "copy.toml", b"")),
     Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
     Place("tsuku_publish.upstream.attestations", "rules.toml", load_origin),
     Place(
