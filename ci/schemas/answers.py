@@ -94,7 +94,6 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "config unset": (Setting, {"key": str}),
     "config list": ({"settings": tuple[Setting, ...], "warnings": tuple[str, ...]},),
     "config path": ({"config_file": Path},),
-    "config edit": ({"config_file": Path, "changed": bool},),
     "repository": (),
     "repository add": (AddedRepository,),
     "repository list": ({"repositories": tuple[RepositoryState, ...]},),

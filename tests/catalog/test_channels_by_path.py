@@ -12,7 +12,6 @@ from tuf.api.metadata import TargetFile  # type: ignore[attr-defined]  # its own
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.copies import FolderCopy
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.offered import offered
 from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.ground.errors import MetadataError, UnknownRequest
 from tsuku_llm.steps.install.install import install
@@ -116,11 +115,9 @@ def test_the_folder_is_the_channel_and_the_file_says_the_rest(
     assert found.read(entry).release == "b100"
     assert found.freshness.signed is None
     assert not found.notes
-    # The same from the disk alone, and for the completion of a shell.
+    # The same from the disk alone.
     again = loading.load(simulator.repository(), tmp_path)
     assert by_channel(again) == by_channel(found)
-    names = {(each.release, each.channels) for each in offered(tmp_path, simulator.name)}
-    assert names == {("b100", ("stable",)), ("b101", ("nightly",))}
 
 
 def test_a_build_is_installed_from_such_a_repository(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from support.program import COMMAND, TIMEOUT, Result, environment, run_program
 from support.stored import install
 from support.tools import open_terminal, require_tool
 
-from tsuku_llm.catalog.offered import offered
 from tsuku_llm.cli.completion import COMPLETE, LINE, REPLACED
 from tsuku_llm.cli.table import COMMANDS
 from tsuku_llm.config.keys import KEYS
@@ -341,14 +340,17 @@ def test_a_strange_question_is_answered_without_an_error(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"signed": 3}', b"\xff"])
-def test_damaged_metadata_offers_what_is_left(content: bytes, tmp_path: Path) -> None:
-    folder = tmp_path / "metadata" / "official"
+def test_damaged_metadata_offers_what_is_left(
+    content: bytes, home: Path, complete: Complete
+) -> None:
+    folder = home / "llm" / "metadata" / "official"
     copy = folder / "copies" / ("a" * 64) / "metadata"
     copy.mkdir(parents=True)
     (folder / "current").write_text("a" * 64)
     (copy / "timestamp.json").write_bytes(content)
-    assert offered(tmp_path, "official") == offered(tmp_path / "none", "official") != ()
-    assert offered(tmp_path, "other") == ()
+    assert complete("install --release b1142") == ["b11429"]
+    assert complete("install --repository other --release b1142") == []
+    assert complete("install --repository other --backend openv") == ["openvino"]
 
 
 def test_a_name_with_a_line_break_is_not_offered(home: Path, complete: Complete) -> None:

@@ -219,7 +219,7 @@ is-active = status
 list-units = status
 journal = logs
 journalctl -f = logs -f
-edit -> config edit
+edit -> config path
 
 # jan, lemonade, localai, ramalama, gpustack
 recipes = backends

@@ -43,7 +43,6 @@ REFUSED = {
     "mirror": ("mirror", "--dry-run", "mirror"),
     "bundle create": ("bundle", "create", "--no-program", "machines.bundle"),
     "config set": ("config", "set", "llm.fallback", "off"),
-    "config edit": ("config", "edit"),
     "config unset": ("config", "unset", "llm.channel"),
     "repository add": ("repository", "add", "x", "https://127.0.0.1:1/", "--root", "root.json"),
     "repository refresh": ("repository", "refresh"),
@@ -85,7 +84,6 @@ def home(tsuku_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> P
     (tsuku_home / "config.toml").write_text('[llm]\nchannel = "nightly"\n', "utf-8")
     install(Store(tsuku_home / "llm"), files={**FILES, "llama-server": b"#!/bin/sh\necho ran\n"})
     monkeypatch.setenv(FAKE_HARDWARE, str(SNAPSHOTS / "debian-12-vm-no-gpu.json"))
-    monkeypatch.setenv("EDITOR", "true")
     monkeypatch.chdir(tmp_path)
     return tsuku_home
 

@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +76,8 @@ def found_versions(found: Any) -> list[str]:
     return sorted(each["id"] for each in found["results"])
 
 
-def test_the_text_has_a_table_bars_and_advice(user: User, model: Path, tmp_path: Path) -> None:
-    svg = tmp_path / "chart.svg"
-    done = bench(user, model, "--yes", "--rounds", "1", "--svg", str(svg))
+def test_the_text_has_a_table_bars_and_advice(user: User, model: Path) -> None:
+    done = bench(user, model, "--yes", "--rounds", "1")
     assert done.code == 0
     lines = done.stdout.splitlines()
     assert [line.split()[:4] for line in lines[:3]] == [
@@ -92,9 +90,6 @@ def test_the_text_has_a_table_bars_and_advice(user: User, model: Path, tmp_path:
     assert lines[-1] == (
         "the fastest is vulkan; to use it: tsuku-llm config set llm.backend vulkan"
     )
-    picture = ET.fromstring(svg.read_text("utf-8"))  # noqa: S314 - our own
-    rects = picture.findall("{http://www.w3.org/2000/svg}rect")[1:]
-    assert [int(rect.attrib["width"]) for rect in rects] == [400, 67, 400, 40]
 
 
 def test_nothing_is_installed_without_a_confirmation(

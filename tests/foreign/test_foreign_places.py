@@ -23,7 +23,6 @@ from support.model_shelves import ollama_model, small_model
 
 from tsuku_llm import fetch
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.catalog.offered import offered
 from tsuku_llm.config import file as config_file
 from tsuku_llm.fetch.artifacts.partial import PartialFile, verified
 from tsuku_llm.fetch.http.registry_login import Challenge, _token, credentials_of
@@ -50,7 +49,6 @@ from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
-from tsuku_llm.steps.report.editing import _has_work
 from tsuku_llm.steps.servers.background import _document
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
@@ -136,14 +134,6 @@ def bundle(below: Path) -> object:
         return file.sizes
 
 
-COPY = "metadata/other/copies/x"
-
-
-def offered_there(below: Path) -> object:
-    (below / "metadata/other/current").write_text("x")
-    return offered(below, "other")
-
-
 FILES = [
     Place("model_caches.ollama", "manifests/registry.ollama.ai/library/a/b", models_beside(OLLAMA)),
     Place("model_caches.finding", "manifest=a=b=c.json", models_beside(LLAMA_CPP)),
@@ -194,14 +184,12 @@ FILES = [
     Place("instances.log", "x.log.1", lambda at: next(read_log(at / "x.log"), b""), (OSError,)),
     Place("ground.records", "servers/default.json", record_of),
     Place("ground.records", MARKS, read_marks),
-    Place("catalog.offered", f"{COPY}/metadata/timestamp.json", offered_there),
     Place("steps.report.bench", "m.gguf", lambda at: _checked(at / "m.gguf")),
     Place(
         "tsuku_operator.bundle.bundle",
         "w-1-py3-none-any.whl",
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
-    Place("steps.report.editing", "copy.toml", lambda at: _has_work(at / "copy.toml", b"")),
     Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
     Place("tsuku_publish.upstream.attestations", "rules.toml", load_origin),
     Place(

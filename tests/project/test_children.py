@@ -20,7 +20,6 @@ STARTS = {
     ("tsuku_llm/ground/processes/children.py", "subprocess.run"): "the one place for all others",
     ("tsuku_llm/launch/run/replace_process.py", "os.execve"): "takes the environment from there",
     ("tsuku_operator/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
-    ("tsuku_llm/cli/commands/config.py", "click.edit"): "takes the environment from there",
     (
         "tsuku_llm/probe/worker/questions/libc.py",
         "subprocess.run",

@@ -159,7 +159,7 @@ config SETTING VALUE -> config set llm.SETTING VALUE
 config SETTING -> config get llm.SETTING
 env = config list
 settings = config list
-edit -> config edit
+edit -> config path # edit the file that this prints
 tap ... -> repository add
 source list = repository list
 source add ... -> repository add

@@ -1,6 +1,6 @@
 """The values that exist on this machine, to complete a word in a shell.
 
-Nothing here writes, asks a network or verifies; what cannot be read gives no values.
+Nothing here writes or asks a network; what cannot be read or verified gives no values.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
 
 from tsuku_llm.catalog.embedded import REPOSITORY
+from tsuku_llm.catalog.loading import Catalog
+from tsuku_llm.catalog.loading import load as load_catalog
 from tsuku_llm.catalog.metadata_status import configured
-from tsuku_llm.catalog.offered import OfferedNames, offered
+from tsuku_llm.catalog.repositories import repository
 from tsuku_llm.cli.terminal.text import size
 from tsuku_llm.config.keys import (
     COMBINED,
@@ -124,9 +125,11 @@ def _values_of_key(context: click.Context) -> Values:
 def _backends(context: click.Context) -> Values:
     for word in REQUESTS:
         yield word, _WORDS.get(word, f"a GPU of {word}" if word in VENDORS else "")
-    for each in _offered(context):
-        for variant in each.variants:
-            yield variant, ""
+    catalog = _catalog(context)
+    with suppress(TsukuError):
+        for _, release in catalog.readable(catalog.entries, lambda _: None) if catalog else ():
+            for platform in release.platforms.values():
+                yield from ((variant.name, "") for variant in platform.variants)
     for installed in _installed(context):
         yield installed.receipt.variant, "installed"
 
@@ -137,11 +140,13 @@ def _preferences(context: click.Context) -> Values:
 
 
 def _channels(context: click.Context) -> Values:
-    return ((channel, "") for each in _offered(context) for channel in each.channels)
+    catalog = _catalog(context)
+    return ((channel, "") for channel in (catalog.channels if catalog else ()))
 
 
 def _releases(context: click.Context) -> Values:
-    for each in _offered(context):
+    catalog = _catalog(context)
+    for each in catalog.entries if catalog else ():
         channels = ", ".join(each.channels)
         yield each.release, f"v{each.version}, {channels}" if each.version else channels
         if each.version:
@@ -243,14 +248,15 @@ def _paths() -> Paths:
     return Paths.from_environ(os.environ)
 
 
-def _offered(context: click.Context) -> tuple[OfferedNames, ...]:
-    """List what the repository in force offers; the official one if the settings are broken."""
-    repository = context.params.get("repository")
-    data = Path()
+def _catalog(context: click.Context) -> Catalog | None:
+    """Return what the repository in force offers; the official one if the settings are broken."""
+    name = context.params.get("repository")
+    with suppress(TsukuError):
+        name = name or load(_paths(), os.environ, looking=True).settings.repository
     with suppress(TsukuError):
         data = _paths().data
-        repository = repository or load(_paths(), os.environ, looking=True).settings.repository
-    return offered(data, repository or REPOSITORY)
+        return load_catalog(repository(data, name or REPOSITORY), data)
+    return None
 
 
 def _installed(context: click.Context) -> Iterator[Installed]:

@@ -40,7 +40,7 @@ def set_value(path: Path, key: Key, value: Value) -> None:
     with suppress(ValueError):
         if written is not None and key.parse(written) == value:
             return
-    replace_content(path, edited(text, key.key, value, path).encode("utf-8"))
+    _replace(path, edited(text, key.key, value, path).encode("utf-8"))
 
 
 def unset_value(path: Path, name: str) -> Key | None:
@@ -54,7 +54,7 @@ def unset_value(path: Path, name: str) -> Key | None:
     there = key in llm_table(parse(text, path), path)
     found = None if there and key not in ALL else key_named(name)
     if there:
-        replace_content(path, edited(text, key, None, path).encode("utf-8"))
+        _replace(path, edited(text, key, None, path).encode("utf-8"))
     return found
 
 
@@ -107,11 +107,11 @@ def _not_editable(path: Path, key: str) -> ConfigError:
     return ConfigError(
         f"the config file {path} cannot be edited without changing something else",
         facts=(f"the setting to change is {TABLE}.{key}",),
-        hint=f"change {key} under [{TABLE}] by hand: {TSUKU} config edit",
+        hint=f"change {key} under [{TABLE}] of that file by hand",
     )
 
 
-def replace_content(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes) -> None:
     """Replace the file in one step; follow a link to its target, keep mode and owner.
 
     Raises ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.

@@ -12,7 +12,6 @@ import tomli
 
 from tsuku_llm.ground.errors import ConfigError
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.safe_text import redacted, shortened
 
@@ -69,7 +68,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"the config file {path} is not valid TOML",
             facts=(shortened(reason, 300),),
-            hint=f"correct that line: {TSUKU} config edit",
+            hint=f"correct that line, or move the file away: {path}",
         ) from error
 
 
@@ -81,7 +80,7 @@ def llm_table(document: Mapping[str, Any], path: Path) -> dict[str, object]:
     raise ConfigError(
         f"in the config file {path}, {TABLE} is not a table",
         facts=(shortened(f"it is {type(table).__name__} {redacted(repr(table))}", 200),),
-        hint=f"write [{TABLE}] on a separate line, and the settings under it: {TSUKU} config edit",
+        hint=f"write [{TABLE}] on a separate line of it, and the settings under that line",
     )
 
 

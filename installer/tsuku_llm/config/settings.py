@@ -266,13 +266,6 @@ def load(
     return Configuration(entries, warnings)
 
 
-def in_file(paths: Paths, data: bytes) -> Configuration:
-    """Return the values that a config file of this content gives, and what is wrong with it."""
-    file = _InFile.of(paths, data)
-    entries = tuple(_in_force(key, {}, {}, file) for key in KEYS)
-    return Configuration(entries, file.warnings())
-
-
 class _InFile(NamedTuple):
     """The content of a config file, which also knows the line of each key.
 

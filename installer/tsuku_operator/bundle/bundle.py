@@ -24,7 +24,6 @@ from tsuku_llm.fetch.places.bundle_file import (
     SBOM,
     START,
     WHEELS,
-    BundledBuild,
     BundleDescription,
     BundledProgram,
     opened_bundle,
@@ -221,16 +220,7 @@ def _description(
         # for the official repository, which every machine knows.
         tuple(place for place in repository.places if not has_secret(place)),
         f"{catalog.freshness.expires:%Y-%m-%dT%H:%M:%SZ}",
-        tuple(
-            BundledBuild(
-                build.release.release,
-                build.channel,
-                build.platform,
-                build.variant.name,
-                tuple(each.sha256 for each in build.variant.artifacts),
-            )
-            for build in contents.builds
-        ),
+        tuple(build.told for build in contents.builds),
         programs,
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Platform, Release, ReleaseEntry, Variant
 from tsuku_llm.choose.selection import known_request, variants_for
+from tsuku_llm.fetch.places.bundle_file import BundledBuild
 from tsuku_llm.ground.errors import SelectionError, UnknownRequest, did_you_mean
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.snapshot import ReplayHost
@@ -44,12 +45,18 @@ class BundleWish:
 
 @dataclass(frozen=True, slots=True)
 class ChosenBuild:
-    """A build for one platform, with the release and the channel that it was chosen from."""
+    """A build for one platform, and what ``bundle.json`` says of it."""
 
     release: Release
-    channel: str
-    platform: str
     variant: Variant
+    told: BundledBuild
+
+    @classmethod
+    def of(cls, release: Release, channel: str, platform: str, variant: Variant) -> ChosenBuild:
+        """Return a variant that was chosen from a channel."""
+        archives = tuple(each.sha256 for each in variant.artifacts)
+        told = BundledBuild(release.release, channel, platform, variant.name, archives)
+        return cls(release, variant, told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ def bundle_contents(session: Session, catalog: Catalog, wish: BundleWish) -> Bun
     ``SnapshotError``, and the errors of ``choose``.
     """
     platforms: dict[str, str] = dict.fromkeys(wish.platforms, USUAL_GLIBC)
-    found: dict[tuple[str, str, str], ChosenBuild] = {}
+    found: dict[tuple[str, ...], ChosenBuild] = {}
     machines = [(str(path), probe(ReplayHost.load(path))) for path in wish.machines]
     if machines or wish.platforms:
         # What this machine is to stay at, or to avoid, says nothing about others.
@@ -77,14 +84,14 @@ def bundle_contents(session: Session, catalog: Catalog, wish: BundleWish) -> Bun
         machines = [("this machine", probe(session.machine.host, session.settings.probe_timeout))]
     for name, hardware in machines:
         for build in _for_machine(session, catalog, wish, name, hardware):
-            found[build.release.release, build.platform, build.variant.name] = build
+            found[build.told.release, build.told.platform, build.told.variant] = build
         libc = hardware.libc
         here = libc.version if libc and libc.name == "glibc" else None
         before = platforms.get(hardware.platform, here or USUAL_GLIBC)
         platforms[hardware.platform] = min(before, here or USUAL_GLIBC, key=_minor)
     for platform in wish.platforms:
         for build in _for_platform(session, catalog, wish, platform):
-            found[build.release.release, build.platform, build.variant.name] = build
+            found[build.told.release, build.told.platform, build.told.variant] = build
     return BundleContents(
         tuple(found[key] for key in sorted(found)), tuple(sorted(platforms.items()))
     )
@@ -107,7 +114,9 @@ def _for_machine(
             error.message = f"{name}: {error.message}"
             raise
         for candidate in choice.selection.compatible:
-            yield ChosenBuild(choice.release, choice.channel, hardware.platform, candidate.variant)
+            yield ChosenBuild.of(
+                choice.release, choice.channel, hardware.platform, candidate.variant
+            )
 
 
 def _has_all(platform: Platform, word: str) -> bool:
@@ -147,7 +156,7 @@ def _for_platform(
             continue
         builds = [each for each in there.variants if is_wanted(each, there, wish.backends)]
         if builds:
-            yield from (ChosenBuild(release, channel, platform, each) for each in builds)
+            yield from (ChosenBuild.of(release, channel, platform, each) for each in builds)
             return
     raise UnknownRequest(
         f"no release has such a build for the platform {platform!r}",

@@ -97,7 +97,7 @@ def _archives(builds: Sequence[ChosenBuild]) -> list[dict[str, Any]]:
     for build in builds:
         for artifact in build.variant.artifacts:
             found[artifact.sha256] = artifact, build.release
-            label = f"{build.release.release} {build.platform} {build.variant.name}"
+            label = f"{build.told.release} {build.told.platform} {build.told.variant}"
             labels.setdefault(artifact.sha256, []).append(label)
     return [
         {

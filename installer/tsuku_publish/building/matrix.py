@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Annotated
 
 import msgspec
+import tomli
 
 Words = tuple[str, ...]
 
@@ -188,7 +189,5 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def load_matrix() -> BuildMatrix:
     """Read the data of this package."""
-    import tomli  # noqa: PLC0415 - most commands of the publisher build nothing
-
     text = files("tsuku_publish.building").joinpath("matrix.toml").read_text("utf-8")
     return msgspec.convert(tomli.loads(text), BuildMatrix)

@@ -9,7 +9,7 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.foreign import read_text
 from tsuku_publish.archives.binaries import needs_of
 from tsuku_publish.building.matrix import BaseSystem, NewerTools, numbers
-from tsuku_publish.building.place import Base
+from tsuku_publish.building.place import TEMPORARY, Base
 from tsuku_publish.building.running import run_logged
 from tsuku_publish.errors import PublishError
 
@@ -123,7 +123,7 @@ def add_newer(
     run_logged(
         [
             *("bwrap", "--die-with-parent", "--unshare-all", "--share-net", "--bind", str(root)),
-            *("/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108 - of the base
+            *("/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", TEMPORARY),
             *("--bind", str(kept), "/var/cache/apt/archives"),
             *("--setenv", "PATH", "/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", _ADD, "add"),
             *(tools.suite, tools.components, " ".join(tools.programs), " ".join(tools.packages)),

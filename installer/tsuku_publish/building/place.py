@@ -37,7 +37,8 @@ _DECIDING = _COMPILERS | {
 _OWN_PROCESSES = ("--pid", "--fork", "--kill-child")
 """Of unshare; without --user only root may ask for it."""
 
-_INSIDE = Path("/tmp/build")  # noqa: S108 - a place in the base, where nobody else is
+TEMPORARY = "/tmp"  # noqa: S108 - of the base, where no other user is
+_INSIDE = Path(TEMPORARY, "build")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MOST_LINKS = 40
 SHARED = "ggml-shared.cmake"
@@ -253,14 +254,14 @@ class Base(ToolPlace):
             or name in self.given
             or (name in _COMPILERS and not self.given)
         }
-        return {**kept, "PATH": _PATH, "HOME": "/tmp", "CCACHE_DIR": f"{_INSIDE}/ccache"}  # noqa: S108
+        return {**kept, "PATH": _PATH, "HOME": TEMPORARY, "CCACHE_DIR": f"{_INSIDE}/ccache"}
 
     def argv(self, command: Sequence[str], folder: Path | None = None) -> list[str]:
         """Return the words that run a command in the base, also if we are killed: then it ends."""
         words = [
             *(children.which("bwrap") or "bwrap", *ISOLATED),
             *("--ro-bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"),
-            *("--tmpfs", "/tmp"),  # noqa: S108 - of the base
+            *("--tmpfs", TEMPORARY),
         ]
         if folder:
             words += ["--ro-bind", str(folder.absolute()), str(_INSIDE), "--chdir", str(_INSIDE)]

@@ -102,7 +102,7 @@ def _copied_to(log: IO[bytes]) -> Iterator[tuple[IO[bytes], bytearray]]:
     end = bytearray()
 
     def copy() -> None:
-        with open(reading, "rb", buffering=0) as pipe:  # noqa: PTH123 - a descriptor
+        with os.fdopen(reading, "rb", buffering=0) as pipe:
             while block := pipe.read(_BLOCK):
                 end.extend(block)
                 del end[:-_TAIL]
@@ -113,7 +113,7 @@ def _copied_to(log: IO[bytes]) -> Iterator[tuple[IO[bytes], bytearray]]:
     thread = threading.Thread(target=copy, daemon=True)
     thread.start()
     try:
-        with open(writing, "wb", buffering=0) as pipe:  # noqa: PTH123
+        with os.fdopen(writing, "wb", buffering=0) as pipe:
             yield pipe, end
     finally:
         # A process that stays behind, such as a cache's server, may keep the pipe open.

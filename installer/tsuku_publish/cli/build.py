@@ -58,7 +58,7 @@ from tsuku_publish.cli.own import c_library
     "--jobs", type=click.IntRange(1, 4096), metavar="N", help="Files at a time; all cores."
 )
 @click.pass_obj
-def build(  # noqa: PLR0913 - each is an option
+def build(
     console: Console,
     *,
     words: tuple[str, ...],

@@ -65,7 +65,7 @@ _ARCHIVES = "/srv/www/llm/archives --url https://host.example/llm/archives/"
 @click.option("--unencrypted", is_flag=True, help="Make keys without passphrases.")
 @issued_option
 @click.pass_obj
-def init(  # noqa: PLR0913 - each is an option
+def init(
     console: Console,
     *,
     folder: Path,
@@ -146,7 +146,7 @@ def init(  # noqa: PLR0913 - each is an option
 )
 @click.option("--on", "day", type=DAY, metavar="DAY", default=today, help="Its date; today.")
 @click.pass_obj
-def add(  # noqa: PLR0913 - each is an option
+def add(
     console: Console,
     *,
     data: Path,

@@ -66,7 +66,7 @@ on_option = click.option(
     metavar="FOLDER",
     help="Also write the release files there, not signed.",
 )
-def review(  # noqa: PLR0913 - each is an option
+def review(
     *,
     data: Path,
     trusted_root: Path | None,

@@ -81,7 +81,7 @@ from tsuku_publish.signing.signing import Signers, due_roles
 @offline_option
 @yes_option
 @click.pass_obj
-def sign(  # noqa: PLR0913 - each is an option
+def sign(
     console: Console,
     *,
     data: Path,
@@ -164,7 +164,7 @@ def resign(console: Console, *, data: Path, into: Path | None, issued: datetime)
 @yes_option
 @click.argument("changes", nargs=-1, required=True, metavar="ROLE=NAME,NAME,NAME...")
 @click.pass_obj
-def rotate(  # noqa: PLR0913 - each is an option
+def rotate(
     console: Console,
     *,
     data: Path,

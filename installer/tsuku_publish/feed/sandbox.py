@@ -207,7 +207,7 @@ class _Sandbox:
         for number in self._processes():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
                 place = os.open(f"{number}/stat", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.proc)
-                with open(place, "rb") as file:  # noqa: PTH123 - a descriptor
+                with os.fdopen(place, "rb") as file:
                     # A process chooses its name, which is in parentheses: count from its end.
                     fields = file.read(_TAIL).rpartition(b")")[2].split()
                 threads += int(fields[17])
@@ -254,11 +254,11 @@ def _sandbox(words: list[str], command: list[str], limits: SandboxLimits) -> Ite
     kept = contextlib.ExitStack()
     # Not as words of the command: the build can read those of bubblewrap in /proc/1/cmdline.
     arguments, giving = os.pipe()
-    with open(giving, "wb") as pipe:  # noqa: PTH123 - a descriptor
+    with os.fdopen(giving, "wb") as pipe:
         pipe.write("\0".join(words).encode())
     info, telling = os.pipe()
     first = ["/bin/sh", "-c", _FIRST, "sh", *_limited(limits), *command]
-    with kept, open(info, "rb") as told:  # noqa: PTH123
+    with kept, os.fdopen(info, "rb") as told:
         try:
             child = kept.enter_context(
                 children.start(
@@ -279,7 +279,8 @@ def _sandbox(words: list[str], command: list[str], limits: SandboxLimits) -> Ite
             os.close(arguments)
             os.close(telling)
         kept.callback(child.kill)
-        assert child.stdin is not None and child.stdout is not None  # noqa: PT018 - pipes
+        assert child.stdin is not None
+        assert child.stdout is not None
         # Until now only bubblewrap and the system's shell are there: nothing can be swapped yet.
         if child.stdout.read(1) != b"\n":
             raise PublishError("bwrap could not start anything, and it could a moment ago")

@@ -1,6 +1,5 @@
 """The settings of the feed, and what it remembers between runs."""
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -45,20 +44,7 @@ class FeedSettings(msgspec.Struct, frozen=True):
         return timedelta(hours=self.soak_hours)
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=True):
-    etag: str = ""
-    taken: list[str] = []
-    stopped: dict[str, str] = {}
-    suspected: dict[str, datetime] = {}
-    looked: dict[str, datetime] = {}
-    held: dict[str, datetime] = {}
-    news: datetime | None = None
-    matters: list[Matter] = []
-    accepted: list[str] = []
-
-
-@dataclass
-class FeedState:
+class FeedState(msgspec.Struct, forbid_unknown_fields=True):
     """What the feed remembers, in ``feed.json`` of the data.
 
     ``etag`` names the last list of releases, ``taken`` the releases that the feed recorded,
@@ -72,14 +58,14 @@ class FeedState:
     """
 
     etag: str = ""
-    taken: set[str] = field(default_factory=set)
-    stopped: dict[str, str] = field(default_factory=dict)
-    suspected: dict[str, datetime] = field(default_factory=dict)
-    looked: dict[str, datetime] = field(default_factory=dict)
-    held: dict[str, datetime] = field(default_factory=dict)
+    taken: set[str] = set()
+    stopped: dict[str, str] = {}
+    suspected: dict[str, datetime] = {}
+    looked: dict[str, datetime] = {}
+    held: dict[str, datetime] = {}
     news: datetime | None = None
     matters: tuple[Matter, ...] = ()
-    accepted: set[str] = field(default_factory=set)
+    accepted: set[str] = set()
 
     def accept(self, key: str) -> None:
         """Accept a matter as it is now. Raises ``PublishError`` if none has this key."""
@@ -108,32 +94,10 @@ def load_state(data: Path) -> FeedState:
     if not path.exists():
         return FeedState()
     with reading(path):
-        stored = msgspec.json.decode(read_foreign(path, LARGEST_FILE), type=_Stored)
-        return FeedState(
-            etag=stored.etag,
-            taken={*stored.taken},
-            stopped=stored.stopped,
-            suspected=stored.suspected,
-            looked=stored.looked,
-            held=stored.held,
-            news=stored.news,
-            matters=tuple(stored.matters),
-            accepted={*stored.accepted},
-        )
+        return msgspec.json.decode(read_foreign(path, LARGEST_FILE), type=FeedState)
 
 
 def save_state(data: Path, state: FeedState) -> None:
     """Write what the next run needs, in lines that people can review."""
-    stored = _Stored(
-        etag=state.etag,
-        taken=sorted(state.taken),
-        stopped=dict(sorted(state.stopped.items())),
-        suspected=dict(sorted(state.suspected.items())),
-        looked=dict(sorted(state.looked.items())),
-        held=dict(sorted(state.held.items())),
-        news=state.news,
-        matters=[*state.matters],
-        accepted=sorted(state.accepted),
-    )
-    content = msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
-    replace_file(data / STATE, content)
+    text = msgspec.json.encode(state, order="deterministic")
+    replace_file(data / STATE, msgspec.json.format(text, indent=1) + b"\n")

@@ -116,7 +116,7 @@ def write_closed(path: Path, text: str) -> None:
     except OSError as error:
         raise PublishError(f"{path} cannot be made: {error.strerror}") from error
     try:
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:  # noqa: PTH123 - with a mode
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except OSError as error:
         # Half a key is of no use, and a second try would find that the file exists.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import tomli
+import tomlkit
 from securesystemslib.signer import SSlibKey  # type: ignore[attr-defined]  # its re-export
 
 from tsuku_llm.catalog.revocations import Revocation
@@ -286,8 +287,6 @@ def _begun(signers: Collection[str]) -> RolePlan:
 
 def save_roles(plan: Plan, data: Path) -> None:
     """Write versions, days, signers and new keys into ``repository.toml``; keep its comments."""
-    import tomlkit  # noqa: PLC0415
-
     path = data / "repository.toml"
     with reading(path):
         document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
@@ -314,8 +313,6 @@ def save_roles(plan: Plan, data: Path) -> None:
 
 def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
     """Write the releases of a channel into ``repository.toml``, and keep the file's comments."""
-    import tomlkit  # noqa: PLC0415
-
     path = data / "repository.toml"
     with reading(path):
         document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
@@ -341,8 +338,6 @@ def adopt_plan(plan: Plan, data: Path, signed: Collection[str]) -> None:
     The channels of roles that were not ``signed`` stay as they are here: their signer may have
     gone on.
     """
-    import tomlkit  # noqa: PLC0415
-
     path = data / "repository.toml"
     with reading(path):
         own: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
+from tsuku_llm.fetch import Network, get, package
+from tsuku_llm.fetch.places.pip_index import package_folder
 from tsuku_llm.ground.errors import HttpStatusError, TsukuError
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.errors import PublishError, in_one_line
@@ -111,9 +113,6 @@ class WheelCopy:
 
         Its files count in the folder of its name only. Raises ``PublishError``.
         """
-        from tsuku_llm.fetch import Network, package  # noqa: PLC0415
-        from tsuku_llm.fetch.places.pip_index import package_folder  # noqa: PLC0415
-
         name = url.removeprefix(PACKAGE).rstrip("/")
         if not PACKAGE_NAME.fullmatch(name):
             raise PublishError(f"{url} names no package: write {PACKAGE}NAME")
@@ -156,8 +155,6 @@ class HostedCopy:
 
     def read(self, name: str) -> bytes | None:
         """Return the file at that path in the repository, None if it is missing."""
-        from tsuku_llm.fetch import Network, get  # noqa: PLC0415
-
         try:
             with Network(os.environ) as network:
                 return get(f"{self.url}{name}", _LARGEST, network)

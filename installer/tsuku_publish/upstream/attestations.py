@@ -187,7 +187,7 @@ def load_root(path: Path | None) -> "TrustedRoot":
 
     Raises ``PublishError``.
     """
-    from sigstore.models import ClientTrustConfig, TrustedRoot  # noqa: PLC0415
+    from sigstore.models import ClientTrustConfig, TrustedRoot
 
     if path is None:
         return ClientTrustConfig.production(offline=True).trusted_root
@@ -233,7 +233,7 @@ def verified(
     Raises ``PublishError`` for a file that no valid bundle names with this digest, with the faults
     of the bundles, and for files from more than one commit.
     """
-    from sigstore.verify import Verifier  # noqa: PLC0415
+    from sigstore.verify import Verifier
 
     verifier = Verifier(trusted_root=root)
     missing, used, commits, objections = set(digests.items()), [], set(), []
@@ -301,8 +301,8 @@ class _Policy:
 
     def verify(self, certificate: "Certificate") -> None:
         """Raise sigstore's ``VerificationError`` with everything that differs."""
-        from sigstore.errors import VerificationError  # noqa: PLC0415
-        from sigstore.verify.policy import OIDCSourceRepositoryDigest  # noqa: PLC0415
+        from sigstore.errors import VerificationError
+        from sigstore.verify.policy import OIDCSourceRepositoryDigest
 
         failures = [self._failures(certificate, *each) for each in self._identities]
         if all(failures):
@@ -319,7 +319,7 @@ class _Policy:
         return [failure for failure in failures if failure]
 
     def _policies(self, path: str, ref: str) -> "list[VerificationPolicy]":
-        from sigstore.verify import policy  # noqa: PLC0415
+        from sigstore.verify import policy
 
         repository = f"https://github.com/{self._origin.repository}"
         # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
@@ -337,7 +337,7 @@ class _Policy:
 
 
 def _failure(policy: "VerificationPolicy", certificate: "Certificate") -> str:
-    from sigstore.errors import VerificationError  # noqa: PLC0415
+    from sigstore.errors import VerificationError
 
     try:
         policy.verify(certificate)
@@ -366,7 +366,7 @@ def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
 
 def _payload(bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy) -> tuple[str, bytes]:
     """Return the media type and the bytes that a valid bundle signs."""
-    from sigstore.models import Bundle  # noqa: PLC0415
+    from sigstore.models import Bundle
 
     try:
         return verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tsuku_llm.fetch import Network
+from tsuku_llm.fetch.http.http_get import answered, check_no_page, check_status
+from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.foreign import parse_json
@@ -196,9 +198,6 @@ class _Answer:
 
 
 def _get(url: str, headers: Mapping[str, str], network: Network) -> _Answer:
-    from tsuku_llm.fetch.http.http_get import answered, check_no_page, check_status  # noqa: PLC0415
-    from tsuku_llm.fetch.http.retries import Retries  # noqa: PLC0415
-
     deadline = network.clock() + network.limits.metadata
 
     def once() -> _Answer:

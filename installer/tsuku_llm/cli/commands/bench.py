@@ -13,7 +13,6 @@ from tsuku_llm.cli.render import bench as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.files import write_output
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.steps.report.bench import bench, save_fastest
 from tsuku_llm.steps.report.models import chosen_model
@@ -45,7 +44,6 @@ from tsuku_llm.steps.report.models import chosen_model
 )
 @click.option("--yes", is_flag=True, help="Install variants that fit but are not installed.")
 @click.option("--save", is_flag=True, help="Write the fastest variant into the config file.")
-@click.option("--svg", type=options.FILE, metavar="FILE", help="Draw a chart into FILE.")
 @options.offline
 @options.allow_revoked
 @options.arguments
@@ -57,7 +55,6 @@ def bench_command(
     rounds: int,
     yes: bool,
     save: bool,
-    svg: Path | None,
     offline: bool,
     allow_revoked: bool,
     arguments: tuple[str, ...],
@@ -75,7 +72,5 @@ def bench_command(
         settings, environ = session.settings, session.machine.environ
         path = Path(chosen_model(model, session.reader, environ, settings.model_path)[0])
         report = bench(session, path, arguments, rounds=rounds)
-        if svg:
-            write_output(svg, render.svg(report))
         report = replace(report, saved=save_fastest(session, report, ask=not save))
     return CommandResult(report, render.lines(report))

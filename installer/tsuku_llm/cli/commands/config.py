@@ -1,10 +1,9 @@
-"""The commands ``config get|set|unset|list|path|edit``."""
+"""The commands ``config get|set|unset|list|path``."""
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 
 import click
 
@@ -16,10 +15,7 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, load
-from tsuku_llm.ground.errors import TsukuError, UsageError
-from tsuku_llm.ground.own_name import TSUKU
-
-_NAME_EDITOR = f"name an editor: EDITOR=nano {TSUKU} config edit"
+from tsuku_llm.ground.errors import TsukuError
 
 
 class _TakesNumbers(Command):
@@ -100,34 +96,6 @@ def path() -> CommandResult:
     """Print the path of the config file, even if it does not exist."""
     paths = _paths()
     return CommandResult({"config_file": paths.config_file}, (str(paths.config_file),), exact=True)
-
-
-@config_command.command("edit")
-@click.pass_obj
-def edit(console: Console) -> CommandResult:
-    """Open the config file in your editor.
-
-    The editor is that of VISUAL or EDITOR. It gets a copy, which is checked before it is saved.
-    """
-    from tsuku_llm.cli.session import open_session
-    from tsuku_llm.ground.processes.inherited import environment
-    from tsuku_llm.steps.report.editing import edit_config
-
-    def open_editor(copy: Path) -> None:
-        given = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        if not given and not console.can_ask:
-            raise UsageError("there is no terminal for an editor", hint=_NAME_EDITOR)
-        try:
-            click.edit(filename=str(copy), env=environment())
-        # ValueError: quotes in the variable that do not end.
-        except (click.ClickException, ValueError) as error:
-            raise UsageError("the editor failed", facts=(str(error),), hint=_NAME_EDITOR) from error
-
-    with open_session(console, looking=True, tolerant=True, quiet=True) as session:
-        changed = edit_config(session, open_editor)
-    file = session.paths.config_file
-    line = f"saved {file}" if changed else "nothing was changed"
-    return CommandResult({"config_file": file, "changed": changed}, (line,))
 
 
 def _paths() -> Paths:

@@ -1,9 +1,8 @@
-"""The result of a benchmark: a table, bars, and the same bars as SVG."""
+"""The result of a benchmark: a table, and bars."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 from tsuku_llm.cli.terminal.text import origin, size, table, unattested
 from tsuku_llm.ground.own_name import TSUKU
@@ -65,50 +64,9 @@ def _number(value: float) -> str:
 
 
 def _bars(results: Sequence[VariantSpeed], kind: str) -> tuple[str, ...]:
-    lengths = _lengths(results, kind, _WIDTH)
-    return table([(name, "#" * length, shown) for name, length, shown in lengths])
-
-
-def _lengths(results: Sequence[VariantSpeed], kind: str, most: int) -> list[tuple[str, int, str]]:
-    """Return each variant, the length of its bar (``most`` for the fastest), and its figure."""
+    """Return each variant with its bar, the fastest's of ``_WIDTH`` characters, and its figure."""
     values = {each.receipt.variant: getattr(each, kind) for each in results}
-    scale = most / max(values.values())
+    scale = _WIDTH / max(values.values())
     # At least 1: a slow variant still has a visible bar.
-    return [(name, max(1, round(value * scale)), _number(value)) for name, value in values.items()]
-
-
-_LEFT, _RIGHT, _BAR, _ROW = 120, 90, 400, 26
-"""Pixels: the column of names, the column of figures, the longest bar, the height of a row."""
-
-
-def svg(report: Report) -> str:
-    """Return the bars as a picture that needs no fonts, scripts or other files."""
-    parts, top = [], 0
-    for kind, title in _KINDS:
-        parts.append(_text(10, top + 20, title, bold=True))
-        for number, bar in enumerate(_lengths(report.results, kind, _BAR)):
-            parts += _svg_bar(top + 30 + number * _ROW, _COLOURS[kind], *bar)
-        top += 40 + len(report.results) * _ROW
-    width = _LEFT + _BAR + _RIGHT
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" '
-        f'viewBox="0 0 {width} {top}" font-family="sans-serif" font-size="13">\n'
-        f"<title>{escape(report.model.name)}</title>\n"
-        f'<rect width="{width}" height="{top}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
-
-
-_COLOURS = {"generation": "#2b6cb0", "prompt": "#718096"}
-
-
-def _svg_bar(y: int, colour: str, name: str, length: int, shown: str) -> tuple[str, ...]:
-    return (
-        _text(10, y + 16, name),
-        f'<rect x="{_LEFT}" y="{y}" width="{length}" height="20" fill="{colour}"/>',
-        _text(_LEFT + length + 6, y + 16, shown),
-    )
-
-
-def _text(x: int, y: int, text: str, *, bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x}" y="{y}"{weight}>{escape(text)}</text>'
+    lengths = {name: max(1, round(value * scale)) for name, value in values.items()}
+    return table([(name, "#" * lengths[name], _number(value)) for name, value in values.items()])
