@@ -66,7 +66,7 @@ _GROUPS = (
     (re.compile(r"/lxc(?:\.payload|/)|:/\.lxc"), Kind.LXC),
 )
 _DEBIAN_CHROOT = "/etc/debian_chroot"
-_INIT = "/proc/1/environ"
+_INIT, _FIRST = "/proc/1/environ", "/proc/1/comm"
 _MOUNTS, _MOUNTS_OF_FIRST = "/proc/self/mountinfo", "/proc/1/mountinfo"
 LABEL = "/proc/self/attr/current"
 _HYPERVISORS = (
@@ -159,6 +159,9 @@ def _signs(host: Host) -> Iterator[PlaceSign]:
         yield from (PlaceSign(kind, Evidence(path, match[0])) for match, kind in found if match)
     if _is_confined_snap(host):
         yield PlaceSign(Kind.SNAP, Evidence("SNAP", host.environment("SNAP") or ""))
+    # The first process of a sandbox that has its own; Flatpak makes its sandboxes with it.
+    if (host.read_text(_FIRST) or "").strip() == "bwrap":
+        yield PlaceSign(Kind.BUBBLEWRAP, Evidence(_FIRST, "bwrap"))
     yield from _other_root(host)
     if named := host.read_text(_DEBIAN_CHROOT):
         yield PlaceSign(Kind.CHROOT, Evidence(_DEBIAN_CHROOT, answers.words(named) or "present"))
