@@ -59,6 +59,25 @@ def beyond_the_server(samples: Samples) -> float:
     return (samples.median("ours") - samples.median("server")) / samples.median("yardstick")
 
 
+_COMPARING = """\
+import os
+from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
+for _ in range({}):
+    choice_digest(driver_fingerprint(os.environ))
+"""
+
+
+def _comparison(_: Lab) -> Mapping[str, Run]:
+    """Read a thousand times what a choice rests on, as each start does once."""
+    ours, none = (Run((INTERPRETER[0], "-I", "-c", _COMPARING.format(n))) for n in (1000, 0))
+    return {"ours": ours, "yardstick": none}
+
+
+def a_thousandth(samples: Samples) -> float:
+    """Return the milliseconds of one of the thousand."""
+    return samples.median("ours") - samples.median("yardstick")
+
+
 ROWS = (
     Row("G1", "`--version`", "python -I -c pass", 2.0, _version, rounds=_ROUNDS),
     Row("G2", "`--help`", "python -I -c pass", 5.0, _help, rounds=_ROUNDS),
@@ -79,5 +98,15 @@ ROWS = (
         _probe,
         beyond_the_interpreter,
         rounds=_ROUNDS,
+    ),
+    Row(
+        "G17",
+        "compare what a choice rests on with the machine of now",
+        "none: milliseconds",
+        2.0,
+        _comparison,
+        a_thousandth,
+        " ms",
+        rounds=5,
     ),
 )

@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from support import model_headers
 from support.builds import VULKAN_STEPS
 from support.folder_shop import FolderShop
+from support.model_headers import write_shape
 from support.release_server import User
 
 from tsuku_llm.steps.opening import FAKE_HARDWARE
@@ -79,6 +81,33 @@ def test_the_server_gets_the_cards_that_were_given(
         {**given, **variables}.get("GGML_VK_VISIBLE_DEVICES", "")
     )
     assert (" for the server: a variable leaves" in plan.stderr) is bool(given)
+
+
+def test_a_build_that_reads_the_variable_itself_comes_first(user: User, tmp_path: Path) -> None:
+    """Vulkan, which this publisher prefers, is limited by a start, and so it fits as well."""
+    env = seen(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert user.run("install", "--json", **env).document["data"]["variant"] == "cuda"
+    done = user.run("install", "--json", "--backend", "vulkan", **env)
+    assert done.document["data"]["variant"] == "vulkan"
+
+
+def test_what_is_reported_is_what_a_server_would_get(tmp_path: Path) -> None:
+    """``doctor`` and ``explain -m`` ask the build as ``serve`` does: here it needs the variable."""
+    heading, device = VULKAN_STEPS
+    steps = (heading, "need GGML_VK_VISIBLE_DEVICES", device)
+    shop = FolderShop(tmp_path / "shop")
+    gpu = shop.variant(shop.stand_in("b1-vulkan", devices=steps), backend="vulkan")
+    shop.publish("b1", {"vulkan": gpu})
+    user = shop.user(tmp_path / "home")
+    model = write_shape(tmp_path / "llama.gguf", model_headers.llama(), vocabulary=9)
+    done = user.run("install", **seen(tmp_path, {}), GGML_VK_VISIBLE_DEVICES="1")
+    assert done.code == 0, done.stderr
+    env = seen(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})
+    chain = user.run("doctor", "--json", "--backend", "vulkan", **env).document["data"]
+    assert [each for each in chain["links"] if each["fault"]] == []
+    told = user.run("explain", "--json", "-m", str(model), "--backend", "vulkan", **env)
+    cards = json.loads(told.stdout)["data"]["model"]["devices"]
+    assert [card["free"] for card in cards] == [143000 << 20]
 
 
 def test_the_drivers_are_asked_once_for_the_cards(user: User, tmp_path: Path) -> None:

@@ -112,3 +112,20 @@ def test_every_device_file_that_cuda_opens_counts() -> None:
     names = dict(fingerprint._OPENED)["/dev"]
     for path in (nvidia.CONTROL_DEVICE, nvidia.UVM_DEVICE, amd.COMPUTE_DEVICE):
         assert path.removeprefix("/dev/").startswith(names)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have none")
+def test_without_a_cache_of_libraries_their_folder_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """musl's loader has no cache: a driver's package changes the folder alone."""
+    cache, folder = tmp_path / "ld.so.cache", tmp_path / "lib"
+    folder.mkdir()
+    monkeypatch.setattr(fingerprint, "_LIBRARIES", (str(cache), str(folder)))
+    before = driver_fingerprint({})
+    (folder / "libvulkan.so.1").write_bytes(b"")
+    assert driver_fingerprint({}) != before
+    cache.write_bytes(b"")
+    before = driver_fingerprint({})
+    (folder / "libother.so.1").write_bytes(b"")
+    assert driver_fingerprint({}) == before

@@ -193,6 +193,7 @@ def test_kinds_of_opencl_devices(
 
 def test_devices_are_numbered_through_all_platforms(stubs: StubDrivers) -> None:
     gpus = probe(stubs.host("opencl", cl_platforms=2, cl_count=2)).api("opencl").gpus
+    assert [gpu.uuid for gpu in gpus[:2]] == ["c1" * 16, "c2" * 16]
     assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
 
 

@@ -22,6 +22,10 @@ from tsuku_llm.probe.facts.place import find_place
 from tsuku_llm.probe.libc import refusal
 
 POD_GROUP = "0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-a.scope\n"
+_ROOT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+_BELOW = f"1 0 0:2 / / rw - rootfs rootfs rw\n{_ROOT}"
+_FOLDER = "95 22 8:1 /srv/sid / rw,relatime - ext4 /dev/sda1 rw\n"
+_SANDBOX = "89 44 0:41 /newroot / rw,nosuid,nodev,relatime - tmpfs tmpfs rw\n"
 # Files, variables, and the place that they speak for.
 SIGNS: list[tuple[dict[str, str], dict[str, str], Kind]] = [
     ({"/.dockerenv": ""}, {}, Kind.DOCKER),
@@ -58,7 +62,13 @@ SIGNS: list[tuple[dict[str, str], dict[str, str], Kind]] = [
     ),
     ({"/etc/debian_chroot": "sid\n"}, {}, Kind.CHROOT),
     ({"/proc/self/mountinfo": "22 1 8:1 / /proc rw - proc proc rw\n"}, {}, Kind.CHROOT),
-    ({"/proc/self/mountinfo": "22 1 8:1 / / rw - ext4 /dev/sda rw\n"}, {}, Kind.BARE_METAL),
+    ({"/proc/self/mountinfo": _ROOT}, {}, Kind.BARE_METAL),
+    ({"/proc/self/mountinfo": _ROOT, "/proc/1/mountinfo": _ROOT}, {}, Kind.BARE_METAL),
+    # A service of systemd has mounts of its own; the first boot's root file system lies below.
+    ({"/proc/self/mountinfo": f"90{_ROOT[2:]}", "/proc/1/mountinfo": _BELOW}, {}, Kind.BARE_METAL),
+    ({"/proc/self/mountinfo": _FOLDER, "/proc/1/mountinfo": _ROOT}, {}, Kind.CHROOT),
+    ({"/proc/self/mountinfo": _SANDBOX, "/proc/1/mountinfo": _SANDBOX}, {}, Kind.BUBBLEWRAP),
+    ({"/proc/self/mountinfo": _SANDBOX, "/.flatpak-info": ""}, {}, Kind.FLATPAK),
     ({}, {"container": "crio"}, Kind.CONTAINER),
     ({"/proc/sys/kernel/osrelease": "6.6.87-microsoft-standard-WSL2\n"}, {}, Kind.WSL),
     ({"/sys/class/dmi/id/product_name": "VirtualBox\n"}, {}, Kind.VM),

@@ -6,7 +6,7 @@ import pytest
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Problem
 from tsuku_llm.probe.amd import vulkan_uuid
-from tsuku_llm.probe.visible import given_to, is_limited_elsewhere, mark_hidden
+from tsuku_llm.probe.visible import given_to, is_limited_elsewhere, mark_hidden, only_given
 
 MAKERS = {"cuda": 0x10DE, "rocm": 0x1002, "level_zero": 0x8086}
 VARIABLES = {
@@ -129,6 +129,10 @@ def test_cards_of_amd_are_the_same_by_their_pci_address() -> None:
         ("cuda", {"HIP_VISIBLE_DEVICES": "0"}, False),
         ("cuda", {"CUDA_VISIBLE_DEVICES": "0", "GGML_VK_VISIBLE_DEVICES": "0"}, False),
         ("rocm", {"GGML_VK_VISIBLE_DEVICES": "0"}, True),
+        ("opencl", {"ZE_AFFINITY_MASK": "0"}, True),
+        ("opencl", {"ZE_AFFINITY_MASK": "0", "GGML_OPENCL_PLATFORM": "0"}, False),
+        ("openvino", {"ZE_AFFINITY_MASK": "0"}, False),
+        ("vulkan", {"SLURM_JOB_GPUS": "3"}, False),
         ("cpu", {"CUDA_VISIBLE_DEVICES": "0"}, False),
     ],
 )
@@ -155,6 +159,20 @@ def test_a_build_gets_the_numbers_of_the_cards_that_were_given() -> None:
         *("CUDA_VISIBLE_DEVICES", "-1"),
     )
     assert given_to("vulkan", machine({}, both, vulkan)) is None
+
+
+def test_an_opencl_build_gets_the_card_that_was_given() -> None:
+    """By the number among the devices of all platforms, as ggml counts them."""
+    level_zero, opencl = api("level_zero", 0x8086, "b"), api("opencl", 0x8086, "a", "b")
+    given = {"ZE_AFFINITY_MASK": "1"}
+    assert only_given("opencl", machine(given, level_zero, opencl), given) == {
+        "GGML_OPENCL_DEVICE": "1"
+    }
+    nothing = {"ZE_AFFINITY_MASK": ""}
+    none = replace(level_zero, gpus=())
+    assert only_given("opencl", machine(nothing, none, opencl), nothing) == {
+        "GGML_OPENCL_DEVICE": "none"
+    }
 
 
 def test_an_integrated_gpu_and_a_second_driver_are_not_added() -> None:

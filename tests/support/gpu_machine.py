@@ -34,12 +34,12 @@ OPENED = "open /dev/nvidia0"
 
 
 @functools.cache
-def _can_mount() -> bool:
-    line = [*_unshare(), "sh", "-c", "mount -t tmpfs tmpfs /dev"]
+def can_mount() -> bool:
+    line = [*unshare(), "sh", "-c", "mount -t tmpfs tmpfs /dev"]
     return subprocess.run(line, check=False, capture_output=True).returncode == 0
 
 
-def _unshare() -> list[str]:
+def unshare() -> list[str]:
     return [require_tool("unshare"), "--mount", "--map-root-user"]
 
 
@@ -47,7 +47,7 @@ class GpuMachine:
     """The machine; ``folder`` is the tests' own, where the library is built."""
 
     def __init__(self, folder: Path) -> None:
-        if sys.platform != "linux" or not _can_mount():
+        if sys.platform != "linux" or not can_mount():
             pytest.skip("no mount namespaces here")
         self._devices = folder / "dev"
         self._devices.mkdir()
@@ -63,7 +63,7 @@ class GpuMachine:
             "STUB_nvml_server": "llama-server",
             **{f"STUB_{name}": str(value) for name, value in settings.items()},
         }
-        words = [*_unshare(), "sh", "-c", _SCRIPT, str(self._devices), *line]
+        words = [*unshare(), "sh", "-c", _SCRIPT, str(self._devices), *line]
         return subprocess.run(
             words, env=variables, capture_output=True, text=True, check=False, cwd=os.sep
         )

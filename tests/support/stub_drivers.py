@@ -68,9 +68,13 @@ class StubDrivers:
         **settings: object,
     ) -> LocalHost:
         """Return a machine with only these drivers, whatever is installed here."""
-        folders = [*(self.library(api).parent for api in apis), self.none_installed()]
-        path = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+        path = self.searched(*apis)
         return self.host(root=root, environ=path | dict(environ or {}), **settings)
+
+    def searched(self, *apis: str) -> dict[str, str]:
+        """Return the variable with which a loader finds these drivers, and no other ones."""
+        folders = [*(self.library(api).parent for api in apis), self.none_installed()]
+        return {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
     def host(
         self,

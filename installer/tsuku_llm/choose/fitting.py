@@ -132,8 +132,9 @@ def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
         if reason := api_obstacle(api):
             yield reason
             continue
-        if hidden := next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None):
-            # It lists this card, and would use it.
+        hidden = next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None)
+        # A start gives a build the cards that are left, if its backend can be told.
+        if hidden and not (row.given_by and any(not gpu.hidden_by for gpu in api.hardware_gpus)):
             text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
             yield Reason("hidden-device", text)
         rule = _DEVICE_RULES.get(row.name, _any_device)

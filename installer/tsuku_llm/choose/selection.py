@@ -38,6 +38,7 @@ from tsuku_llm.machine.backends import (
     backends_of,
     facts_of,
     meaning,
+    parts_of,
 )
 from tsuku_llm.machine.hardware import Gpu, GpuKind, Hardware
 
@@ -272,7 +273,7 @@ def select(
 
     def rank(
         pair: tuple[Variant, Gpu | None],
-    ) -> tuple[tuple[int, int], bool, int, int, bool, Version, int]:
+    ) -> tuple[tuple[int, int], bool, bool, int, int, bool, Version, int]:
         variant, gpu = pair
         cards = [each for each in usable[variant.name] if each.kind is GpuKind.DISCRETE]
         return (
@@ -280,6 +281,8 @@ def select(
             devices[gpu] if gpu else (CPU_RANK, 0),
             # A combined build is only here where it was asked for, or uses one more card.
             not variant.parts,
+            # A build whose own interface reads the variable that leaves cards out.
+            _lists_hidden(variant, hardware),
             # Then the policy's order of backends, the most cards, then what starts at once.
             order(variant),
             -len(cards),
@@ -494,6 +497,12 @@ def _unchecked_toolkit(variant: Variant, hardware: Hardware) -> Version:
     if cuda is None or hardware.api(facts_of(variant.backend).api).version is not None:
         return Version("0")
     return Version(cuda.toolkit)
+
+
+def _lists_hidden(variant: Variant, hardware: Hardware) -> bool:
+    """Tell whether a build lists cards that a variable of another interface leaves out."""
+    apis = (hardware.api(facts_of(part).api) for part in parts_of(variant.backend))
+    return any(gpu.hidden_by for api in apis for gpu in api.hardware_gpus)
 
 
 def _only_of(vendor: int, hardware: Hardware) -> Hardware:

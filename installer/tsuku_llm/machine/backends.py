@@ -223,6 +223,9 @@ TABLE = (
         device_prefixes=("gpuopencl", "opencl"),
         plugin="opencl",
         hiding_variables=("GGML_OPENCL_PLATFORM", "GGML_OPENCL_DEVICE", "OCL_ICD_VENDORS"),
+        # ggml_opencl_probe_devices: alone, a number counts the devices of all platforms and leaves
+        # that one; of several numbers it reads the first. With a name of no device it ends.
+        given_by=("GGML_OPENCL_DEVICE", "", "none"),
         first_look="check that clinfo lists the GPU",
         packages={
             "libOpenCL": {
@@ -255,6 +258,7 @@ TABLE = (
         vendors=frozenset({INTEL}),
         device_prefixes=("openvino",),
         plugin="openvino",
+        # Without it ggml's OpenVINO computes on the processor, so there is no card to keep it from.
         hiding_variables=("GGML_OPENVINO_DEVICE",),
         first_look="check that clinfo lists the GPU and you may open /dev/dri (group render)",
         caches=("intel-neo",),

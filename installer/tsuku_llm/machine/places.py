@@ -30,6 +30,7 @@ class Kind(str, enum.Enum):
     SNAP = "snap"
     TOOLBOX = "toolbox"
     DISTROBOX = "distrobox"
+    BUBBLEWRAP = "bubblewrap"
     CHROOT = "chroot"
     CONTAINER = "container"
     """A container of a runtime that is not known."""
@@ -61,6 +62,7 @@ _NAMES = {
     Kind.SNAP: "snap",
     Kind.TOOLBOX: "toolbox",
     Kind.DISTROBOX: "distrobox",
+    Kind.BUBBLEWRAP: "sandbox of bubblewrap",
     Kind.CHROOT: "chroot",
     Kind.CONTAINER: "container",
 }

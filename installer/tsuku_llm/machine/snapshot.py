@@ -129,13 +129,16 @@ def _container_of(environment: str) -> str:
 
 
 def _mount_points(mounts: str) -> str:
-    """Keep where the root is mounted; the other mounts name folders and servers of the user."""
-    rows = (line.split(" ")[:5] for line in mounts.splitlines())
-    return "".join(f"{' '.join(row)}\n" for row in rows if row[4:] == ["/"]) or "none\n"
+    """Keep where the root is mounted, and the type; others name folders and servers of the user."""
+    halves = (line.partition(" - ") for line in mounts.splitlines())
+    rows = ((head.split(" ")[:5], tail.partition(" ")[0]) for head, _, tail in halves)
+    kept = (f"{' '.join(row)} - {kind}\n" for row, kind in rows if row[4:] == ["/"])
+    return "".join(kept) or "none\n"
 
 
 _CUT: Mapping[str, Callable[[str], str]] = {
     "/proc/1/environ": _container_of,
+    "/proc/1/mountinfo": _mount_points,
     "/proc/self/mountinfo": _mount_points,
 }
 """The files of which a recording has a part only."""

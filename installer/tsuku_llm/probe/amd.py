@@ -28,6 +28,7 @@ CODES = {
 }
 NO_DEVICE = 100
 MOST_DIGITS = 9
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
 # Targets that are APUs, for runtimes that do not report "integrated".
 INTEGRATED = frozenset(
     {
@@ -41,13 +42,15 @@ INTEGRATED = frozenset(
 class RawAmd:
     """The worker's answer, each node's properties file, and this user's access to /dev/kfd.
 
-    ``hiding`` has the variables that are set and choose HIP's devices, with their values.
+    ``hiding`` has the variables that are set and choose HIP's devices, with their values, and
+    ``override`` the one that makes HIP tell another target than the kernel.
     """
 
     hip: DriverAnswer = ABSENT
     nodes: tuple[str, ...] = ()
     access: str | None = None
     hiding: tuple[tuple[str, str], ...] = ()
+    override: str | None = None
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
@@ -59,6 +62,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawAmd:
     variables = [(name, host.environment(name)) for name in facts_of("rocm").hiding_variables]
     return RawAmd(
         hiding=tuple((name, value) for name, value in variables if value is not None),
+        override=host.environment(OVERRIDE),
         hip=by_question.get("hip", ABSENT),
         nodes=tuple(text for text in texts if text is not None),
         access=host.access(COMPUTE_DEVICE),
@@ -158,6 +162,8 @@ def _evidence(raw: RawAmd, targets: tuple[str, ...]) -> tuple[Evidence, ...]:
     if targets:
         found.append(Evidence(NODES, ", ".join(targets)))
     found += [Evidence(name, repr(value)[:300]) for name, value in raw.hiding]
+    if raw.override is not None:
+        found.append(Evidence(OVERRIDE, repr(raw.override)[:300]))
     if raw.access is not None:
         found.append(Evidence(COMPUTE_DEVICE, raw.access or "no access"))
     return tuple(found)

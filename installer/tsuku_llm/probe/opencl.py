@@ -57,6 +57,7 @@ def _gpu(index: int, line: Mapping[str, Any]) -> Gpu:
         vendor_id=answers.integer(line.get("vendor")),
         api_version=_number(line.get("version")),
         driver=answers.words(line.get("driver")),
+        uuid=answers.words(line.get("uuid")),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from tsuku_llm.machine.backends import TABLE, VENDORS, backends_of, facts_of
+from tsuku_llm.machine.backends import TABLE, VENDORS, backends_of, facts_of, parts_of
 from tsuku_llm.machine.hardware import Api, Gpu, GpuKind, Hardware
 
 
@@ -108,6 +108,15 @@ def is_limited_elsewhere(backend: str, variables: Mapping[str, str]) -> bool:
     others = (limit for limit in LIMITS if limit.api != row.api and limit.maker in row.vendors)
     by_index = row.api != _INDEXED and _BY_INDEX in variables
     return by_index or any(_named(limit, variables) for limit in others)
+
+
+def only_given(backend: str, hardware: Hardware, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that keep a build from the cards that were not given; often none.
+
+    A variable that is set is the user's own word, and comes before these.
+    """
+    parts = (part for part in parts_of(backend) if is_limited_elsewhere(part, variables))
+    return dict(found for part in parts if (found := given_to(part, hardware)))
 
 
 def given_to(backend: str, hardware: Hardware) -> tuple[str, str] | None:

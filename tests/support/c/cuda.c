@@ -34,9 +34,10 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) {
   BEHAVE(cuDeviceGetAttribute);
-  (void)device;
+  char major[32]; /* per device: cuda_major_1 before cuda_major */
+  sprintf(major, "cuda_major_%d", device);
   *value = 0;
-  if (attribute == 75) *value = (int)number("cuda_major", 9);
+  if (attribute == 75) *value = (int)number(setting(major) ? major : "cuda_major", 9);
   if (attribute == 76) *value = (int)number("cuda_minor", 0);
   if (attribute == 18) *value = (int)number("cuda_integrated", 0);
   return 0;

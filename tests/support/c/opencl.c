@@ -33,7 +33,6 @@ EXPORT int clGetDeviceIDs(void *platform, uint64_t kind, uint32_t entries, void 
   return 0;
 }
 EXPORT int clGetDeviceInfo(void *device, uint32_t what, size_t size, void *out, size_t *needed) {
-  (void)device;
   BEHAVE(clGetDeviceInfo);
   uint64_t wide = 0;
   uint32_t narrow = 0;
@@ -56,6 +55,11 @@ EXPORT int clGetDeviceInfo(void *device, uint32_t what, size_t size, void *out, 
       return tell_words("OpenCL 3.0 Adreno(TM) 750", size, out, needed);
     case 0x102D:
       return tell_words("E031.45", size, out, needed);
+    case 0x106A: {
+      unsigned char uuid[16];
+      memset(uuid, 0xc0 + (int)(uintptr_t)device, sizeof uuid);
+      return tell(uuid, sizeof uuid, size, out, needed);
+    }
   }
   return -30;
 }

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -36,19 +37,26 @@ _LISTED = (
     "/etc/vulkan/icd.d",
     "/etc/OpenCL/vendors",
     "/etc/ld.so.conf.d",
+    "/run/opengl-driver/lib",  # NixOS
+    "/usr/lib/wsl/lib",  # the driver of Windows, which no package of WSL brings
+    "/dev/nvidia-caps",
 )
 """Folders whose entries and time stamps change when a driver is installed or removed."""
 
-# The loader's cache changes with every installed library. Of a device node only the presence
-# counts.
-_STAMPED = ("/etc/ld.so.cache", "/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+_LIBRARIES = ("/etc/ld.so.cache", "/usr/lib")
+"""What changes with every installed library: the loader's cache, which musl does not have."""
+
+_INSTANCES = "/proc/driver/nvidia/capabilities"
+"""Folders of the instances of cards in MIG mode; without MIG they are few."""
+
 _OPENED = (("/dev", ("nvidiactl", "nvidia-uvm", "kfd", "dxg")), ("/dev/dri", ("renderD",)))
 """Folders, and beginnings of the names of device nodes there that a server must be able to open.
 
 The rules of a container refuse it at the open. Not /dev/nvidia0: without a server, opening it
-starts the GPU, which takes seconds.
+starts the GPU, which takes seconds. Of those files the names count.
 """
 
+_CARD = re.compile("nvidia[0-9]+")
 _BUS = "/sys/bus/pci/drivers"
 _DRIVERS = ("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe", "vfio-pci")
 """Kernel drivers of cards; the addresses of the cards that each one has count."""
@@ -97,10 +105,15 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
             names = " ".join(sorted(os.listdir(path)))
             # Device nodes are made at each boot, so the time of their folder says nothing.
             facts.append(f"{path}: {names}" + ("" if path.startswith("/dev") else _stamp(path)))
-    for path in _STAMPED:
+    for path in _LIBRARIES:
         with suppress(OSError):
-            stamp = _stamp(path)
-            facts.append(path if path.startswith("/dev") else f"{path}:{stamp}")
+            facts.append(f"{path}:{_stamp(path)}")
+            break
+    with suppress(OSError):
+        # A container sees every card of its host on the bus, and the device files of its own.
+        facts.append("/dev: " + " ".join(sorted(filter(_CARD.fullmatch, os.listdir("/dev")))))
+    for folder, instances, _ in os.walk(_INSTANCES):
+        facts.append(f"{folder}: {' '.join(sorted(instances))}")
     for folder, prefix in _OPENED:
         with suppress(OSError):
             found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))

@@ -23,7 +23,7 @@ from tsuku_llm.probe.facts.environment import KERNEL_RELEASE, is_wsl
 _ORDER = (
     *(Kind.FLATPAK, Kind.SNAP, Kind.APPTAINER, Kind.TOOLBOX, Kind.DISTROBOX),
     *(Kind.KUBERNETES, Kind.PODMAN, Kind.DOCKER, Kind.NSPAWN, Kind.INCUS, Kind.LXD),
-    *(Kind.CONTAINERD, Kind.LXC, Kind.CONTAINER, Kind.CHROOT),
+    *(Kind.CONTAINERD, Kind.LXC, Kind.CONTAINER, Kind.BUBBLEWRAP, Kind.CHROOT),
 )
 _VARIABLES = {
     "FLATPAK_ID": Kind.FLATPAK,
@@ -66,8 +66,8 @@ _GROUPS = (
     (re.compile(r"/lxc(?:\.payload|/)|:/\.lxc"), Kind.LXC),
 )
 _DEBIAN_CHROOT = "/etc/debian_chroot"
-_INIT = "/proc/1/environ"
-_MOUNTS = "/proc/self/mountinfo"
+_INIT, _FIRST = "/proc/1/environ", "/proc/1/comm"
+_MOUNTS, _MOUNTS_OF_FIRST = "/proc/self/mountinfo", "/proc/1/mountinfo"
 LABEL = "/proc/self/attr/current"
 _HYPERVISORS = (
     ("QEMU", "KVM"),
@@ -159,12 +159,41 @@ def _signs(host: Host) -> Iterator[PlaceSign]:
         yield from (PlaceSign(kind, Evidence(path, match[0])) for match, kind in found if match)
     if _is_confined_snap(host):
         yield PlaceSign(Kind.SNAP, Evidence("SNAP", host.environment("SNAP") or ""))
-    mounts = host.read_text(_MOUNTS)
-    # The root of a chroot is a folder, which nothing is mounted on.
-    if mounts and not any(line.split(" ")[4:5] == ["/"] for line in mounts.splitlines()):
-        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
+    # The first process of a sandbox that has its own; Flatpak makes its sandboxes with it.
+    if (host.read_text(_FIRST) or "").strip() == "bwrap":
+        yield PlaceSign(Kind.BUBBLEWRAP, Evidence(_FIRST, "bwrap"))
+    yield from _other_root(host)
     if named := host.read_text(_DEBIAN_CHROOT):
         yield PlaceSign(Kind.CHROOT, Evidence(_DEBIAN_CHROOT, answers.words(named) or "present"))
+
+
+def _other_root(host: Host) -> Iterator[PlaceSign]:
+    """Yield what the mounts say of a root that is not the one of the system."""
+    mounts = host.read_text(_MOUNTS)
+    if not mounts:
+        return
+    root, first = _root_mount(mounts), _root_mount(host.read_text(_MOUNTS_OF_FIRST) or "")
+    # The root of a plain chroot is a folder, which nothing is mounted on.
+    if root is None:
+        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
+    # bubblewrap makes it in a file system of its own, and leaves the name (bubblewrap.c).
+    elif root[1:] == ("/newroot", "tmpfs"):
+        yield PlaceSign(Kind.BUBBLEWRAP, Evidence(_MOUNTS, "/newroot is mounted on /"))
+    # A folder that was mounted on itself first, as arch-chroot and schroot do. A service of
+    # systemd has mounts of its own, and the same root.
+    elif first and root != first:
+        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS_OF_FIRST, "another root is mounted on /"))
+
+
+def _root_mount(mounts: str) -> tuple[str, str, str] | None:
+    """Return what is on top at "/": its device, the folder of it, and the type."""
+    found = None
+    for line in mounts.splitlines():
+        head, _, tail = line.partition(" - ")
+        words = head.split(" ")
+        if words[4:5] == ["/"]:
+            found = words[2], words[3], tail.partition(" ")[0]
+    return found
 
 
 def _said(host: Host) -> Iterator[PlaceSign]:

@@ -96,17 +96,15 @@ def with_given_cards(session: Session, installed: Installed, notes: StateNotes) 
     if not may_hide_devices(environ):
         return environ
     from tsuku_llm.probe import probe
-    from tsuku_llm.probe.visible import given_to, is_limited_elsewhere
+    from tsuku_llm.probe.visible import is_limited_elsewhere, only_given
 
-    parts = [
-        part for part in parts_of(installed.receipt.backend) if is_limited_elsewhere(part, environ)
-    ]
-    if not parts:
+    backend = installed.receipt.backend
+    if not any(is_limited_elsewhere(part, environ) for part in parts_of(backend)):
         return environ
     given = notes.given(installed.id)
     if given is None:
         hardware = probe(session.machine.host, session.settings.probe_timeout)
-        given = dict(found for part in parts if (found := given_to(part, hardware)))
+        given = only_given(backend, hardware, environ)
     for name, value in given.items():
         if name not in environ:
             session.user.note(

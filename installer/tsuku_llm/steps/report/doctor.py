@@ -23,6 +23,7 @@ from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.run.gate import gate
 from tsuku_llm.machine.fixes import for_any_gpu
 from tsuku_llm.machine.own_copy import Updater
+from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.choice import Choice, choose, choose_like
 from tsuku_llm.steps.choosing.names import without_unknown
@@ -94,10 +95,12 @@ def examine(session: Session) -> Examination:
         if in_use and built and subject.backend == built[0] != in_use.receipt.backend:
             wanted = in_use.receipt.backend
         installed = _installed(reader, session, wanted)
+        own = session.machine.environ
+        environ = {**only_given(subject.backend, choice.hardware, own), **own}
         listed = (
             None
             if isinstance(installed, TsukuError)
-            else _listed(installed, subject, session.paths, session.machine.environ)
+            else _listed(installed, subject, session.paths, environ)
         )
         found = installed if isinstance(installed, TsukuError) else installed.id
         return diagnose(subject, choice.hardware, everything, found, listed)

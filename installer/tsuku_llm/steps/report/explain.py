@@ -43,6 +43,7 @@ from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
+from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
 from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.which import build_of, requested_version, tools_of
@@ -219,9 +220,9 @@ def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
     build = build_of(installed)
     with reader.hold(installed):
         reader.check(installed)
-        yield _AskedBuild(
-            build, receipt, would_give(build.backend, session.paths, session.machine.environ)
-        )
+        environ = session.machine.environ
+        given = {**only_given(build.backend, choice.hardware, environ), **environ}
+        yield _AskedBuild(build, receipt, would_give(build.backend, session.paths, given))
 
 
 def _cards_of(asked: _AskedBuild, requested: str) -> tuple[Card, ...]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PLATFORM = {"name": 0x0902, "vendor": 0x0903, "version": 0x0901}
 DEVICE_TEXTS = {"name": 0x102B, "driver": 0x102D, "version": 0x102F}
 DEVICE_NUMBERS = {"type": 0x1000, "vendor": 0x1001, "memory": 0x101F, "unified": 0x1035}
+DEVICE_UUID = 0x106A  # cl_khr_device_uuid: the same as Vulkan's and Level Zero's
 ALL_DEVICES = 0xFFFFFFFF
 TEXT_LIMIT = 4096
 LIBRARIES = {
@@ -61,7 +62,11 @@ def _platform(channel: Channel, opencl: ctypes.CDLL, platform: c_void_p, number:
 def _device(opencl: ctypes.CDLL, device: c_void_p) -> dict[str, Any]:
     get = opencl.clGetDeviceInfo
     facts: dict[str, Any] = {key: _text(get, device, name) for key, name in DEVICE_TEXTS.items()}
-    return facts | {key: _number(get, device, name) for key, name in DEVICE_NUMBERS.items()}
+    facts |= {key: _number(get, device, name) for key, name in DEVICE_NUMBERS.items()}
+    uuid = ctypes.create_string_buffer(16)
+    if get(device, DEVICE_UUID, c_size_t(16), uuid, None) == 0:
+        facts["uuid"] = uuid.raw.hex()
+    return facts
 
 
 def _number(get: Any, owner: c_void_p, name: int) -> int | None:
