@@ -62,6 +62,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
         Record,
         Planned,
     ),
+    "chat": ({"server": str, "answer": str},),
     "service": (),
     "service systemd": (_UNITS,),
     "service launchd": (_UNITS,),

@@ -17,10 +17,10 @@ Run = Callable[..., Result]
 
 ROWS = """
 # ollama
-run qwen3:4b -> serve -m qwen3:4b
-run hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
-run hf.co/unsloth/Qwen3-4B-GGUF:Q8_0 -> serve -- -hf unsloth/Qwen3-4B-GGUF:Q8_0
-run m.gguf -> serve -m m.gguf
+run qwen3:4b -> chat -m qwen3:4b
+run hf.co/unsloth/Qwen3-4B-GGUF -> chat -- -hf unsloth/Qwen3-4B-GGUF
+run hf.co/unsloth/Qwen3-4B-GGUF:Q8_0 -> chat -- -hf unsloth/Qwen3-4B-GGUF:Q8_0
+run m.gguf -> chat -m m.gguf
 pull qwen3:4b -> serve -m qwen3:4b
 pull hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
 push me/model -> models
@@ -64,9 +64,8 @@ runtime update -> update
 runtime survey = probe
 search qwen -> models
 ls qwen -> list
-chat -> serve --open
-chat m.gguf -> serve --open -m m.gguf
-chat qwen3 -> serve --open -m qwen3
+chat qwen3 = chat -m qwen3
+chat --ngl 99 -m m.gguf -> chat -m m.gguf -- --ngl 99
 
 # llama-server, llama-cli
 -m m.gguf = serve -m m.gguf
@@ -170,7 +169,7 @@ web -> open
 ui -> open
 dashboard -> open
 rmi b10092 -> uninstall b10092
-model run ai/smollm2 -> serve -- -hf ai/smollm2
+model run ai/smollm2 -> chat -- -hf ai/smollm2
 model ls = models
 
 # winget, apt, dnf, pacman

@@ -31,6 +31,7 @@ REFUSED = {
     "serve": ("serve", "--", "-m", "x.gguf"),
     "serve, become": ("serve", "--exec"),
     "serve, detach": ("serve", "--detach"),
+    "chat": ("chat", "--", "-m", "x.gguf"),
     **{f"service {way}": ("service", way) for way in ("systemd", "launchd", "windows")},
     "run": ("run", "llama-cli"),
     "bench": ("bench", "-m", "x.gguf"),

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 HABITS = """
-run REPO -> serve -- -hf REPO
-run FILE -> serve -m FILE
-run TAGGED -> serve -m TAGGED
+run REPO -> chat -- -hf REPO
+run FILE -> chat -m FILE
+run TAGGED -> chat -m TAGGED
 pull REPO -> serve -- -hf REPO
 pull BACKEND -> install --backend BACKEND
 pull MODEL -> serve -m MODEL
@@ -46,8 +46,8 @@ models list -> models
 models ls -> models
 model ls = models
 model list = models
-model run REPO -> serve -- -hf REPO
-model run MODEL -> serve -m MODEL
+model run REPO -> chat -- -hf REPO
+model run MODEL -> chat -m MODEL
 models install REPO -> serve -- -hf REPO
 models install MODEL -> serve -m MODEL
 rm FILE -> models # a model is removed where it is
@@ -91,8 +91,6 @@ llama-bench ... -> run llama-bench -- ...
 perplexity ... -> run llama-perplexity -- ...
 convert ... -> run llama-quantize
 quantize ... -> run llama-quantize
-chat -> serve --open
-chat MODEL -> serve --open -m MODEL
 ps = status
 top = status
 stats = status
@@ -198,7 +196,8 @@ SAME_COMMANDS = (
     "list ls show dir versions installed",
     "update upgrade up outdated",
     "refresh update sync fetch pull",
-    "serve start server run-server launch llama-server chat",
+    "serve start server run-server launch llama-server",
+    "chat talk ask repl conversation",
     "status ps top servers",
     "logs log tail journal",
     "stop kill down halt end",

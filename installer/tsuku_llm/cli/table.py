@@ -27,6 +27,7 @@ class LazyCommand:
 SECTIONS = {
     "Run a server": {
         "serve": LazyCommand("serve", "Start the installed server with your arguments."),
+        "chat": LazyCommand("models", "Talk to a model in this terminal."),
         "models": LazyCommand("models", "List the models that are on this machine already."),
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -219,7 +219,7 @@ def _performance(
     the server broke off the request.
     """
     assert record.report
-    argv, env = _command_of(record)
+    argv, env = command_of(record)
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
     bench = last_speed(state, model, version.receipt.backend)
@@ -227,9 +227,7 @@ def _performance(
     # A user who wants no request from us gets none.
     if not _may_ask(env, canary=canary):
         return found, bench, False
-    address = address_of(argv, env)._replace(host=record.host)
-    if record.port is not None:
-        address = address._replace(port=record.port)
+    address = address_now(record, argv, env)
     token = ask_canary(address, wishes)
     found = found._replace(answered=token.answered, problem=token.problem, answer=token.answer)
     if token.answered and bench is not None:
@@ -253,7 +251,13 @@ def best_speed(address: ServerAddress, key: Secret | None, enough: float | None)
     return best
 
 
-def _command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def address_now(record: Record, argv: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
+    """Return where a running server listens, which it may have chosen itself."""
+    address = address_of(argv, env)._replace(host=record.host)
+    return address if record.port is None else address._replace(port=record.port)
+
+
+def command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the arguments and the environment of a running server, from its process.
 
     Elsewhere than on Linux the arguments are those of the record, without secrets: a server that
