@@ -72,6 +72,7 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "logs": ({"name": str, "lines": list[str]},),
     "open": ({"name": str, "page_url": str},),
     "stop": ({"stopped": tuple[StoppedServer, ...]},),
+    "restart": (Record,),
     "fallback": (NotedFailures,),
     "run": (Planned,),
     "bench": (Report,),

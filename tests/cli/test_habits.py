@@ -55,6 +55,8 @@ import m.gguf -> serve -m m.gguf
 server start -> serve --detach -m MODEL.gguf
 server start -m m.gguf -> serve --detach -m m.gguf
 server stop -> stop
+server restart -> restart
+service restart -> restart
 server status = status
 log stream = logs --follow
 runtime ls = backends
@@ -158,8 +160,9 @@ system df = list
 df = list
 system prune -> prune
 container ls = status
-stats = status
-top = status
+stats -> status --watch
+top -> status --watch
+restart-runner -> restart
 info = probe
 info qwen3 -> explain -m qwen3
 devices = probe
@@ -215,6 +218,8 @@ install --list -> list
 enable -> service systemd
 disable -> service systemd
 is-active = status
+reload -> restart
+reload big -> restart big
 list-units = status
 journal = logs
 journalctl -f = logs -f

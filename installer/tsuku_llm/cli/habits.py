@@ -82,6 +82,8 @@ kill NAME -> stop NAME
 server start -> serve --detach -m MODEL.gguf
 server start ... -> serve --detach ...
 server stop -> stop
+server restart -> restart
+service restart -> restart
 server status = status
 server -m ... = serve -m ...
 llama-server ... = serve ...
@@ -92,11 +94,14 @@ perplexity ... -> run llama-perplexity -- ...
 convert ... -> run llama-quantize
 quantize ... -> run llama-quantize
 ps = status
-top = status
-stats = status
+top -> status --watch
+stats -> status --watch
 containers = status
 container ls = status
 is-active = status
+reload -> restart
+reload NAME -> restart NAME
+restart-runner -> restart
 list-units = status
 log stream = logs --follow
 log ... = logs ...
@@ -201,6 +206,7 @@ SAME_COMMANDS = (
     "status ps top servers",
     "logs log tail journal",
     "stop kill down halt end",
+    "restart reload reboot restart-runner",
     "use switch activate select default",
     "rollback undo revert downgrade",
     "prune clean cleanup gc autoremove",

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.ground.errors import LaunchError, StoreError
+from tsuku_llm.ground.errors import LaunchError, NotRunning, StoreError
 from tsuku_llm.ground.foreign import read_kernel
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.ground.safe_text import Secret
+from tsuku_llm.ground.safe_text import Secret, shell_word
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.ask.canary import api_key, ask_canary
@@ -36,6 +37,7 @@ from tsuku_llm.steps.choosing.acceptance import (
 )
 from tsuku_llm.steps.drivers.speed_notes import last_speed
 from tsuku_llm.steps.serve.reloading import RELOAD
+from tsuku_llm.steps.servers.background import server
 from tsuku_llm.store.records.installed import Installed
 
 
@@ -145,6 +147,33 @@ def speed_now(state: Path, name: str, version: Installed, *, canary: bool) -> fl
         if record and record.report and record.report.ready:
             return _performance(state, record, version, canary=canary)[0].speed
     return None
+
+
+def restart(state: Path, name: str) -> Record:
+    """Start a server in the background again, with the active version; return it once it serves.
+
+    Raises ``NotRunning`` if it does not run, and ``LaunchError`` if it cannot be asked, or if it
+    does not come back.
+    """
+    record = server(state, name)
+    words = " ".join(map(shell_word, record.arguments or ()))
+    again = f"{TSUKU} serve --detach --name {name} -- {words}".removesuffix(" -- ")
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint=f"start it: {again}")
+    by_hand = f"stop it: {TSUKU} stop {name}; then: {again}"
+    if record.state is ServerState.STARTING:
+        raise LaunchError(f"the server {name} is not ready yet", hint=f"see: {record.log_command}")
+    if record.state is ServerState.UNWATCHED or RELOAD is None:
+        why = "its supervisor was killed" if RELOAD else "Windows has no signal for it"
+        raise LaunchError(f"the server {name} cannot be asked: {why}", hint=by_hand)
+    instances = Instances(state)
+    if found := restarted(instances, record):
+        return found
+    result = without_answer(instances, record).result
+    raise LaunchError(
+        f"the server {name} was not started again: {result.detail}",
+        hint=f"see: {record.log_command}; or {by_hand}",
+    )
 
 
 def restarted(instances: Instances, record: Record) -> Record | None:
