@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.builds import stand_in
+from support.hints import check_hints
 from support.model_shelves import small_model
-from support.program import COMMAND, Result, environment, run_program
+from support.program import COMMAND, Result, environment, run_on_terminal, run_program
 from support.screens import screen
 from support.stored import install
 
@@ -40,7 +41,7 @@ class Home:
 
     def ask(self, question: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Give it a question on stdin."""
-        return subprocess.run(
+        done = subprocess.run(
             [*COMMAND, "chat", *words],
             env=self.env,
             cwd=self.path.parent,
@@ -49,6 +50,8 @@ class Home:
             text=True,
             check=False,
         )
+        check_hints(done.stderr)
+        return done
 
     def run(self, *words: str) -> Result:
         return run_program(*words, env=self.env, cwd=self.path.parent)
@@ -155,6 +158,22 @@ def test_a_signal_ends_the_conversation_and_its_server(home: Home, tmp_path: Pat
         child.stdout.read()
         assert child.wait() == 143
     assert home.servers() == []
+
+
+def test_an_answer_that_breaks_off_does_not_end_the_conversation(home: Home) -> None:
+    home.install("listen")  # it answers as another API would
+    env = home.env | {"NO_COLOR": "1"}
+    code, said = run_on_terminal(b"hi\n\n/bye\n", "chat", str(home.model), env=env)
+    assert code == 0, said
+    assert "error[launch-failed]: the answer broke off" in said
+    assert "hint: see its log: tsuku-llm logs --name chat" in said
+    assert home.servers() == []
+
+
+def test_a_document_needs_the_question_on_stdin(home: Home) -> None:
+    code, said = run_on_terminal(b"", "chat", "--json", str(home.model), env=home.env)
+    assert code == 2
+    assert "--json needs the question on stdin" in said
 
 
 def test_without_a_model_those_that_are_here_are_named(home: Home) -> None:

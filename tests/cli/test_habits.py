@@ -1,7 +1,9 @@
 """What people type by habit, and what it is answered with: one row for each word or form.
 
-The rows are from the documentation of the tools that the headings name, of November 2026. ``=``
-does what the command on the right does; ``->`` is an error whose hint is the command on the right.
+The rows are from the documentation of the tools that the headings name, of November 2026. Read for
+them were lmstudio.ai/docs/cli, docs.docker.com/reference/cli/docker/model, fig.io/manual/brew and
+learn.microsoft.com/windows/package-manager/winget; the other tools are from memory. ``=`` does what
+the command on the right does; ``->`` is an error whose hint is the command on the right.
 """
 
 import shlex
@@ -52,6 +54,10 @@ unload -> stop
 unload qwen3 -> stop qwen3
 unload --all -> stop --all
 import m.gguf -> serve -m m.gguf
+daemon up -> serve --detach -m MODEL.gguf
+daemon down -> stop
+daemon status = status
+daemon update -> update
 server start -> serve --detach -m MODEL.gguf
 server start -m m.gguf -> serve --detach -m m.gguf
 server stop -> stop
@@ -138,8 +144,14 @@ freeze = list
 pin b10092 -> config set llm.release b10092
 pin -> config set llm.release installed
 unpin -> config unset llm.release
+tap = repository list
 tap https://example.org/llm -> repository add
+untap mine -> repository remove mine
 services -> service
+services list = status
+services start llama.cpp -> serve --detach -m MODEL.gguf
+services stop llama.cpp -> stop
+services restart llama.cpp -> restart
 home -> open
 man = help
 man serve = help serve
@@ -163,6 +175,15 @@ container ls = status
 stats -> status --watch
 top -> status --watch
 restart-runner -> restart
+start-runner -> serve --detach -m MODEL.gguf
+stop-runner -> stop
+install-runner -> install
+reinstall-runner -> install --force
+uninstall-runner -> uninstall --all
+requests -> logs
+tag a b -> models
+package --gguf m.gguf a -> models
+launch claude -> status
 info = probe
 info qwen3 -> explain -m qwen3
 devices = probe
@@ -178,7 +199,12 @@ model ls = models
 # winget, apt, dnf, pacman
 source list = repository list
 source add -> repository add
-features = backends
+source update -> repository refresh
+source remove mine -> repository remove mine
+features -> config list
+pin list = config get llm.release
+pin add llama.cpp -> config set llm.release installed
+pin remove llama.cpp -> config unset llm.release
 repair -> install --force
 full-upgrade -> update
 dist-upgrade -> update

@@ -79,6 +79,10 @@ unload --all -> stop --all
 unload NAME -> stop NAME
 kill -> stop
 kill NAME -> stop NAME
+daemon up -> serve --detach -m MODEL.gguf
+daemon down -> stop
+daemon status = status
+daemon update -> update
 server start -> serve --detach -m MODEL.gguf
 server start ... -> serve --detach ...
 server stop -> stop
@@ -102,6 +106,15 @@ is-active = status
 reload -> restart
 reload NAME -> restart NAME
 restart-runner -> restart
+start-runner -> serve --detach -m MODEL.gguf
+stop-runner -> stop
+install-runner -> install
+reinstall-runner -> install --force
+uninstall-runner -> uninstall --all
+requests -> logs
+tag ... -> models # a model is a file with the name that it has
+package ... -> models # a model is a GGUF file, and is not packed
+launch ... -> status # a tool needs the address of a server, which this shows
 list-units = status
 log stream = logs --follow
 log ... = logs ...
@@ -122,7 +135,7 @@ runtime update -> update
 backends list -> backends
 backends install BACKEND -> install --backend BACKEND
 backends uninstall VERSION -> uninstall VERSION
-features = backends
+features -> config list # there are no experimental features; these are the settings
 recipes = backends
 devices = probe
 gpu = probe
@@ -146,6 +159,9 @@ undo -> rollback
 deactivate -> rollback
 activate VERSION -> use VERSION
 pin -> config set llm.release installed
+pin list = config get llm.release
+pin add ... -> config set llm.release installed
+pin remove ... -> config unset llm.release
 pin VERSION -> config set llm.release VERSION
 hold -> config set llm.release installed
 unpin -> config unset llm.release
@@ -163,12 +179,20 @@ config SETTING -> config get llm.SETTING
 env = config list
 settings = config list
 edit -> config edit
+tap = repository list
 tap ... -> repository add
+untap NAME -> repository remove NAME
 source list = repository list
 source add ... -> repository add
+source update ... -> repository refresh
+source remove NAME -> repository remove NAME
 repolist = repository list
 makecache -> repository refresh
 services -> service
+services list = status
+services start ... -> serve --detach -m MODEL.gguf
+services stop ... -> stop
+services restart ... -> restart
 enable -> service systemd
 disable -> service systemd
 generate-shell-completion SHELL = completion SHELL
@@ -201,7 +225,7 @@ SAME_COMMANDS = (
     "list ls show dir versions installed",
     "update upgrade up outdated",
     "refresh update sync fetch pull",
-    "serve start server run-server launch llama-server",
+    "serve start server run-server llama-server",
     "chat talk ask repl conversation",
     "status ps top servers",
     "logs log tail journal",

@@ -78,7 +78,7 @@ def chat_command(
     if talks and console.json:
         raise UsageError(
             "--json needs the question on stdin",
-            hint=f"such as: {TSUKU} chat --json MODEL.gguf < question.txt",
+            hint=f"such as: echo QUESTION | {TSUKU} chat --json MODEL.gguf",
         )
     with open_session(console) as session, ExitStack() as until_the_end:
         words = _with_model(session, model, arguments)
@@ -121,7 +121,7 @@ def _question() -> str:
     if not text or len(data) > _LARGEST:
         raise UsageError(
             "there is no question on stdin" if not text else "the question on stdin is too long",
-            hint=f"type questions in a terminal, or give one: {TSUKU} chat MODEL.gguf < FILE",
+            hint=f"type questions in a terminal, or: echo QUESTION | {TSUKU} chat MODEL.gguf",
         )
     return text
 
@@ -196,7 +196,7 @@ class _Conversation:
         """Return the next line that the user types; None after Ctrl-D."""
         while True:
             try:
-                return input("> " if sys.stdout.isatty() else "").strip()
+                return input("> " if sys.stdout and sys.stdout.isatty() else "").strip()
             except EOFError:
                 streams.say(sys.stdout, "\n")
                 return None
