@@ -8,6 +8,10 @@
 # builds and Python need from the system is installed on Debian and Ubuntu where it is missing, with
 # sudo unless run by root.
 #
+# Where there is no Python 3.10 or newer, PROGRAM may be the program that brings its own: a file
+# tsuku-llm-VERSION-linux-x86_64.tar.gz, or its https address together with PROGRAM_SHA256. It is
+# unpacked into .program/ instead.
+#
 # A later run updates the program. It leaves a build that is active as it is, unless it is given
 # arguments: to update the build is another command.
 set -eu
@@ -21,6 +25,7 @@ while [ -n "$rest" ]; do
     rest=${rest#*:}
 done
 PATH=${absolute:-/usr/sbin:/usr/bin:/sbin:/bin}
+case ${PROGRAM-} in '' | /* | https://*) ;; *) PROGRAM=$PWD/$PROGRAM ;; esac
 case $0 in */*) cd "${0%/*}" ;; esac
 python=${PYTHON:-python3}
 
@@ -29,9 +34,17 @@ step() {
     echo "install.sh: $*" >&2
 }
 
-missing=
 # -I: no variable and no file of this folder chooses Python's modules.
-"$python" -I -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+found_python() {
+    "$python" -I -c 'import sys; sys.exit(42 * (sys.version_info < (3, 10)))' 2>/dev/null
+}
+
+place=.venv
+[ -z "${PROGRAM-}" ] || found_python || place=.program
+
+missing=
+[ $place = .program ] || "$python" -I -c 'import ensurepip, venv' 2>/dev/null ||
+    missing="$missing python3-venv"
 # The OpenMP runtime, to which every CPU backend links.
 if [ "$(uname -s)" = Linux ] && ! /sbin/ldconfig -p 2>/dev/null | grep -q 'libgomp\.so\.1 '; then
     missing="$missing libgomp1"
@@ -60,21 +73,80 @@ elif [ -n "$missing" ]; then
     echo "this system may lack (Debian's names):$missing" >&2
 fi
 
-rm -rf build # setuptools would put modules that were since removed into the wheel
-# A clone that was moved, or another Python, leaves an environment that does not start.
-if ! .venv/bin/python -I -m pip --version >/dev/null 2>&1; then
-    step "making a Python environment in .venv/"
-    "$python" -I -m venv --clear .venv
+# The program with its own Python: fetched if it is an address, compared with its digest, unpacked
+# beside its place, and tried there.
+take_program() {
+    [ "$(uname -sm)" = "Linux x86_64" ] || {
+        echo "the program without Python is made for Linux x86_64 only, and this is $(uname -sm)" >&2
+        exit 3
+    }
+    rm -rf .program.new
+    mkdir .program.new
+    archive=$PROGRAM
+    case $PROGRAM in https://*)
+        [ -n "${PROGRAM_SHA256-}" ] || {
+            echo "PROGRAM is an address: set PROGRAM_SHA256 to the digest of what is there" >&2
+            exit 2
+        }
+        archive=.program.new/archive
+        step "downloading $PROGRAM"
+        if command -v curl >/dev/null; then
+            curl -fsSL --proto =https --proto-redir =https -o "$archive" "$PROGRAM"
+        elif command -v wget >/dev/null; then
+            wget -q --https-only -O "$archive" "$PROGRAM"
+        else
+            echo "there is no curl and no wget: download $PROGRAM," >&2
+            echo "and set PROGRAM to that file" >&2
+            false
+        fi || exit 4
+        ;;
+    esac
+    if [ -n "${PROGRAM_SHA256-}" ] &&
+        ! echo "$PROGRAM_SHA256  $archive" | sha256sum --check --status; then
+        echo "$PROGRAM has another digest than PROGRAM_SHA256" >&2
+        exit 5
+    fi
+    step "unpacking the program into .program/"
+    tar -xzf "$archive" --no-same-owner --strip-components=1 -C .program.new || exit 6
+    rm -f .program.new/archive
+    .program.new/tsuku-llm --version >/dev/null || {
+        echo "the program of $PROGRAM does not start here" >&2
+        exit 7
+    }
+    rm -rf .program
+    mv .program.new .program
+}
+
+if [ $place = .program ]; then
+    take_program
+    program=$PWD/.program/tsuku-llm
+    page=$PWD/.program/share/man/man1/tsuku-llm.1
+else
+    # 42: it is older. 127: there is none. Anything else shows itself below.
+    code=0
+    found_python || code=$?
+    if [ $code = 42 ] || [ $code = 127 ]; then
+        echo "Python 3.10 or newer is needed, and there is no such $python: set PYTHON to one," >&2
+        echo "or PROGRAM to the file of the program that brings its own" >&2
+        exit 3
+    fi
+    rm -rf build # setuptools would put modules that were since removed into the wheel
+    # A clone that was moved, or another Python, leaves an environment that does not start.
+    if ! .venv/bin/python -I -m pip --version >/dev/null 2>&1; then
+        step "making a Python environment in .venv/"
+        "$python" -I -m venv --clear .venv
+    fi
+    # Every dependency, and what builds the package, is locked with its digests (ci/lock).
+    pip() { .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"; }
+    step "installing the Python packages that the program needs into .venv/"
+    pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
+    step "installing the program into .venv/"
+    pip --no-deps --no-build-isolation .
+    program=$PWD/.venv/bin/tsuku-llm
+    page=$PWD/.venv/share/man/man1/tsuku-llm.1
 fi
-# Every dependency, and what builds the package, is locked with its digests (ci/lock).
-pip() { .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"; }
-step "installing the Python packages that the program needs into .venv/"
-pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
-step "installing the program into .venv/"
-pip --no-deps --no-build-isolation .
 
 # A link to the program in the user's folder for programs. What another program put there stays.
-program=$PWD/.venv/bin/tsuku-llm
 bin=${XDG_BIN_HOME:-${HOME:+$HOME/.local/bin}}
 link=$bin/tsuku-llm
 
@@ -83,8 +155,8 @@ link=$bin/tsuku-llm
 free() {
     [ -L "$2" ] || { [ ! -e "$2" ] && return; }
     case $(readlink "$2") in
-        "$1") ;;
-        */.venv/"${1##*/.venv/}") [ ! -e "$2" ] ;;
+        "$1" | "$PWD"/.venv/* | "$PWD"/.program/*) ;;
+        */.venv/*"${1##*/}" | */.program/*"${1##*/}") [ ! -e "$2" ] ;;
         *) return 1 ;;
     esac
 }
@@ -102,7 +174,6 @@ case $bin in
 esac
 
 # man looks next to each folder of the PATH. Without the page the program works all the same.
-page=$PWD/.venv/share/man/man1/tsuku-llm.1
 pages=${bin%/*}/share/man/man1
 if [ -n "$linked" ] && [ -e "$page" ] && free "$page" "$pages/${page##*/}"; then
     { mkdir -p "$pages" && ln -sf "$page" "$pages"; } ||

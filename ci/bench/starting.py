@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 
 from support.builds import NO_DEVICE_STEPS, stand_in
 
-from ci.bench.lab import INTERPRETER, PROGRAM, Lab, forget, install, publish
+from ci.bench.lab import INTERPRETER, PROGRAM, Lab, Missing, forget, install, publish
 from ci.bench.pairs import Run, Samples
 from ci.bench.payload import pack
 from ci.bench.row import Row
@@ -52,6 +53,21 @@ def _probe(lab: Lab) -> Mapping[str, Run]:
         "yardstick": Run(("vulkaninfo", "--summary")),
         "interpreter": _BARE,
     }
+
+
+def _without_python(*words: str) -> Callable[[Lab], Mapping[str, Run]]:
+    """Compare the program that brings its Python with the wheel of this environment."""
+
+    def prepare(lab: Lab) -> Mapping[str, Run]:
+        folder = os.environ.get("TSUKU_LLM_PROGRAM")
+        if not folder:
+            raise Missing("TSUKU_LLM_PROGRAM names no program of ci.program")
+        return {
+            "ours": Run((folder, *words), lab.home),
+            "yardstick": Run((PROGRAM, *words), lab.home),
+        }
+
+    return prepare
 
 
 def beyond_the_server(samples: Samples) -> float:
@@ -108,5 +124,16 @@ ROWS = (
         a_thousandth,
         " ms",
         rounds=5,
+    ),
+    *(
+        Row(
+            f"P{number}",
+            f"`{command}` of the program without Python",
+            "the wheel's",
+            1.5,
+            _without_python(command),
+            rounds=_ROUNDS,
+        )
+        for number, command in enumerate(("--version", "--help", "list"), 1)
     ),
 )

@@ -1,6 +1,6 @@
 """Make the program without Python from the wheel that ``ci/package`` made.
 
-    python -m ci.program OUT [--commit COMMIT] [--work FOLDER]
+    python -m ci.program OUT [--commit COMMIT] [--work FOLDER] [--maintainer 'NAME <ADDRESS>']
 
 OUT has the wheel of the commit, and gets ``tsuku-llm-VERSION-linux-x86_64.tar.gz`` and
 ``tsuku-llm_VERSION_amd64.deb``. FOLDER keeps what the interpreter is made of, and the interpreter
@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--commit", default="HEAD", help="the wheel's: its time is that of the files"
     )
+    parser.add_argument("--maintainer", default="", help="who publishes the .deb: NAME <ADDRESS>")
     parser.add_argument("--work", type=Path, default=ROOT / "build/program")
     arguments = parser.parse_args()
     os.umask(0o022)
@@ -40,7 +41,7 @@ def main() -> None:
         folder = make_folder(interpreter, wheel, Path(scratch))
         made = (
             make_archive(folder, arguments.out, time),
-            make_deb(folder, arguments.out, time, Path(scratch)),
+            make_deb(folder, arguments.out, time, Path(scratch), arguments.maintainer),
         )
     for each in made:
         print(hashlib.sha256(each.read_bytes()).hexdigest(), each)

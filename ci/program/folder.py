@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import gzip
 import os
 import shutil
@@ -29,7 +30,7 @@ _CONTROL = """\
 Package: tsuku-llm
 Version: {version}
 Architecture: amd64
-Maintainer: The tsuku-llm developers <tsuku-llm@tsuku.dev>
+Maintainer: {maintainer}
 Installed-Size: {size}
 Depends: libc6 (>= {glibc}), libgomp1
 Recommends: ca-certificates
@@ -154,8 +155,12 @@ def make_archive(folder: Path, out: Path, time: int) -> Path:
     return made
 
 
-def make_deb(folder: Path, out: Path, time: int, scratch: Path) -> Path:
-    """Pack the folder as a Debian package, with the man page and completions where Debian looks."""
+def make_deb(folder: Path, out: Path, time: int, scratch: Path, maintainer: str = "") -> Path:
+    """Pack the folder as a Debian package, with the man page and completions where Debian looks.
+
+    ``maintainer`` is a name with an address, as Debian wants it; by default the wheel's author,
+    which has no address.
+    """
     version = folder.name.split("-")[2]
     root = scratch / "deb"
     shutil.copytree(folder, root / "usr/lib/tsuku-llm", symlinks=True)
@@ -163,6 +168,7 @@ def make_deb(folder: Path, out: Path, time: int, scratch: Path) -> Path:
     (inside / "share").rename(root / "usr/share")
     (own,) = inside.glob("python/lib/python3.*/site-packages/tsuku_llm-*.dist-info")
     (own / "INSTALLER").write_text("dpkg\n", "utf-8")
+    author = email.message_from_string((own / "METADATA").read_text("utf-8"))["Author"]
     (page,) = root.glob("usr/share/man/man1/*.1")
     page.with_name(f"{page.name}.gz").write_bytes(gzip.compress(page.read_bytes(), 9, mtime=0))
     page.unlink()
@@ -174,7 +180,8 @@ def make_deb(folder: Path, out: Path, time: int, scratch: Path) -> Path:
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) // 1024
     (root / "DEBIAN").mkdir()
     (root / "DEBIAN/control").write_text(
-        _CONTROL.format(version=version, size=size, glibc=GLIBC), "utf-8"
+        _CONTROL.format(version=version, size=size, glibc=GLIBC, maintainer=maintainer or author),
+        "utf-8",
     )
     for path in (root, *root.rglob("*")):
         os.utime(path, (time, time), follow_symlinks=False)  # dpkg-deb only makes newer ones older

@@ -132,6 +132,11 @@ def fetch_sources(sources: Mapping[str, Mapping[str, str]], folder: Path) -> Non
     for each in sources.values():
         if not (folder / each["file"]).exists():
             _fetch(each, folder)
+        if not (folder / each["file"]).exists():
+            sys.exit(
+                f"Debian's {each['suite']} has another release of {each['package']} than "
+                f"{each['file']}: name it and its digest in {SOURCES.name}"
+            )
         found = hashlib.sha256((folder / each["file"]).read_bytes()).hexdigest()
         if found != each["sha256"]:
             sys.exit(f"{folder / each['file']} is not what {SOURCES.name} names: it has {found}")
@@ -155,14 +160,10 @@ def _fetch(source: Mapping[str, str], folder: Path) -> None:
         *("-o", "APT::Sandbox::User=root"),
     ]
     run(["apt-get", "-q", *options, "update"], folder, os.environ, source["package"])
-    wanted = f"{source['package']}={source['version']}"
-    # Also Debian's own changes, which are not used: their digests are what apt has verified.
-    run(
-        ["apt-get", "-q", *options, "source", "--download-only", wanted],
-        folder,
-        os.environ,
-        source["package"],
-    )
+    # The original archive alone, whatever Debian's revision of it is now: a mirror soon drops the
+    # files of an older revision, and they are not used.
+    asked = ["source", "--download-only", "--tar-only", source["package"]]
+    run(["apt-get", "-q", *options, *asked], folder, os.environ, source["package"])
 
 
 def compilers(work: Path) -> Path:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 from support.builds import NO_DEVICE_STEPS, stand_in
 from support.processes import gone, stopped
 from support.program import COMMAND, Result, environment, run_program
+from support.screens import screen
 from support.servers import install_stand_in
 from support.stored import install
 
 from tsuku_llm.catalog import revocations
 from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.cli.commands.servers import show_again
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.processes.process import Process
@@ -574,3 +577,86 @@ def test_a_state_folder_that_cannot_be_made_is_one_error(home: Home) -> None:
         result = home.run(*words)
         assert (result.code, result.stdout) == (code, "")
         assert result.stderr.count("error[") == 1
+
+
+def test_a_server_is_started_again_with_its_arguments_and_the_active_version(home: Home) -> None:
+    first = home.start("--name", "big")
+    home.install(release="b200")
+    again = home.data("restart", "big")
+    assert (again["name"], again["state"]) == ("big", "running")
+    assert again["pid"] != first["pid"]
+    assert again["supervisor"] == first["supervisor"]
+    assert again["arguments"] == first["arguments"]
+    assert (first["report"]["release"], again["report"]["release"]) == ("b100", "b200")
+    assert answers(again["port"])
+    assert home.run("restart", "--name", "big").stdout.startswith("big: running at ")
+
+
+def test_a_server_that_cannot_be_started_again_is_named_with_a_way_out(home: Home) -> None:
+    none = home.run("restart")
+    assert (none.code, none.stdout) == (7, "")
+    assert none.stderr.startswith("error[not-running]: there is no server called default\n")
+    started = home.start()
+    again = "tsuku-llm serve --detach --name {} -- --port 0"
+    record = Instances(home.state).find("default")
+    assert record
+    with sleeping() as orphan:
+        dead = Process(record.supervisor.pid, "another-boot:1")
+        left = replace(record, name="orphan", supervisor=dead, server=Process.of(orphan.pid))
+        Instances(home.state).write(left)
+        alone = home.run("restart", "orphan")
+        assert (alone.code, alone.stderr) == (
+            7,
+            f"""error[launch-failed]: the server orphan cannot be asked: its supervisor was killed
+hint: stop it: tsuku-llm stop orphan; then: {again.format("orphan")}
+""",
+        )
+    os.kill(started["supervisor"], signal.SIGKILL)
+    assert gone(started["supervisor"])
+    assert gone(started["pid"])
+    assert home.run("restart").stderr == (
+        "error[not-running]: the server default does not run any more\n"
+        f"hint: start it: {again.format('default')}\n"
+    )
+
+
+def test_a_server_that_does_not_come_back_is_an_error_with_its_reason(home: Home) -> None:
+    home.start()
+    home.install(("err no", "exit 1"), release="b200")
+    done = home.run("restart")
+    assert (done.code, done.stdout) == (7, "")
+    assert done.stderr.startswith(
+        "error[launch-failed]: the server default was not started again: the server did not start: "
+    )
+    assert "hint: see: tsuku-llm logs --name default; or stop it: tsuku-llm stop" in done.stderr
+    assert home.servers()["default"]["state"] == "ended"
+
+
+def test_the_status_is_shown_again_until_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:
+    looks = [("one",), ("two", "lines")]
+
+    def wait(_: float) -> None:
+        if not looks:
+            raise KeyboardInterrupt
+
+    show_again(Console(), lambda: looks.pop(0), wait)
+    assert capsys.readouterr().out == "one\n\ntwo\nlines\n\n"
+
+
+def test_the_status_on_a_terminal_is_drawn_over_the_one_before(home: Home, tmp_path: Path) -> None:
+    home.start()
+    env = environment(home.path, TERM="xterm")
+    words = (*COMMAND, "status", "--watch")
+    with screen(tmp_path / "t", words, env, columns=100) as seen:
+        seen.wait_for(lambda text: "default: running at" in text)
+        home.run("stop")
+        assert seen.wait_for(lambda text: "no server runs" in text) == [
+            "no server runs in the background"
+        ]
+        seen.keys("C-c")
+        assert seen.exit_code() == 0
+
+
+@pytest.mark.parametrize("other", ["--json", "--prometheus"])
+def test_a_document_is_not_shown_again(home: Home, other: str) -> None:
+    assert home.run("status", "--watch", other).code == 2

@@ -1,7 +1,9 @@
 """What people type by habit, and what it is answered with: one row for each word or form.
 
-The rows are from the documentation of the tools that the headings name, of November 2026. ``=``
-does what the command on the right does; ``->`` is an error whose hint is the command on the right.
+The rows are from the documentation of the tools that the headings name, of November 2026. Read for
+them were lmstudio.ai/docs/cli, docs.docker.com/reference/cli/docker/model, fig.io/manual/brew and
+learn.microsoft.com/windows/package-manager/winget; the other tools are from memory. ``=`` does what
+the command on the right does; ``->`` is an error whose hint is the command on the right.
 """
 
 import shlex
@@ -17,10 +19,10 @@ Run = Callable[..., Result]
 
 ROWS = """
 # ollama
-run qwen3:4b -> serve -m qwen3:4b
-run hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
-run hf.co/unsloth/Qwen3-4B-GGUF:Q8_0 -> serve -- -hf unsloth/Qwen3-4B-GGUF:Q8_0
-run m.gguf -> serve -m m.gguf
+run qwen3:4b -> chat -m qwen3:4b
+run hf.co/unsloth/Qwen3-4B-GGUF -> chat -- -hf unsloth/Qwen3-4B-GGUF
+run hf.co/unsloth/Qwen3-4B-GGUF:Q8_0 -> chat -- -hf unsloth/Qwen3-4B-GGUF:Q8_0
+run m.gguf -> chat -m m.gguf
 pull qwen3:4b -> serve -m qwen3:4b
 pull hf.co/unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
 push me/model -> models
@@ -52,9 +54,15 @@ unload -> stop
 unload qwen3 -> stop qwen3
 unload --all -> stop --all
 import m.gguf -> serve -m m.gguf
+daemon up -> serve --detach -m MODEL.gguf
+daemon down -> stop
+daemon status = status
+daemon update -> update
 server start -> serve --detach -m MODEL.gguf
 server start -m m.gguf -> serve --detach -m m.gguf
 server stop -> stop
+server restart -> restart
+service restart -> restart
 server status = status
 log stream = logs --follow
 runtime ls = backends
@@ -64,9 +72,8 @@ runtime update -> update
 runtime survey = probe
 search qwen -> models
 ls qwen -> list
-chat -> serve --open
-chat m.gguf -> serve --open -m m.gguf
-chat qwen3 -> serve --open -m qwen3
+chat qwen3 = chat -m qwen3
+chat --ngl 99 -m m.gguf -> chat -m m.gguf -- --ngl 99
 
 # llama-server, llama-cli
 -m m.gguf = serve -m m.gguf
@@ -137,8 +144,14 @@ freeze = list
 pin b10092 -> config set llm.release b10092
 pin -> config set llm.release installed
 unpin -> config unset llm.release
+tap = repository list
 tap https://example.org/llm -> repository add
+untap mine -> repository remove mine
 services -> service
+services list = status
+services start llama.cpp -> serve --detach -m MODEL.gguf
+services stop llama.cpp -> stop
+services restart llama.cpp -> restart
 home -> open
 man = help
 man serve = help serve
@@ -159,8 +172,18 @@ system df = list
 df = list
 system prune -> prune
 container ls = status
-stats = status
-top = status
+stats -> status --watch
+top -> status --watch
+restart-runner -> restart
+start-runner -> serve --detach -m MODEL.gguf
+stop-runner -> stop
+install-runner -> install
+reinstall-runner -> install --force
+uninstall-runner -> uninstall --all
+requests -> logs
+tag a b -> models
+package --gguf m.gguf a -> models
+launch claude -> status
 info = probe
 info qwen3 -> explain -m qwen3
 devices = probe
@@ -170,13 +193,18 @@ web -> open
 ui -> open
 dashboard -> open
 rmi b10092 -> uninstall b10092
-model run ai/smollm2 -> serve -- -hf ai/smollm2
+model run ai/smollm2 -> chat -- -hf ai/smollm2
 model ls = models
 
 # winget, apt, dnf, pacman
 source list = repository list
 source add -> repository add
-features = backends
+source update -> repository refresh
+source remove mine -> repository remove mine
+features -> config list
+pin list = config get llm.release
+pin add llama.cpp -> config set llm.release installed
+pin remove llama.cpp -> config unset llm.release
 repair -> install --force
 full-upgrade -> update
 dist-upgrade -> update
@@ -216,6 +244,8 @@ install --list -> list
 enable -> service systemd
 disable -> service systemd
 is-active = status
+reload -> restart
+reload big -> restart big
 list-units = status
 journal = logs
 journalctl -f = logs -f

@@ -100,6 +100,24 @@ def test_the_question_of_serve_is_as_readable_at_40_columns(
     assert user.versions() == []
 
 
+@pytest.mark.parametrize("command", ["serve", "chat"])
+def test_a_start_without_any_build_asks_for_it_and_then_for_its_size(
+    user: User, tmp_path: Path, command: str
+) -> None:
+    model = str(small_model(tmp_path / "m.gguf"))
+    words = (*COMMAND, command, "-m", model)
+    with screen(tmp_path / "t", words, user.env, columns=80) as seen:
+        lines = seen.wait_for(lambda text: "[y/N]" in text)
+        assert joined(lines).endswith(
+            "nothing is installed yet. Install the build that fits this machine? [y/N]"
+        )
+        seen.keys("y", "Enter")
+        assert QUESTION in joined(seen.wait_for(lambda text: text.count("[y/N]") == 2))
+        seen.keys("n", "Enter")
+        assert seen.exit_code() == 0
+    assert user.versions() == []
+
+
 def test_a_new_size_while_a_question_waits_takes_the_answer(user: User, tmp_path: Path) -> None:
     with screen(tmp_path / "t", (*COMMAND, "install"), user.env, columns=200) as seen:
         seen.wait_for(lambda text: "[y/N]" in text)

@@ -218,6 +218,19 @@ def test_a_damaged_version_is_removed_by_its_id(store: Store, program: Program) 
     assert active(store) == new.id
 
 
+def test_a_dry_run_of_uninstall_says_the_same_and_removes_nothing(
+    store: Store, program: Program, as_json: AsJson
+) -> None:
+    kept, new = put(store, "b100"), put(store, "b200")
+    result = program("uninstall", "b200", "--dry-run")
+    assert result.stdout == f"Would remove {new.id}.\nthen nothing is active\n"
+    told = as_json("uninstall", "b100", "--dry-run")["data"]
+    assert (told["removed"], told["active"]["id"]) == ([kept.id], new.id)
+    assert [each.id for each in store.installed()] == [kept.id, new.id]
+    assert active(store) == new.id
+    assert as_json("uninstall", "b100")["data"] == told
+
+
 @linux
 @pytest.mark.parametrize("flags", [(), ("--exec",)], ids=["watched", "exec"])
 def test_L07_a_version_in_use_is_not_uninstalled(

@@ -63,8 +63,8 @@ def all_commands() -> dict[str, click.Command]:
 
 
 COMMANDS = all_commands()
-TAKES_WORDS = {"help", "uninstall", "verify", "run", "serve", "explain", "bench", "repository add"}
-TAKES_WORDS |= {f"service {way}" for way in ("systemd", "launchd", "windows")}
+TAKES_WORDS = {"chat", "help", "uninstall", "verify", "run", "serve", "explain", "bench"}
+TAKES_WORDS |= {"repository add", *(f"service {way}" for way in ("systemd", "launchd", "windows"))}
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - TAKES_WORDS))

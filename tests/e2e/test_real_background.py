@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from support.builds import REAL_SERVER, compile_library, real_build
 from support.processes import gone
-from support.program import Result, environment, run_program
+from support.program import COMMAND, Result, environment, run_program
 from support.stored import install
 from support.tiny_model import write_tiny_model
 
@@ -216,3 +217,31 @@ def test_N01_a_planted_plugin_is_not_loaded(home: Home, tmp_path: Path) -> None:
             assert not witness.exists(), (place, words)
     (kept,) = (home.path / "llm/set-aside").rglob(plugin.name)
     assert kept.exists()
+
+
+def test_a_question_is_answered_by_a_real_server_which_ends(home: Home) -> None:
+    done = subprocess.run(
+        [*COMMAND, "chat", "--json", "-m", "tiny.gguf"],
+        env=environment(home.path),
+        cwd=home.path,
+        input=b"hi",
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    assert data["server"] == "chat"
+    assert re.fullmatch("[a-z]+", data["answer"])
+    assert home.status() == {}
+    # One that runs answers too, and goes on.
+    server = home.start("--name", "big")
+    done = subprocess.run(
+        [*COMMAND, "chat", "-m", "tiny.gguf"],
+        env=environment(home.path),
+        cwd=home.path,
+        input=b"hi",
+        capture_output=True,
+        check=False,
+    )
+    assert re.fullmatch(rb"[a-z]+\n", done.stdout), done.stderr
+    assert home.status() == {"big": server}

@@ -37,7 +37,8 @@ from tsuku_llm.ground.processes.driver_child import _message
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import read_log
 from tsuku_llm.launch.ask.canary import api_key, read_slots
-from tsuku_llm.launch.ask.speed import _message as speed_message
+from tsuku_llm.launch.ask.chat import read_event
+from tsuku_llm.launch.ask.speed import server_message
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.compute.judging import NotTold, parse_answer
 from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
@@ -285,7 +286,8 @@ ANSWERS = [
     AnswerPlace("ground.processes.driver_child", lambda data: _message(data, ("nvml",))),
     AnswerPlace("launch.gpu.nvml", lambda data: parse_watched(data.decode("utf-8", "replace"))),
     AnswerPlace("launch.gpu.nvml", lambda data: parse_memory(data.decode("utf-8", "replace"))),
-    AnswerPlace("launch.ask.speed", speed_message),
+    AnswerPlace("launch.ask.speed", server_message),
+    AnswerPlace("launch.ask.chat", lambda data: [*read_event(data)], (ValueError,)),
     AnswerPlace("launch.ask.canary", read_slots),
     AnswerPlace("launch.compute.canary_answer", read_completion),
     AnswerPlace("launch.compute.canary_answer", read_embedding),

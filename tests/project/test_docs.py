@@ -203,7 +203,9 @@ def test_every_link_has_a_target(document: Path) -> None:
 
 
 def test_the_newcomers_commands_exist() -> None:
-    (first, serve, *_), (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
+    run, (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
+    first, chat, serve, *_ = run
+    assert chat.startswith(f"{PROGRAM} chat ")
     assert serve.startswith(f"{PROGRAM} serve -m ")
     for script in (first, test):
         assert (ROOT / script).stat().st_mode & 0o100

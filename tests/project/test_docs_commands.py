@@ -36,6 +36,7 @@ NOT_RUN = {
     "ci/fuzz": "it takes minutes; tests/project/test_docs.py checks that the script exists",
     "python -m ci.bench": "it takes a quarter of an hour; tests/project/test_growth.py runs parts",
     "tsuku-llm status --prometheus --output /var/": "the folder is a node exporter's, not a test's",
+    "tsuku-llm chat ": "it talks to a person; tests/cli/test_chat.py types in a terminal",
     "tsuku-llm mirror --to oci:": "tests/steps/test_registry_mirror.py fills a real registry",
     "tsuku-llm bundle ": "tests/cli/test_bundle_command.py runs it",
     "tsuku-llm install --bundle": "tests/cli/test_bundle_command.py runs it",

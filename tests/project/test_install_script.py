@@ -3,6 +3,7 @@
 The script runs in a copy of a clone, whose environment is complete: its pip has nothing to do.
 """
 
+import hashlib
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -301,6 +303,89 @@ def test_an_environment_that_does_not_start_is_made_again(clone: Path, home: Pat
 def test_the_tests_program_is_where_a_shell_finds_it() -> None:
     # ``environment`` relies on it: otherwise every expected hint would have another name.
     assert Path(sysconfig.get_path("scripts"), "tsuku-llm").is_file()
+
+
+def packed_program(folder: Path) -> Path:
+    """An archive of the program that brings its own Python; here that is the one of the tests."""
+    home = folder / "tsuku-llm-1-linux-x86_64"
+    (home / "python/bin").mkdir(parents=True)
+    (home / "share/man/man1").mkdir(parents=True)
+    (home / "share/man/man1/tsuku-llm.1").write_text(".TH TSUKU-LLM 1\n")
+    shutil.copy(ROOT / "ci/program/tsuku-llm", home)
+    packages = os.pathsep.join(path for path in sys.path if path)
+    write(
+        home / "python/bin/python3",
+        # Without -I, which would drop the variable.
+        f"#!/bin/sh\nshift\nexec env 'PYTHONPATH={packages}' '{sys.executable}' \"$@\"\n",
+    )
+    archive = folder / "program.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(home, home.name)
+    return archive
+
+
+@pytest.mark.parametrize("python", ["none", "old"])
+def test_without_python_the_program_that_brings_its_own_is_taken(
+    python: str, clone: Path, home: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    write(old, "#!/bin/sh\nexit 42\n")
+    env = settings(home, PYTHON=str(old) if python == "old" else "/none/python3")
+    none = install(clone, env)
+    assert none.returncode == 3
+    assert "or PROGRAM to the file of the program that brings its own" in none.stderr
+    # What an earlier run with a Python has linked is from this clone, too.
+    link = home / ".local/bin/tsuku-llm"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(clone / ".venv/bin/tsuku-llm")
+    archive = packed_program(tmp_path)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    wrong = install(clone, env | {"PROGRAM": str(archive), "PROGRAM_SHA256": "0" * 64})
+    assert (wrong.returncode, (clone / ".program").exists()) == (5, False)
+    for given in ({"PROGRAM": str(archive)}, {"PROGRAM": str(archive), "PROGRAM_SHA256": digest}):
+        done = install(clone, env | given)
+        assert done.returncode == 0, done.stderr
+        assert link.readlink() == clone / ".program/tsuku-llm"
+        assert starts(env, shlex.quote(str(link)))
+        assert "making a Python environment" not in done.stderr
+    page = home / ".local/share/man/man1/tsuku-llm.1"
+    assert page.readlink() == clone / ".program/share/man/man1/tsuku-llm.1"
+
+
+def test_with_python_the_program_that_brings_its_own_is_not_taken(
+    clone: Path, home: Path, tmp_path: Path
+) -> None:
+    done = install(clone, settings(home, PROGRAM=str(packed_program(tmp_path))))
+    assert done.returncode == 0, done.stderr
+    assert not (clone / ".program").exists()
+
+
+def test_a_program_at_an_address_needs_its_digest(clone: Path, home: Path) -> None:
+    env = settings(home, PYTHON="/none/python3", PROGRAM="https://127.0.0.1:1/program.tar.gz")
+    done = install(clone, env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "set PROGRAM_SHA256 to the digest" in done.stderr
+    done = install(clone, env | {"PROGRAM_SHA256": "0" * 64})
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "install.sh: downloading https://127.0.0.1:1/program.tar.gz" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["no archive", "a program that does not start"])
+def test_a_program_that_does_not_work_leaves_the_one_before(
+    what: str, clone: Path, home: Path, tmp_path: Path
+) -> None:
+    archive = packed_program(tmp_path)
+    env = settings(home, PYTHON="/none/python3", PROGRAM=str(archive))
+    assert install(clone, env).returncode == 0
+    if what == "no archive":
+        archive.write_bytes(b"nothing")
+    else:
+        folder = tmp_path / "tsuku-llm-1-linux-x86_64"
+        write(folder / "python/bin/python3", "#!/bin/sh\nexit 1\n")
+        with tarfile.open(archive, "w:gz") as packed:
+            packed.add(folder, folder.name)
+    assert install(clone, env).returncode == (6 if what == "no archive" else 7)
+    assert starts(env, shlex.quote(str(home / ".local/bin/tsuku-llm")))
 
 
 APT_GET = """#!/bin/sh

@@ -11,7 +11,7 @@ import tomli
 from support.tools import require_tool
 
 from ci.program.folder import make_archive, make_deb
-from ci.program.interpreter import SOURCES
+from ci.program.interpreter import SOURCES, fetch_sources
 
 LAUNCHER = SOURCES.with_name("tsuku-llm")
 TIME = 1_764_000_000
@@ -26,6 +26,7 @@ def a_folder(place: Path) -> Path:
     for each in (about, folder / "python/bin", folder / "share/man/man1"):
         each.mkdir(parents=True)
     (about / "INSTALLER").write_text("tsuku-llm-folder\n")
+    (about / "METADATA").write_text("Name: tsuku-llm\nAuthor: The tsuku-llm developers\n")
     (folder / "LICENSE").write_text("MIT\n")
     (folder / "share/man/man1/tsuku-llm.1").write_text(".TH TSUKU-LLM 1\n")
     shutil.copy(LAUNCHER, folder)
@@ -95,3 +96,32 @@ def test_every_source_has_a_digest() -> None:
     sources = tomli.loads(SOURCES.read_text("utf-8"))
     assert {*sources} == {"python", "openssl", "zlib", "libffi"}
     assert all(len(bytes.fromhex(each["sha256"])) == 32 for each in sources.values())
+
+
+@pytest.mark.parametrize("given", ["", "A Company <it@company.example>"])
+def test_the_maintainer_is_the_publisher_or_the_author_without_an_address(
+    tmp_path: Path, given: str
+) -> None:
+    require_tool("dpkg-deb")
+    made = make_deb(a_folder(tmp_path), tmp_path, TIME, tmp_path, given)
+    asked = ["dpkg-deb", "--field", made, "Maintainer"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert said == f"{given or 'The tsuku-llm developers'}\n"
+
+
+def test_a_source_that_the_suite_no_longer_has_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suite that is not stable has the newest alone: apt then fetches another archive."""
+    apt = tmp_path / "bin/apt-get"
+    apt.parent.mkdir()
+    apt.write_text("#!/bin/sh\necho http://debian.example/debian/\n")
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{apt.parent}:{os.environ['PATH']}")
+    source = {"package": "zlib", "suite": "sid", "file": "zlib_1.orig.tar.gz", "sha256": "0"}
+    with pytest.raises(SystemExit) as ended:
+        fetch_sources({"zlib": source}, tmp_path / "sources")
+    assert ended.value.code == (
+        "Debian's sid has another release of zlib than zlib_1.orig.tar.gz: name it and its digest "
+        "in sources.toml"
+    )

@@ -160,11 +160,18 @@ def test_a_first_start_with_a_request_installs_it_as_the_active_one(
     assert active(shop.session(home)) == "cpu-tuned"
 
 
-def test_without_a_request_nothing_is_offered(shop: FolderShop, tmp_path: Path) -> None:
+def test_a_first_start_without_a_request_offers_what_install_chooses(
+    shop: FolderShop, tmp_path: Path
+) -> None:
     user = Asked()
+    assert wanted(shop, tmp_path / "home", "auto", ask=user).receipt.variant == "cpu"
+    question = "nothing is installed yet. Install the build that fits this machine?"
+    assert user.questions == [question]
+    assert active(shop.session(tmp_path / "home")) == "cpu"
+    user = Asked(answer=False)
     with pytest.raises(NotInstalled, match="nothing is installed yet"):
-        wanted(shop, tmp_path / "home", "auto", ask=user)
-    assert user.questions == []
+        wanted(shop, tmp_path / "other", "auto", ask=user)
+    assert user.questions == [question]
 
 
 def test_a_word_that_nothing_has_gets_the_most_similar_one(

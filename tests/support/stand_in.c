@@ -24,6 +24,8 @@
  *     die TEXT              the first request for a result ends it as abort() does, after TEXT
  *     choke N TEXT          a prompt of more than N tokens does the same
  *     hog N                 the first request for a result takes N bytes of memory
+ *     chat TEXT             a chat is answered with these words, one by one; a word "%" is the
+ *                           number of messages, and after "..." the last one comes without end
  *     until FILE            prompts of several tokens are answered once FILE exists
  *     key                   whoever sends no LLAMA_API_KEY gets 401, except at /health
  *     stuck                 only /health is answered; every other request waits for ever
@@ -231,6 +233,31 @@ static void completed(const char *request, char *body, size_t room)
              read, read / prompt_speed * 1000, generated, generated / generation_speed * 1000);
 }
 
+static char chat[4096];
+
+/* An answer as events, each with one word; it ends when the client goes. */
+static void converse(int client, const char *request)
+{
+    char words[sizeof chat], number[16], *rest = strcpy(words, chat);
+    const char *word = "", *next;
+    int messages = 0;
+    for (const char *at = request; (at = strstr(at, "\"role\"")); at++)
+        messages++;
+    snprintf(number, sizeof number, "%d", messages);
+    int gone = dprintf(client, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                               "Connection: close\r\n\r\n") < 0;
+    while ((next = strtok_r(rest, " ", &rest)) && !gone) {
+        int endless = !strcmp(next, "...");
+        word = endless ? word : !strcmp(next, "%") ? number : next;
+        do
+            gone = dprintf(client, "data: {\"choices\":[{\"delta\":{\"content\":\"%s \"}}]}\n\n",
+                           word) < 0;
+        while (endless && !gone);
+    }
+    dprintf(client, "data: [DONE]\n\n");
+    close(client);
+}
+
 static void answer(int client)
 {
     static char request[65536], body[8192];
@@ -253,6 +280,10 @@ static void answer(int client)
         if (*last_words)
             fprintf(stderr, "%s\n", last_words);
         abort();
+    }
+    if (*chat && !strncmp(request, "POST /v1/chat/completions", 25)) {
+        converse(client, request);
+        return;
     }
     if (hog && !strncmp(request, "POST /", 6))
         memset(malloc(hog), 1, hog);
@@ -430,7 +461,9 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "choke")) {
         if (sscanf(text, "%ld %4095[^\n]", &most_tokens, last_words) < 1)
             exit(91);
-    } else if (!strcmp(name, "until"))
+    } else if (!strcmp(name, "chat"))
+        signal(SIGPIPE, SIG_IGN), snprintf(chat, sizeof chat, "%s", text);
+    else if (!strcmp(name, "until"))
         snprintf(awaited, sizeof awaited, "%s", text);
     else if (!strcmp(name, "key"))
         wants_key = 1;

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 HABITS = """
-run REPO -> serve -- -hf REPO
-run FILE -> serve -m FILE
-run TAGGED -> serve -m TAGGED
+run REPO -> chat -- -hf REPO
+run FILE -> chat -m FILE
+run TAGGED -> chat -m TAGGED
 pull REPO -> serve -- -hf REPO
 pull BACKEND -> install --backend BACKEND
 pull MODEL -> serve -m MODEL
@@ -46,8 +46,8 @@ models list -> models
 models ls -> models
 model ls = models
 model list = models
-model run REPO -> serve -- -hf REPO
-model run MODEL -> serve -m MODEL
+model run REPO -> chat -- -hf REPO
+model run MODEL -> chat -m MODEL
 models install REPO -> serve -- -hf REPO
 models install MODEL -> serve -m MODEL
 rm FILE -> models # a model is removed where it is
@@ -79,9 +79,15 @@ unload --all -> stop --all
 unload NAME -> stop NAME
 kill -> stop
 kill NAME -> stop NAME
+daemon up -> serve --detach -m MODEL.gguf
+daemon down -> stop
+daemon status = status
+daemon update -> update
 server start -> serve --detach -m MODEL.gguf
 server start ... -> serve --detach ...
 server stop -> stop
+server restart -> restart
+service restart -> restart
 server status = status
 server -m ... = serve -m ...
 llama-server ... = serve ...
@@ -91,14 +97,24 @@ llama-bench ... -> run llama-bench -- ...
 perplexity ... -> run llama-perplexity -- ...
 convert ... -> run llama-quantize
 quantize ... -> run llama-quantize
-chat -> serve --open
-chat MODEL -> serve --open -m MODEL
 ps = status
-top = status
-stats = status
+top -> status --watch
+stats -> status --watch
 containers = status
 container ls = status
 is-active = status
+reload -> restart
+reload NAME -> restart NAME
+restart-runner -> restart
+start-runner -> serve --detach -m MODEL.gguf
+stop-runner -> stop
+install-runner -> install
+reinstall-runner -> install --force
+uninstall-runner -> uninstall --all
+requests -> logs
+tag ... -> models # a model is a file with the name that it has
+package ... -> models # a model is a GGUF file, and is not packed
+launch ... -> status # a tool needs the address of a server, which this shows
 list-units = status
 log stream = logs --follow
 log ... = logs ...
@@ -119,7 +135,7 @@ runtime update -> update
 backends list -> backends
 backends install BACKEND -> install --backend BACKEND
 backends uninstall VERSION -> uninstall VERSION
-features = backends
+features -> config list # there are no experimental features; these are the settings
 recipes = backends
 devices = probe
 gpu = probe
@@ -143,6 +159,9 @@ undo -> rollback
 deactivate -> rollback
 activate VERSION -> use VERSION
 pin -> config set llm.release installed
+pin list = config get llm.release
+pin add ... -> config set llm.release installed
+pin remove ... -> config unset llm.release
 pin VERSION -> config set llm.release VERSION
 hold -> config set llm.release installed
 unpin -> config unset llm.release
@@ -160,12 +179,20 @@ config SETTING -> config get llm.SETTING
 env = config list
 settings = config list
 edit -> config path # edit the file that this prints
+tap = repository list
 tap ... -> repository add
+untap NAME -> repository remove NAME
 source list = repository list
 source add ... -> repository add
+source update ... -> repository refresh
+source remove NAME -> repository remove NAME
 repolist = repository list
 makecache -> repository refresh
 services -> service
+services list = status
+services start ... -> serve --detach -m MODEL.gguf
+services stop ... -> stop
+services restart ... -> restart
 enable -> service systemd
 disable -> service systemd
 generate-shell-completion SHELL = completion SHELL
@@ -198,10 +225,12 @@ SAME_COMMANDS = (
     "list ls show dir versions installed",
     "update upgrade up outdated",
     "refresh update sync fetch pull",
-    "serve start server run-server launch llama-server chat",
+    "serve start server run-server llama-server",
+    "chat talk ask repl conversation",
     "status ps top servers",
     "logs log tail journal",
     "stop kill down halt end",
+    "restart reload reboot restart-runner",
     "use switch activate select default",
     "rollback undo revert downgrade",
     "prune clean cleanup gc autoremove",

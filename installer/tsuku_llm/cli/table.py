@@ -27,11 +27,13 @@ class LazyCommand:
 SECTIONS = {
     "Run a server": {
         "serve": LazyCommand("serve", "Start the installed server with your arguments."),
+        "chat": LazyCommand("models", "Talk to a model in this terminal."),
         "models": LazyCommand("models", "List the models that are on this machine already."),
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),
         "open": LazyCommand("servers", "Open the web page of a server in the background."),
         "stop": LazyCommand("servers", "Stop a server in the background."),
+        "restart": LazyCommand("servers", "Start a server in the background again."),
         "service": LazyCommand("service", "Print what starts a server without a person."),
         "run": LazyCommand("serve", "Run another tool of the installed build."),
         "bench": LazyCommand("bench", "Measure every variant that fits, with your own model."),

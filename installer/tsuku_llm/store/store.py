@@ -262,11 +262,11 @@ class Store(StoreReader):
 
     # Removing
 
-    def remove(self, version: str) -> None:
+    def remove(self, version: str, *, dry_run: bool = False) -> None:
         """Remove a version by its id, damaged or not; foreign files in it are set aside.
 
         If it is the active one, no version is active afterwards. Raises InUse while a server
-        runs from it, NotInstalled if there is no such version.
+        runs from it, NotInstalled if there is no such version. ``dry_run`` only raises.
         """
         path = self._versions / version
         # The lock keeps out commands that install or activate this version. ``try_exclusive`` keeps
@@ -278,6 +278,8 @@ class Store(StoreReader):
                 raise InUse(
                     f"a running server uses {version}", facts=users_of(path), hint="stop it first"
                 )
+            if dry_run:
+                return
             with self._pointer_lock():
                 pointer = pointer_or_none(self.data)
                 # The pointer first: after a crash at this point the version is installed and not

@@ -1,8 +1,10 @@
-"""The commands for servers in the background: status, logs, stop."""
+"""The commands for servers in the background: status, logs, open, stop, restart."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,10 +18,15 @@ from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import LaunchError, UsageError
 from tsuku_llm.ground.files import write_output
+from tsuku_llm.ground.safe_text import printable
 from tsuku_llm.steps.servers.background import log_of, page_of, servers, stop, stop_all
+
+_AGAIN = 2.0
+"""Seconds between two looks of ``status --watch``."""
 
 
 @click.command("status", cls=Command)
+@click.option("--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
 @click.option("--prometheus", is_flag=True, help="Print metrics for Prometheus.")
 @click.option(
     "--output",
@@ -31,7 +38,13 @@ from tsuku_llm.steps.servers.background import log_of, page_of, servers, stop, s
 @options.server
 @click.pass_obj
 def status_command(
-    console: Console, *, prometheus: bool, output: Path | None, name: str | None, server: str | None
+    console: Console,
+    *,
+    watch: bool,
+    prometheus: bool,
+    output: Path | None,
+    name: str | None,
+    server: str | None,
 ) -> CommandResult:
     """Show the servers in the background.
 
@@ -39,8 +52,15 @@ def status_command(
     """
     if output and not prometheus:
         raise UsageError("--output is only for metrics", hint="add --prometheus")
+    if watch and (prometheus or console.json):
+        other = "--prometheus" if prometheus else "--json"
+        raise UsageError(f"--watch and {other} cannot be combined", hint="omit one of them")
+    chosen = options.server_named(server, name)
     with open_session(console, looking=True, tolerant=True) as session:
-        found = servers(session, options.server_named(server, name))
+        if watch:
+            show_again(console, lambda: render.lines(servers(session, chosen)))
+            return CommandResult()
+        found = servers(session, chosen)
     if not prometheus:
         return CommandResult(found, render.lines(found))
     from tsuku_llm.cli.render.services import metrics
@@ -50,6 +70,30 @@ def status_command(
         write_output(output, text)
     lines = () if output else tuple(text.removesuffix("\n").split("\n"))
     return CommandResult({"metrics": text}, lines, exact=True)
+
+
+def show_again(
+    console: Console,
+    look: Callable[[], tuple[str, ...]],
+    wait: Callable[[float], object] = time.sleep,
+) -> None:
+    """Show what each look returns in place of the one before it, until Ctrl-C."""
+    style = console.style(sys.stdout)
+    drawn = streams.is_terminal(sys.stdout)
+    try:
+        while True:
+            lines = [style.shaped(printable(line)) for line in look()]
+            text = "".join(f"{line}\n" for line in lines)
+            if drawn:
+                # The cursor goes to the top (ESC [H), and what is below is cleared (ESC [J).
+                height = streams.terminal_size(sys.stdout)[1]
+                text = "\x1b[H\x1b[J" + "\n".join(text.split("\n")[: height - 1])
+            streams.say(sys.stdout, text if drawn else f"{text}\n")
+            wait(_AGAIN)
+    except KeyboardInterrupt as stop:
+        # A signal that ends the program is a subclass.
+        if type(stop) is not KeyboardInterrupt:
+            raise
 
 
 @click.command("logs", cls=Command)
@@ -120,3 +164,26 @@ def stop_command(
         one = options.DEFAULT_NAME if chosen is None else chosen
         stopped = stop_all(session.paths.state) if everything else (stop(session.paths.state, one),)
     return CommandResult({"stopped": stopped}, render.stopped_lines(stopped))
+
+
+@click.command("restart", cls=Command)
+@options.server_option
+@options.server
+@click.pass_obj
+def restart_command(console: Console, *, name: str | None, server: str | None) -> CommandResult:
+    """Start a server in the background again.
+
+    It gets the arguments that it has, and runs the active version: also after an update. Without
+    NAME, it is the one called default.
+    """
+    from tsuku_llm.steps.servers.server_trials import restart
+
+    named = options.server_named(server, name)
+    chosen = options.DEFAULT_NAME if named is None else named
+    with open_session(console, looking=True, tolerant=True) as session:
+        console.status.show(f"the server {chosen} starts again")
+        try:
+            record = restart(session.paths.state, chosen)
+        finally:
+            console.status.close()
+    return CommandResult(record, render.started_lines(record))

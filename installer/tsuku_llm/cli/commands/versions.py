@@ -104,12 +104,18 @@ def fallback_command(console: Console, *, forget: bool) -> CommandResult:
     return CommandResult(noted, render.fallback_lines(noted))
 
 
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Show what would be removed; remove nothing."
+)
+
+
 @click.command("uninstall", cls=Command)
 @click.argument("versions", nargs=-1, shell_complete=options.completed_by("version"))
 @click.option("--all", "everything", is_flag=True, help="Remove every version, also damaged ones.")
+@_dry_run
 @click.pass_obj
 def uninstall_command(
-    console: Console, *, versions: tuple[str, ...], everything: bool
+    console: Console, *, versions: tuple[str, ...], everything: bool, dry_run: bool
 ) -> CommandResult:
     """Remove installed versions.
 
@@ -119,8 +125,8 @@ def uninstall_command(
     from tsuku_llm.steps.install.maintenance import uninstall
 
     with open_session(console) as session:
-        report = uninstall(session.store, versions, everything=everything)
-    return CommandResult(report, render.uninstalled_lines(report))
+        report = uninstall(session.store, versions, everything=everything, dry_run=dry_run)
+    return CommandResult(report, render.uninstalled_lines(report, dry_run=dry_run))
 
 
 @click.command("prune", cls=Command)
@@ -134,7 +140,7 @@ def uninstall_command(
 @click.option(
     "--caches", is_flag=True, help="Also remove the code that GPU drivers have compiled and cached."
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be removed; remove nothing.")
+@_dry_run
 @click.pass_obj
 def prune_command(console: Console, *, keep: int, caches: bool, dry_run: bool) -> CommandResult:
     """Remove old versions and leftovers.

@@ -144,22 +144,22 @@ def available_lines(found: OfferedReleases) -> tuple[str, ...]:
 # --- what was removed ---------------------------------------------------------------------
 
 
-def uninstalled_lines(report: Uninstalled) -> tuple[str, ...]:
-    """Return an uninstall for people."""
+def uninstalled_lines(report: Uninstalled, *, dry_run: bool) -> tuple[str, ...]:
+    """Return an uninstall for people; ``dry_run``: what one would remove."""
     active = report.active
+    nothing = f"nothing is active; to change that: {TSUKU} use VERSION, or install"
+    if dry_run:
+        nothing = "then nothing is active"
     return (
-        *_removed(report.removed),
+        *_removed(report.removed, dry_run=dry_run),
         *foreign_lines(report.foreign),
-        (
-            f"active: {title(active)}"
-            if active
-            else f"nothing is active; to change that: {TSUKU} use VERSION, or install"
-        ),
+        f"active: {title(active)}" if active else nothing,
     )
 
 
-def _removed(items: Sequence[str]) -> tuple[str, ...]:
-    return listed("Removed", items) if items else ("There was nothing to remove.",)
+def _removed(items: Sequence[str], *, dry_run: bool) -> tuple[str, ...]:
+    heading = "Would remove" if dry_run else "Removed"
+    return listed(heading, items) if items else ("There was nothing to remove.",)
 
 
 def pruned_lines(report: Cleaned, *, dry_run: bool) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def pruned_lines(report: Cleaned, *, dry_run: bool) -> tuple[str, ...]:
         *([f"the drivers' caches, {size(dropped)}"] if dropped else []),
     )
     return (
-        *(listed("Would remove", removed) if removed and dry_run else _removed(removed)),
+        *_removed(removed, dry_run=dry_run),
         *(f"kept {version}: it is in use" for version in pruned.in_use),
         *(["kept the drivers' caches: a server uses them"] if caches and caches.in_use else []),
         *foreign_lines(report.foreign),

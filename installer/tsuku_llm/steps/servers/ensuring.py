@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.ground.errors import LaunchError, NotInstalled, TsukuError, revived
+from tsuku_llm.ground.errors import AlreadyRunning, LaunchError, NotInstalled, TsukuError, revived
 from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
@@ -57,32 +57,47 @@ def ensure_server(
     with exclusive(lock, timeout=session.settings.lock_timeout, on_wait=session.waiting):
         if found := _ready(session.user.note, instances, name):
             return found, False
+        how = ("--notify", "library", *(["--require-gpu"] * require_gpu))
         try:
-            wanted_version(session)
-        except NotInstalled:
-            install(session)
-        if not sys.executable:
-            raise LaunchError(
-                "the interpreter of this process is not known",
-                hint=f"start the server with the command: {TSUKU} serve --detach",
-            )
-        options = ("--notify", "library", "--json", "--name", name)
-        line = children.this_program("serve", *options, *(["--require-gpu"] * require_gpu), "--")
-        # As in ``serve --detach``: no secret is an argument of the process that stays.
-        words = handed_over(arguments)
-        env = words.added_to(_environment(session.machine.environ, chosen))
-        said, code = background.start([*line, *words.argv], on_loading, env=env)
-        if code is None:
-            for warning in said.get("warnings", ()):
-                session.user.note(warning)
-            return background.server(session.paths.state, name), True
-        failure = _failure(said, code, name)
-        # Another process has taken the name between our look and the start.
-        if failure.slug == "already-running" and (
-            found := _ready(session.user.note, instances, name)
-        ):
-            return found, False
-        raise failure
+            return start_server(session, name, arguments, chosen, how, on_loading), True
+        except AlreadyRunning:
+            # Another process has taken the name between our look and the start.
+            if found := _ready(session.user.note, instances, name):
+                return found, False
+            raise
+
+
+def start_server(
+    session: Session,
+    name: str,
+    arguments: Sequence[str],
+    chosen: Mapping[str, str],
+    how: Sequence[str],
+    on_loading: Callable[[str], None],
+) -> Record:
+    """Start a server in the background, and a build for it is installed first if there is none.
+
+    ``how`` are options of ``serve``. The rest is as for ``ensure_server``.
+    """
+    try:
+        wanted_version(session)
+    except NotInstalled:
+        install(session)
+    if not sys.executable:
+        raise LaunchError(
+            "the interpreter of this process is not known",
+            hint=f"start the server with the command: {TSUKU} serve --detach",
+        )
+    # As in ``serve --detach``: no secret is an argument of the process that stays.
+    words = handed_over(arguments)
+    line = children.this_program("serve", *how, "--json", "--name", name, "--", *words.argv)
+    env = words.added_to(_environment(session.machine.environ, chosen))
+    said, code = background.start(line, on_loading, env=env)
+    if code is not None:
+        raise _failure(said, code, name)
+    for warning in said.get("warnings", ()):
+        session.user.note(warning)
+    return background.server(session.paths.state, name)
 
 
 def name_for(arguments: Sequence[str], chosen: Mapping[str, str]) -> str:

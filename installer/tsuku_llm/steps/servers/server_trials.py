@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.ground.errors import LaunchError, StoreError
+from tsuku_llm.ground.errors import LaunchError, NotRunning, StoreError
 from tsuku_llm.ground.foreign import read_kernel
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.ground.safe_text import Secret
+from tsuku_llm.ground.safe_text import Secret, shell_word
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.ask.canary import api_key, ask_canary
@@ -36,6 +37,7 @@ from tsuku_llm.steps.choosing.acceptance import (
 )
 from tsuku_llm.steps.drivers.speed_notes import last_speed
 from tsuku_llm.steps.serve.reloading import RELOAD
+from tsuku_llm.steps.servers.background import server
 from tsuku_llm.store.records.installed import Installed
 
 
@@ -147,6 +149,33 @@ def speed_now(state: Path, name: str, version: Installed, *, canary: bool) -> fl
     return None
 
 
+def restart(state: Path, name: str) -> Record:
+    """Start a server in the background again, with the active version; return it once it serves.
+
+    Raises ``NotRunning`` if it does not run, and ``LaunchError`` if it cannot be asked, or if it
+    does not come back.
+    """
+    record = server(state, name)
+    words = " ".join(map(shell_word, record.arguments or ()))
+    again = f"{TSUKU} serve --detach --name {name} -- {words}".removesuffix(" -- ")
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint=f"start it: {again}")
+    by_hand = f"stop it: {TSUKU} stop {name}; then: {again}"
+    if record.state is ServerState.STARTING:
+        raise LaunchError(f"the server {name} is not ready yet", hint=f"see: {record.log_command}")
+    if record.state is ServerState.UNWATCHED or RELOAD is None:
+        why = "its supervisor was killed" if RELOAD else "Windows has no signal for it"
+        raise LaunchError(f"the server {name} cannot be asked: {why}", hint=by_hand)
+    instances = Instances(state)
+    if found := restarted(instances, record):
+        return found
+    result = without_answer(instances, record).result
+    raise LaunchError(
+        f"the server {name} was not started again: {result.detail}",
+        hint=f"see: {record.log_command}; or {by_hand}",
+    )
+
+
 def restarted(instances: Instances, record: Record) -> Record | None:
     """Ask a supervisor to start its server again; return its record once that serves, else None."""
     sent = False
@@ -219,7 +248,7 @@ def _performance(
     the server broke off the request.
     """
     assert record.report
-    argv, env = _command_of(record)
+    argv, env = command_of(record)
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
     bench = last_speed(state, model, version.receipt.backend)
@@ -227,9 +256,7 @@ def _performance(
     # A user who wants no request from us gets none.
     if not _may_ask(env, canary=canary):
         return found, bench, False
-    address = address_of(argv, env)._replace(host=record.host)
-    if record.port is not None:
-        address = address._replace(port=record.port)
+    address = address_now(record, argv, env)
     token = ask_canary(address, wishes)
     found = found._replace(answered=token.answered, problem=token.problem, answer=token.answer)
     if token.answered and bench is not None:
@@ -253,7 +280,13 @@ def best_speed(address: ServerAddress, key: Secret | None, enough: float | None)
     return best
 
 
-def _command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def address_now(record: Record, argv: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
+    """Return where a running server listens, which it may have chosen itself."""
+    address = address_of(argv, env)._replace(host=record.host)
+    return address if record.port is None else address._replace(port=record.port)
+
+
+def command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the arguments and the environment of a running server, from its process.
 
     Elsewhere than on Linux the arguments are those of the record, without secrets: a server that

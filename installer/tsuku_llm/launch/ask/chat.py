@@ -1,0 +1,95 @@
+"""A conversation with a server: its answer to messages, piece by piece as it is computed.
+
+The API is that of OpenAI's chat completions, as upstream's ``tools/server/README.md`` describes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import NamedTuple
+
+from tsuku_llm.ground.errors import LaunchError
+from tsuku_llm.ground.foreign import LARGEST, parse_object, read_answer
+from tsuku_llm.ground.safe_text import Secret
+from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.ask.speed import server_message
+from tsuku_llm.launch.plan.addresses import ServerAddress
+
+Message = Mapping[str, str]
+"""One message: its ``role`` (``user`` or ``assistant``) and its ``content``."""
+
+_PATH = "/v1/chat/completions"
+_SILENCE = 900.0
+"""Seconds without a word: a slow processor reads a long question for minutes."""
+_DATA = b"data:"
+_END = b"[DONE]"
+
+
+class Piece(NamedTuple):
+    """A piece of an answer; ``is_thought`` if the model only thinks, before its answer."""
+
+    text: str
+    is_thought: bool = False
+
+
+def stream_answer(
+    address: ServerAddress, key: Secret | None, messages: Sequence[Message]
+) -> Iterator[Piece]:
+    """Ask for the answer to these messages; yield it as it comes.
+
+    Closing the iterator closes the connection, and the server then stops computing. Raises
+    ``LaunchError`` if the server refuses, and ``OSError`` or ``ValueError`` if the answer breaks
+    off or is not understood.
+    """
+    from http.client import HTTPConnection, HTTPException
+
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key.reveal()}"
+    body = json.dumps({"messages": messages, "stream": True})
+    with closing(HTTPConnection(address.reachable_host)) as connection:
+        try:
+            # Ours, as the server may listen at a Unix socket.
+            connection.sock = connect(address)
+            connection.sock.settimeout(_SILENCE)
+            connection.request("POST", address.prefix + _PATH, body, headers)
+            # The response owns the connection if the server closes that after its answer.
+            with connection.getresponse() as response:
+                if response.status != 200:
+                    raise _refused(server_message(read_answer(response)), response.status)
+                while line := response.readline(LARGEST):
+                    # Other lines are comments, or empty ones between two events.
+                    if not line.startswith(_DATA):
+                        continue
+                    data = line[len(_DATA) :].strip()
+                    if data == _END:
+                        return
+                    yield from read_event(data)
+        except HTTPException as error:
+            raise OSError(str(error) or "the connection was closed") from error
+    raise OSError("the connection was closed before the end of the answer")
+
+
+def read_event(data: bytes) -> Iterator[Piece]:
+    """Yield the text in one event of an answer. Raises ``ValueError`` and ``LaunchError``."""
+    event = parse_object(data)
+    if "error" in event:
+        raise _refused(server_message(data), 200)
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if isinstance(delta, dict):
+            for key, is_thought in (("reasoning_content", True), ("content", False)):
+                if isinstance(text := delta.get(key), str) and text:
+                    yield Piece(text, is_thought)
+
+
+def _refused(message: str, status: int) -> LaunchError:
+    return LaunchError(
+        f"the server refused the question: {message}",
+        facts=(f"HTTP status {status} for {_PATH}",) if status != 200 else (),
+        hint="a question that is too long needs a larger context, such as -- -c 8192; "
+        "a model that only makes embeddings answers none",
+    )

@@ -1,0 +1,107 @@
+"""A conversation in the terminal: the server that answers, and its answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record, ServerState
+from tsuku_llm.launch.ask.canary import api_key
+from tsuku_llm.launch.ask.chat import Message, Piece, stream_answer
+from tsuku_llm.launch.plan.addresses import address_of, require_address
+from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.steps.servers.background import server, stop_if_there
+from tsuku_llm.steps.servers.ensuring import start_server
+from tsuku_llm.steps.servers.server_trials import address_now, command_of
+from tsuku_llm.steps.session import Session
+
+_NAME = "chat"
+
+
+@contextmanager
+def answering_server(
+    session: Session, arguments: Sequence[str], on_loading: Callable[[str], None]
+) -> Iterator[Record]:
+    """Give a server with these arguments for the block; one that is started here ends with it.
+
+    A server that runs already is used if it has this model, and if only the model is wanted.
+    Raises ``UsageError``, and the errors of an install and of a start.
+    """
+    environ = session.machine.environ
+    require_address(arguments, environ)
+    if address_of(arguments, environ).tls:
+        raise UsageError("chat does not use TLS", hint="leave out the certificate of the server")
+    if found := _running(session.paths.state, arguments):
+        session.user.note(f"the server {found.name} answers, which runs already")
+        yield found
+        return
+    taken = {record.name for record in Instances(session.paths.state).all()}
+    name = next(
+        each for number in count(1) if (each := f"{_NAME}-{number}".removesuffix("-1")) not in taken
+    )
+    # The user may think for long; and the folder is the user's, for relative paths.
+    record = start_server(
+        session,
+        name,
+        arguments if _names_a_port(arguments) else ("--port", "0", *arguments),
+        {"idle_timeout": "0"},
+        ("--notify", "starter"),
+        on_loading,
+    )
+    try:
+        yield record
+    finally:
+        stop_if_there(session.paths.state, name)
+
+
+def answer(state: Path, name: str, messages: Sequence[Message]) -> Generator[Piece, None, None]:
+    """Yield the server's answer to these messages, as it comes.
+
+    Raises ``NotRunning`` if the server has ended, and ``LaunchError`` if it refuses, or if its
+    answer breaks off.
+    """
+    # Now: its supervisor may have started it again, at another port.
+    record = server(state, name)
+    try:
+        argv, env = command_of(record)
+        key = api_key(wishes_in(argv, env))
+        yield from stream_answer(address_now(record, argv, env), key, messages)
+    except (OSError, ValueError) as error:
+        facts = (str(error),)
+        if not (now := server(state, name)).state.is_up:
+            raise NotRunning(
+                f"the server {name} has ended",
+                facts=(now.reason,) if now.reason else facts,
+                hint=f"see its log: {record.log_command}",
+            ) from error
+        raise LaunchError(
+            "the answer broke off", facts=facts, hint=f"see its log: {record.log_command}"
+        ) from error
+
+
+def _running(state: Path, arguments: Sequence[str]) -> Record | None:
+    """Return a server that runs with the model of these arguments; None if they ask for more."""
+    if arguments[::2] not in (("-m",), ("-m", "--mmproj")):
+        return None
+    for record in Instances(state).all():
+        if record.state is ServerState.RUNNING:
+            argv, env = command_of(record)
+            if not address_of(argv, env).tls and _is_file(wishes_in(argv, env).model, arguments[1]):
+                return record
+    return None
+
+
+def _is_file(path: str | None, other: str) -> bool:
+    # A relative path is relative to the server's folder.
+    with suppress(OSError, ValueError):
+        return path is not None and os.path.isabs(path) and os.path.samefile(path, other)
+    return False
+
+
+def _names_a_port(arguments: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] == "--port" for word in arguments)
