@@ -129,7 +129,14 @@ PURE = {
     "launch.failed": {"causes", "diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
-    "launch.plan": {"addresses", "devices", "report", "secret_arguments", "wishes"},
+    "launch.plan": {
+        "addresses",
+        "build_arguments",
+        "devices",
+        "report",
+        "secret_arguments",
+        "wishes",
+    },
     "launch.ask": {"last_words", "log"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""

@@ -51,7 +51,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     raise failure(
         f"the server did not start: {diagnosis.cause}",
         facts=_with_end(diagnosis, code),
-        hint=diagnosis.hint(plan.backend, plan.reinstall),
+        hint=diagnosis.hint(plan.backend, plan.reinstall, plan.takes),
     )
 
 
@@ -116,7 +116,7 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",
         facts=(str(error),),
-        hint=diagnosis.hint(plan.backend, plan.reinstall),
+        hint=diagnosis.hint(plan.backend, plan.reinstall, plan.takes),
     ) from error
 
 

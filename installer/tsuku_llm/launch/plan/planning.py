@@ -76,7 +76,7 @@ class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
     ``arguments`` are fixed by the variant. ``reinstall`` is the command that installs it again, ""
-    if it is not known.
+    if it is not known. ``takes`` are the lines of its help with its arguments, if they are known.
     """
 
     tree: Path
@@ -84,6 +84,7 @@ class Build(NamedTuple):
     backend: str
     arguments: tuple[str, ...] = ()
     reinstall: str = ""
+    takes: tuple[str, ...] = ()
 
     @property
     def executable(self) -> Path:
@@ -94,7 +95,7 @@ class Build(NamedTuple):
 class LaunchPlan(NamedTuple):
     """A start that can be made as it is; ``argv[0]`` is an absolute path.
 
-    ``reinstall`` is the command that installs its build again.
+    ``reinstall`` is the command that installs its build again, ``takes`` are its arguments.
     """
 
     argv: tuple[str, ...]
@@ -102,6 +103,7 @@ class LaunchPlan(NamedTuple):
     env: Mapping[str, str]
     backend: str
     reinstall: str = ""
+    takes: tuple[str, ...] = ()
 
     def placed(self, placement: Placement, fixed: int, *, draft: bool) -> LaunchPlan:
         """Add the devices of a placement behind the program and ``fixed`` arguments of the variant.
@@ -172,6 +174,7 @@ def plan_server(
         env=user.added_to(env),
         backend=build.backend,
         reinstall=build.reinstall,
+        takes=build.takes,
     )
 
 

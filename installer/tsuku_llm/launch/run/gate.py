@@ -17,6 +17,7 @@ from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE, Diagnosis
 from tsuku_llm.launch.failed.diagnosis import diagnose, ending
 from tsuku_llm.launch.failed.failure import distribution, why_not_started
+from tsuku_llm.launch.plan.build_arguments import help_lines
 from tsuku_llm.launch.plan.devices import (
     ListedDevice,
     choose,
@@ -30,6 +31,9 @@ from tsuku_llm.machine.backends import facts_of, parts_of
 
 GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
+
+_HELP_LIMIT = 10.0
+"""Seconds for the help, which no driver delays: another program may serve instead."""
 
 _LAST_LINES = 8
 
@@ -53,11 +57,13 @@ class GateReport:
     """The result for a build that may be committed.
 
     ``device`` are the listed devices that are called as the one that the build was chosen for.
+    ``takes`` are the lines of its help with its arguments, empty if it does not tell them.
     """
 
     version: str
     devices: tuple[ListedDevice, ...] = ()
     device: str | None = None
+    takes: tuple[str, ...] = ()
 
 
 def list_devices(
@@ -88,7 +94,7 @@ def gate(
     text = f"{started.stdout}{started.stderr}"
     _require_success(build, started.code, text, limit)
     if build.backend == "cpu":
-        return GateReport(_version(text))
+        return GateReport(_version(text), takes=_taken(build, environ, limit))
     # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
@@ -99,7 +105,15 @@ def gate(
             missing = build._replace(backend=part)
             _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
     own = own_devices(listing.devices, build.backend)
-    return GateReport(_version(text), listing.devices, choose(own, expected))
+    takes = _taken(build, environ, limit)
+    return GateReport(_version(text), listing.devices, choose(own, expected), takes)
+
+
+def _taken(build: Build, environ: Mapping[str, str], limit: float) -> tuple[str, ...]:
+    """Ask for the arguments; a build that runs and has no such help is not refused for it."""
+    answer = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
+    # Forks of upstream print it on the other stream.
+    return help_lines(answer.stdout) or help_lines(answer.stderr)
 
 
 def _ask(

@@ -219,6 +219,7 @@ def build_of(installed: Installed) -> Build:
         backend=receipt.backend,
         arguments=receipt.arguments,
         reinstall=receipt.reinstall,
+        takes=receipt.takes,
     )
 
 

@@ -148,6 +148,7 @@ def install_own(
             receipt = receipt._replace(
                 version=version,
                 device=device,
+                takes=report.takes,
                 deviation=computation.deviation,
                 not_computed=computation.not_computed,
             )

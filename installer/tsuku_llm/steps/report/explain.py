@@ -18,6 +18,7 @@ from tsuku_llm.ground.errors import (
     HostUnreachable,
     HttpStatusError,
     NotInstalled,
+    StoreError,
     TamperedInstall,
     UnsafeLocation,
 )
@@ -37,7 +38,9 @@ from tsuku_llm.launch.memory.model_header import (
 )
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import Card, place
+from tsuku_llm.launch.plan.build_arguments import Understood, understood
 from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.plan.secret_arguments import masked
 from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
@@ -59,17 +62,19 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 
 
-@documented("*choice", "variants", "model", "active")
+@documented("*choice", "variants", "model", "arguments", "active")
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A choice, every variant of its release, and whether a model fits.
 
-    ``model`` is None if no model was named. ``active`` is the build in use, if it was asked for.
+    ``model`` is None if no model was named. ``arguments`` are those of the server, as the build in
+    use reads them. ``active`` is the build in use, if it was asked for.
     """
 
     choice: Choice
     variants: tuple[VariantFit, ...]
     model: Fit | None = None
+    arguments: tuple[Understood, ...] = ()
     active: Installed | None = None
 
 
@@ -77,6 +82,7 @@ def explained(
     choice: Choice,
     *,
     model: Fit | None = None,
+    arguments: tuple[Understood, ...] = (),
     versions: Sequence[Installed] = (),
     active: Installed | None = None,
 ) -> Explanation:
@@ -89,7 +95,7 @@ def explained(
         VariantFit.of(each, states.get(version_of(choice.release.release, each.variant)))
         for each in judged
     )
-    return Explanation(choice, fits, model, active)
+    return Explanation(choice, fits, model, arguments, active)
 
 
 def explain(
@@ -124,6 +130,14 @@ def backends(
         return explained(choice)
     reader = session.reader
     return explained(choice, versions=reader.installed(), active=reader.active())
+
+
+def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
+    """Return the server's arguments as the active build reads them; none if it does not tell."""
+    with suppress(NotInstalled, StoreError):
+        receipt = requested_version(session).receipt
+        return tuple(understood(masked(arguments), receipt.takes))
+    return ()
 
 
 def explain_model(

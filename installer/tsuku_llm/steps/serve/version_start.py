@@ -169,6 +169,10 @@ class VersionStart(NamedTuple):
         """
         self.session.reader.admit(self.installed)
         require_not_revoked(self.session, self.installed.receipt)
+        if takes := self.installed.receipt.takes:
+            from tsuku_llm.launch.plan.build_arguments import require_known
+
+            require_known(self.arguments, takes, self.installed.id)
         if downloads_in(self.arguments, environ):
             from tsuku_llm.steps.serve.downloads import require_https
 
@@ -317,7 +321,7 @@ class VersionStart(NamedTuple):
         backend = self.installed.receipt.backend
         cause, hint = (
             f"{_DIED}: {death.cause}",
-            death.hint(backend, self.installed.receipt.reinstall),
+            death.hint(backend, self.installed.receipt.reinstall, self.installed.receipt.takes),
         )
         again = self.session.settings.on_gpu_loss in ("restart", "fallback")
         if again and death.fault == "backend" and backend != "cpu":

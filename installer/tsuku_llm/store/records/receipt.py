@@ -142,6 +142,7 @@ class Receipt(NamedTuple):
     parts: tuple[PartRecord, ...] = ()
     unsigned: str | None = None
     source: str | None = None
+    takes: tuple[str, ...] = ()
     deviation: float | None = None
     not_computed: str = NOT_TRIED
 
@@ -268,4 +269,5 @@ _READ = records.record(
         "parts": records.many(_PART),
     },
     format=FORMAT,
+    since={"takes": []},
 )
