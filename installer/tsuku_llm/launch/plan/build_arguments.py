@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple
 
@@ -200,8 +201,6 @@ def _instead(word: str, known: Mapping[str, KnownArgument]) -> str:
     successor = _SUCCESSORS.get(word.replace("_", "-") if word.startswith("--") else word)
     if successor and successor.partition(" ")[0] in known:
         return f" any more: use {successor}"
-    from difflib import get_close_matches  # noqa: PLC0415  # each start reads this module
-
     name, equals, _ = word.partition("=")
     if equals and name in known:
         return f"=VALUE: write {name} VALUE"

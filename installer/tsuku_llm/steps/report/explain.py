@@ -134,10 +134,13 @@ def backends(
 
 def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
     """Return the server's arguments as the active build reads them; none if it does not tell."""
+    found: tuple[Understood, ...] = ()
     with suppress(NotInstalled, StoreError):
         receipt = requested_version(session).receipt
-        return tuple(understood(masked(arguments), receipt.takes))
-    return ()
+        found = tuple(understood(masked(arguments), receipt.takes))
+    if arguments and not found:
+        session.user.note("no installed build tells how it reads arguments")
+    return found
 
 
 def explain_model(
@@ -150,7 +153,10 @@ def explain_model(
     Raises ``BadModel``, and the errors of ``fetch`` for a URL.
     """
     argv = ("llama-server", *arguments, "-m", model)
-    env = {} if simulated else session.machine.environ
+    env = session.machine.environ
+    if simulated:
+        # The server's own variables are arguments; the others are about this machine.
+        env = {name: value for name, value in env.items() if name.startswith("LLAMA_")}
     options, wishes = memory_options(argv, env), wishes_in(argv, env)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
         models = read_models(options, partial(_header_of, network))
