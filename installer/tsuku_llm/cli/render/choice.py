@@ -75,9 +75,9 @@ def argument_lines(explanation: Explanation) -> tuple[str, ...]:
     for each in explanation.arguments:
         variable = f"variable {each.variable}" if each.variable else ""
         also = ", ".join([*each.names, *([variable] if variable else [])])
-        rows.append(
-            (" ".join([each.word, *each.values]), each.problem or (also and f"also {also}"))
-        )
+        about = each.problem or (f"also {also}" if also else "")
+        words = " ".join([each.word, *each.values])
+        rows.append((words, f"from {each.source}" if each.source else about))
     return ("the server's arguments:", *table(rows)) if rows else ()
 
 

@@ -19,7 +19,7 @@ from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.ask.health import is_taken
 from tsuku_llm.launch.ask.last_words import complaints, last_lines
 from tsuku_llm.launch.failed.causes import Diagnosis
-from tsuku_llm.launch.failed.diagnosis import diagnose, ending, unknown
+from tsuku_llm.launch.failed.diagnosis import after_config, diagnose, ending, unknown
 from tsuku_llm.launch.failed.model_file import wrong_file
 from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
@@ -46,7 +46,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
         before = diagnosis.facts if diagnosis else last_lines(said, 1)
         diagnosis = replace(seen, facts=seen.facts or before) if seen else diagnosis
     if diagnosis is None:
-        diagnosis = unknown(said)
+        diagnosis = after_config(said) or unknown(said)
     # The server's words for a certificate that it cannot use are those for a taken port.
     address = address_of(plan.argv, plan.env)
     if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):

@@ -59,7 +59,8 @@ class KnownArgument(NamedTuple):
 class Understood(NamedTuple):
     """One word of a command line as a build reads it, with its values and the other names.
 
-    ``problem`` says why the build refuses it, None if it does not.
+    ``problem`` says why the build refuses it, None if it does not. ``source`` is the file that has
+    it, or its variable, None for the command line.
     """
 
     word: str
@@ -67,6 +68,7 @@ class Understood(NamedTuple):
     names: tuple[str, ...]
     variable: str | None
     problem: str | None = None
+    source: str | None = None
 
 
 def help_lines(text: str) -> tuple[str, ...]:

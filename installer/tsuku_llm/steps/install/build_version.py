@@ -72,6 +72,7 @@ class VersionBuilder:
         self._server = candidate.variant.server
         self._device: str | None = None
         self._takes: tuple[str, ...] = ()
+        self._reads_config = False
         self._computation = Computation(None)
 
     def build(self) -> Installed:
@@ -212,6 +213,7 @@ class VersionBuilder:
         ) as caches:
             report = gate(build, caches.environ, expected=gpu.name if gpu else None)
             self._device, self._takes = report.device, report.takes
+            self._reads_config = report.reads_config
             self._computation = compute(
                 build,
                 caches.environ,
@@ -248,6 +250,7 @@ class VersionBuilder:
             tsuku_llm=__version__,
             unattested=release.unattested,
             takes=self._takes,
+            reads_config=self._reads_config,
             deviation=self._computation.deviation,
             not_computed=self._computation.not_computed,
             hidden_by=hiding(self.session.machine.environ),

@@ -149,6 +149,7 @@ def install_own(
                 version=version,
                 device=device,
                 takes=report.takes,
+                reads_config=report.reads_config,
                 deviation=computation.deviation,
                 not_computed=computation.not_computed,
             )

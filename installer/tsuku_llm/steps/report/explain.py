@@ -40,7 +40,7 @@ from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import Card, place
 from tsuku_llm.launch.plan.build_arguments import Understood, understood
 from tsuku_llm.launch.plan.planning import Build
-from tsuku_llm.launch.plan.secret_arguments import masked
+from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
 from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
@@ -48,7 +48,13 @@ from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
 from tsuku_llm.steps.choosing.staying import staying
-from tsuku_llm.steps.choosing.which import build_of, requested_version, tools_of
+from tsuku_llm.steps.choosing.which import (
+    build_of,
+    read_in_files,
+    requested_version,
+    told_to,
+    tools_of,
+)
 from tsuku_llm.steps.drivers.caches import would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
@@ -138,6 +144,17 @@ def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Under
     with suppress(NotInstalled, StoreError):
         receipt = requested_version(session).receipt
         found = tuple(understood(masked(arguments), receipt.takes))
+        env = session.machine.environ
+        found += tuple(
+            Understood(
+                word=each.key,
+                values=(shown_variable(each.variable, each.value),),
+                names=(),
+                variable=each.variable,
+                source=str(each.source),
+            )
+            for each in read_in_files(receipt, env)
+        )
     if arguments and not found:
         session.user.note("no installed build tells how it reads arguments")
     return found
@@ -153,7 +170,7 @@ def explain_model(
     Raises ``BadModel``, and the errors of ``fetch`` for a URL.
     """
     argv = ("llama-server", *arguments, "-m", model)
-    env = session.machine.environ
+    env = told_to(session)
     if simulated:
         # The server's own variables are arguments; the others are about this machine.
         env = {name: value for name, value in env.items() if name.startswith("LLAMA_")}

@@ -143,6 +143,7 @@ class Receipt(NamedTuple):
     unsigned: str | None = None
     source: str | None = None
     takes: tuple[str, ...] = ()
+    reads_config: bool = False
     deviation: float | None = None
     not_computed: str = NOT_TRIED
 
@@ -269,5 +270,5 @@ _READ = records.record(
         "parts": records.many(_PART),
     },
     format=FORMAT,
-    since={"takes": []},
+    since={"takes": [], "reads_config": False},
 )
