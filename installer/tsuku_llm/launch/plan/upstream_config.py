@@ -18,6 +18,8 @@ from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.launch.plan.build_arguments import KnownArgument, arguments_in
 
 _LARGEST = 1 << 20
+_LARGEST_CODE = 1 << 28
+"""Bytes of a library of upstream's; that of b10434 has 5 million."""
 _SECTION = re.compile(r"\[[ \t]*([^\]]+)\][ \t]*(?:[;#].*)?")
 _KEY = re.compile(r"([a-zA-Z_][a-zA-Z0-9_.-]*)[ \t]*=[ \t]*(.*?)[ \t]*(?:[;#].*)?")
 _READ = ("*", "default")
@@ -99,14 +101,14 @@ def parse_config(text: str) -> tuple[tuple[str, str], ...]:
 
 def reads_config(executable: Path) -> bool:
     """Tell whether a build reads such files: those from before summer 2026 do not."""
-    folder = executable.parent
+    names: list[str] = []
     with suppress(OSError):
-        for name in sorted(os.listdir(folder)):
-            path = folder / name
-            # Its own libraries; those of CUDA have half a gigabyte.
-            if not ("common" in name or path == executable) or not path.is_file():
-                continue
-            if b"using config file: " in path.read_bytes():
+        names = os.listdir(executable.parent)
+    # Upstream's own code: the libraries of CUDA have half a gigabyte.
+    for name in sorted({executable.name, *(each for each in names if "common" in each)}):
+        # A folder, a missing file and a larger one have no such words.
+        with suppress(OSError):
+            if b"using config file: " in read_foreign(executable.parent / name, _LARGEST_CODE):
                 return True
     return False
 
