@@ -41,9 +41,12 @@ from tsuku_llm.launch.ask.chat import read_event
 from tsuku_llm.launch.ask.speed import server_message
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.compute.judging import NotTold, parse_answer
+from tsuku_llm.launch.failed.model_file import wrong_file
 from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
 from tsuku_llm.launch.gpu.proc import _is_gguf
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.upstream_config import settings_in
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.model_caches.finding import _read, find_models
@@ -150,6 +153,16 @@ FILES = [
         (OSError, ValueError),
     ),
     Place("launch.memory.gguf", "m.gguf", lambda at: read_layout(str(at / "m.gguf"))),
+    Place(
+        "launch.plan.upstream_config",
+        "config.ini",
+        lambda at: [*settings_in([at / "config.ini"], ("-c, --ctx-size N   (env: X)",))],
+    ),
+    Place(
+        "launch.failed.model_file",
+        "m.gguf",
+        lambda at: wrong_file(LaunchPlan(("llama-server", "-m", "m.gguf"), at, {}, "cpu")),
+    ),
     Place("launch.gpu.proc", "m.gguf", lambda at: _is_gguf(str(at / "m.gguf"))),
     Place(
         "launch.ask.canary",

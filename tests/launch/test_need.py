@@ -173,6 +173,25 @@ def test_the_experts_of_the_first_layers_may_stay_in_main_memory(tmp_path: Path)
     assert usual.weights == some.weights == every.weights
 
 
+def test_the_dense_weights_of_the_first_layers_may_stay_in_main_memory(tmp_path: Path) -> None:
+    # llama.cpp#26622. Of a model of experts it moves nothing but the dense layers' weights.
+    header = header_of(tmp_path, model_headers.llama(layers=4))
+    usual = estimate_need(header, memory_options([], {}))
+    named = estimate_need(header, memory_options(["-ot", r"\.ffn_(up|down|gate)\.=CPU"], {}))
+    moved = named.other - usual.other
+    assert moved > 0
+    for count in (0, 1, 3, 4, 99):
+        given = estimate_need(header, memory_options(["--n-cpu-ffn", str(count)], {}))
+        assert given == estimate_need(
+            header, memory_options([], {"LLAMA_ARG_N_CPU_FFN": str(count)})
+        )
+        assert given.other - usual.other == min(count, 4) * moved // 4
+        assert given.weights == usual.weights
+    experts = header_of(tmp_path, model_headers.qwen3_moe(layers=4))
+    options = memory_options(["-ncffn", "4"], {})
+    assert estimate_need(experts, options) == estimate_need(experts, memory_options([], {}))
+
+
 @pytest.mark.parametrize(
     ("words", "layers"),
     [

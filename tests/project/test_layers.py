@@ -38,8 +38,8 @@ ROOMS = {
     "probe": "machine probe.facts",
     "archive.formats": "catalog",
     "choose": "catalog machine",
-    "launch.failed": "launch.ask launch.plan machine",
     "launch.memory": "launch.ask launch.plan",
+    "launch.failed": "launch.ask launch.memory launch.plan machine",
     "archive": "archive.formats catalog machine",
     "choose.chain": "catalog choose machine",
     "fetch.places": "archive.formats catalog config fetch.http ground.processes",
@@ -132,7 +132,14 @@ PURE = {
     "launch.failed": {"causes", "diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
-    "launch.plan": {"addresses", "devices", "report", "secret_arguments", "wishes"},
+    "launch.plan": {
+        "addresses",
+        "build_arguments",
+        "devices",
+        "report",
+        "secret_arguments",
+        "wishes",
+    },
     "launch.ask": {"last_words", "log"},
 }
 """The modules that import nothing that reads, asks or waits, and open no file."""

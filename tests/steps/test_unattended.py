@@ -444,3 +444,69 @@ def test_two_updates_at_once_do_the_work_once(machine: SelfUpdating) -> None:
     for thread in threads:
         thread.join()
     assert [each.outcome for each in reports] == ["unchanged"]
+
+
+def told(*arguments: str) -> Sequence[str]:
+    """The steps with which a stand-in tells its arguments, besides those of every server."""
+    every = ("-h, --help", "-m, --model FNAME", "--host HOST", "--port PORT")
+    return tuple(f"out {each}" for each in (*every, *arguments))
+
+
+def test_a_release_without_an_argument_of_a_server_waits_for_it(machine: SelfUpdating) -> None:
+    machine.publish("b2", help=told("--mmap, --no-mmap"))
+    machine.run("update")
+    before = machine.serve("default", "--no-mmap")
+    machine.publish("b3", help=told("-lm, --load-mode MODE"))
+    for _ in range(2):  # The release is right, so the next run tries it again.
+        report, notes = machine.update()
+        assert (report.outcome, report.marked, report.servers) == ("rolled-back", False, ())
+        assert report.failure
+        assert report.failure.kind == "arguments"
+        assert "--no-mmap any more: use --load-mode none" in report.failure.reason
+        assert read_marks(machine.home / "llm") == ()
+        assert read_journal(machine.home / "llm") is None
+        assert any("the server default will not start with it" in note for note in notes)
+        # It was not even restarted.
+        assert machine.servers()["default"]["pid"] == before["pid"]
+        assert (machine.active(), machine.runs()) == ("b2", "b2")
+    machine.run("stop", "default")
+    machine.serve()
+    report, _ = machine.update()
+    assert (report.outcome, machine.active(), machine.runs()) == ("updated", "b3", "b3")
+
+
+def test_an_update_warns_of_a_server_that_the_new_build_refuses(machine: SelfUpdating) -> None:
+    machine.serve("default", "--no-mmap")
+    machine.publish("b2", help=told("-lm, --load-mode MODE"))
+    done = machine.user.run("update")
+    assert done.code == 0
+    assert "warning: the server default will not start with it: b2-" in done.stderr
+    assert "use --load-mode none" in done.stderr
+
+
+def test_a_start_names_an_argument_that_the_build_does_not_have(machine: SelfUpdating) -> None:
+    machine.publish("b2", help=told("-lm, --load-mode MODE"))
+    machine.run("update")
+    done = machine.user.run("serve", "--", "-m", "x.gguf", "--no-mmap")
+    assert done.code == 2
+    assert "it has no --no-mmap any more: use --load-mode none" in done.stderr
+    assert "tsuku-llm serve -- --help" in done.stderr
+    # No server was started: it would have said something.
+    assert "ended with" not in done.stderr
+
+
+def test_explain_shows_how_the_build_reads_arguments(machine: SelfUpdating) -> None:
+    words = ("explain", "--", "-lm", "none", "--mlock", "--api-key", "hush-hush")
+    assert machine.run(*words)["arguments"] == []  # b1 does not tell them
+    machine.publish("b2", help=told("-lm, --load-mode MODE", "--api-key KEY"))
+    machine.run("update")
+    found = machine.run(*words)["arguments"]
+    assert [(each["word"], each["values"], each["names"]) for each in found] == [
+        ("-lm", ["none"], ["--load-mode"]),
+        ("--mlock", [], []),
+        ("--api-key", ["***"], []),
+    ]
+    assert found[1]["problem"] == "it has no --mlock any more: use --load-mode mlock"
+    done = machine.user.run(*words)
+    assert "also --load-mode" in done.stdout
+    assert "hush" not in done.stdout + done.stderr

@@ -176,35 +176,20 @@ VULKAN_STEPS = (
 NO_DEVICE_STEPS = ("out Available devices:", "out   (none)")
 
 
-def stand_in(
-    folder: Path,
-    *,
-    backend: str = "vulkan",
-    version: Sequence[str] = VERSION_STEPS,
-    devices: Sequence[str] = VULKAN_STEPS,
-    serve: Sequence[str] = ("listen",),
-    compute: Sequence[str] = (),
-) -> Build:
+def stand_in(folder: Path, *, backend: str = "vulkan", **steps: Sequence[str]) -> Build:
     """A build whose server does as told; the steps are those of ``stand_in.c``."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy2(_compiled_stand_in(), folder / "llama-server")
-    return stand_in_script(
-        folder, backend=backend, version=version, devices=devices, serve=serve, compute=compute
-    )
+    return stand_in_script(folder, backend=backend, **steps)
 
 
-def stand_in_script(
-    folder: Path,
-    *,
-    backend: str = "vulkan",
-    version: Sequence[str] = VERSION_STEPS,
-    devices: Sequence[str] = VULKAN_STEPS,
-    serve: Sequence[str] = ("listen",),
-    compute: Sequence[str] = (),
-) -> Build:
-    """Write what the stand-in in ``folder`` does; its binary may come from elsewhere."""
-    modes = {"version": version, "devices": devices, "serve": serve, "compute": compute}
-    lines = [f"{mode} {step}\n" for mode, steps in modes.items() for step in steps]
+def stand_in_script(folder: Path, *, backend: str = "vulkan", **steps: Sequence[str]) -> Build:
+    """Write what the stand-in in ``folder`` does in each mode; its binary may be another's.
+
+    Without steps for ``help`` the build does not tell its arguments.
+    """
+    modes = {"version": VERSION_STEPS, "devices": VULKAN_STEPS, "serve": ("listen",), **steps}
+    lines = [f"{mode} {step}\n" for mode, each in modes.items() for step in each]
     (folder / "stand-in.txt").write_bytes(os.fsencode("".join(lines)))
     return Build(folder, "llama-server", backend)
 

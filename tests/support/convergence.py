@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.builds import NO_DEVICE_STEPS, VERSION_STEPS, VULKAN_STEPS
+from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
 from support.folder_shop import FolderShop
 from support.release_server import User
 from support.waiting import PROMPTLY, Standstill
@@ -63,11 +63,11 @@ class SelfUpdating:
         *,
         backend: str = "cpu",
         channels: Sequence[str] = ("stable",),
-        version: Sequence[str] = VERSION_STEPS,
+        **others: Sequence[str],
     ) -> None:
-        """Publish a release whose one build serves as told."""
+        """Publish a release whose one build serves as told; ``others`` are its other steps."""
         devices = NO_DEVICE_STEPS if backend == "cpu" else VULKAN_STEPS
-        steps: dict[str, Any] = {"devices": devices, "serve": serve, "version": version}
+        steps: dict[str, Any] = {"devices": devices, "serve": serve, **others}
         packed = self.shop.stand_in(f"{tag}-{backend}", backend=backend, **steps)
         variant = self.shop.variant(packed, backend=backend)
         self.shop.publish(tag, {backend: variant}, channels=channels)

@@ -60,6 +60,8 @@ def main() -> None:
     if "--list-devices" in sys.argv:
         sys.stdout.write("Available devices:\n  (none)\n")
         return
+    if "--help" in sys.argv:
+        return
     host, port = option("--host", "127.0.0.1"), int(option("--port", "8080"))
     Handler.prefix = option("--api-prefix").replace(" ", "%20")
     Handler.page = "--no-ui" not in sys.argv and os.environ.get("LLAMA_ARG_UI") != "0"

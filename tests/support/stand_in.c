@@ -501,6 +501,7 @@ int main(int argc, char **argv)
     char path[4096], line[4096];
     const char *mode = has(argc, argv, "--version")        ? "version"
                        : has(argc, argv, "--list-devices") ? "devices"
+                       : has(argc, argv, "--help")         ? "help"
                        : has_reference(argc, argv)         ? "compute"
                                                            : "serve";
     int steps = 0;

@@ -55,13 +55,9 @@ def explain_command(
     """Show why each variant fits this machine or not.
 
     With --model also tell whether that model fits into memory. What follows -- are arguments for
-    llama-server, such as its context: they decide how much memory it needs.
+    llama-server: they decide how much memory it needs, and the installed build says how it reads
+    each of them.
     """
-    if arguments and model is None:
-        raise UsageError(
-            f"{arguments[0]} is an argument for the server, and there is no model",
-            hint="add -m MODEL, or leave it out",
-        )
     with open_session(
         console,
         looking=True,
@@ -71,21 +67,29 @@ def explain_command(
         repository=repository,
     ) as session:
         from tsuku_llm.cli.render import choice as render
-        from tsuku_llm.steps.report.explain import explain, explain_model, explained
+        from tsuku_llm.steps.report.explain import (
+            explain,
+            explain_arguments,
+            explain_model,
+            explained,
+        )
 
         choice = explain(session, release=release, hardware_file=hardware)
+        words = explain_arguments(session, arguments)
+        found = explained(choice, arguments=words)
+        told = (*render.lines(choice), *render.argument_lines(found))
         if model is None:
-            return CommandResult(explained(choice), render.lines(choice))
+            return CommandResult(found, told)
         if "://" not in model:
             from tsuku_llm.steps.report.models import model_arguments
 
             environ, folders = session.machine.environ, session.settings.model_path
-            found = model_arguments(model, arguments, session.reader, environ, folders)
-            _, model, *rest = found
+            given = model_arguments(model, arguments, session.reader, environ, folders)
+            _, model, *rest = given
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(
-        explained(choice, model=fit), (*render.lines(choice), *render.fit_lines(fit))
+        explained(choice, model=fit, arguments=words), (*told, *render.fit_lines(fit))
     )
 
 

@@ -69,6 +69,18 @@ def fit_lines(fit: Fit) -> tuple[str, ...]:
     return (f"the model {word}:", *(f"  {line}" for line in fit.told))
 
 
+def argument_lines(explanation: Explanation) -> tuple[str, ...]:
+    """Return how the installed build reads each argument of the server."""
+    rows = []
+    for each in explanation.arguments:
+        variable = f"variable {each.variable}" if each.variable else ""
+        also = ", ".join([*each.names, *([variable] if variable else [])])
+        about = each.problem or (f"also {also}" if also else "")
+        words = " ".join([each.word, *each.values])
+        rows.append((words, f"from {each.source}" if each.source else about))
+    return ("the server's arguments:", *table(rows)) if rows else ()
+
+
 def title(choice: Choice) -> tuple[str, ...]:
     """Return which release is for which machine, and whether it was verified and measured."""
     release = choice.release

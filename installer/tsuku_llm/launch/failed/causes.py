@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import tomli
 
 from tsuku_llm.ground.own_name import SUDO, TSUKU
+from tsuku_llm.launch.plan.build_arguments import in_words_of
 from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, REINSTALL_COMMAND
 
 Fault = Literal["backend", "model", "arguments", "system", "unknown"]
@@ -49,13 +50,14 @@ class Diagnosis:
     facts: tuple[str, ...] = ()
     fault: Fault = field(kw_only=True)
 
-    def hint(self, backend: str, reinstall: str) -> str:
+    def hint(self, backend: str, reinstall: str, takes: Sequence[str] = ()) -> str:
         """Say in one line what to do; the CPU is offered only if ``backend`` is a GPU's.
 
+        ``takes`` are the arguments of the build: the hint names only those.
         ``reinstall`` is the command that installs this build again, "" if it is not known: without
         its release and variant, another build may be installed.
         """
-        fix = self.fix
+        fix = in_words_of(self.fix, takes)
         if _OF_ONES_OWN in reinstall:
             # The same files would fail again, and ``update`` leaves such a build alone.
             for advice, own in _FOR_ONES_OWN.items():

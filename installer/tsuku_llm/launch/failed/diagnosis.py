@@ -12,6 +12,10 @@ from tsuku_llm.launch.ask.last_words import complaints, last_lines, quoted
 from tsuku_llm.launch.failed.causes import Cause, Diagnosis, known_causes
 from tsuku_llm.machine.packages import package_of
 
+_CONFIG = re.compile(r"using config file: (\S[^\r\n]*)")
+_GOES_ON = re.compile(r"load_model: |starting server|build_info: ")
+"""What the server says after it has read its arguments."""
+
 
 class _Hit(NamedTuple):
     """A row that matches on a line; ``line`` is the number of the match's last line."""
@@ -36,6 +40,9 @@ def diagnose(
     # A signal from outside has nothing to do with what was said before.
     if by_code and by_code.slug in ("killed", "oom-killed", "ended-from-outside"):
         return by_code
+    # A file of presets gets the same words.
+    if any(f"parse server config file: {each}" in text for each in _CONFIG.findall(text)):
+        return after_config(text)
     found = _by_text(text, distribution)
     if found is None and by_code and by_code.slug == "crashed":
         # Nothing that is known: its last words may tell more to the reader.
@@ -56,6 +63,23 @@ def unknown(text: str, *, served: bool = False) -> Diagnosis:
         f"read its last lines; for more of them, {again}" if facts else again,
         facts=facts or ("it said nothing",),
         fault="unknown",
+    )
+
+
+def after_config(text: str) -> Diagnosis | None:
+    """Explain an end after the server has read upstream's ``config.ini``, by the last such line.
+
+    Of a wrong value in it the server says no more than "stoi".
+    """
+    files = _CONFIG.findall(text)
+    if not files or _GOES_ON.search(text):
+        return None
+    return Diagnosis(
+        "config-file",
+        f"a value in {files[-1]} is wrong",
+        f"correct or remove {files[-1]}: the server reads it before its arguments",
+        facts=last_lines(text),
+        fault="arguments",
     )
 
 

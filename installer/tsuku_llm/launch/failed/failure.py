@@ -17,9 +17,10 @@ from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.ask.health import is_taken
-from tsuku_llm.launch.ask.last_words import complaints
+from tsuku_llm.launch.ask.last_words import complaints, last_lines
 from tsuku_llm.launch.failed.causes import Diagnosis
-from tsuku_llm.launch.failed.diagnosis import diagnose, ending, unknown
+from tsuku_llm.launch.failed.diagnosis import after_config, diagnose, ending, unknown
+from tsuku_llm.launch.failed.model_file import wrong_file
 from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import ANSWERS, downloads_in, wishes_in
@@ -39,8 +40,13 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     # same address is a coincidence; a model that is missing never is.
     if diagnosis is None and not complaints(said):
         diagnosis = _port_in_use(plan)
+    # A file that is no model at all explains a crash, too, and more than a wrong magic does.
+    if diagnosis is None or diagnosis.slug in _VAGUE:
+        seen = _missing_model(plan) or wrong_file(plan)
+        before = diagnosis.facts if diagnosis else last_lines(said, 1)
+        diagnosis = replace(seen, facts=seen.facts or before) if seen else diagnosis
     if diagnosis is None:
-        diagnosis = _missing_model(plan) or unknown(said)
+        diagnosis = after_config(said) or unknown(said)
     # The server's words for a certificate that it cannot use are those for a taken port.
     address = address_of(plan.argv, plan.env)
     if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
@@ -51,8 +57,12 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     raise failure(
         f"the server did not start: {diagnosis.cause}",
         facts=_with_end(diagnosis, code),
-        hint=diagnosis.hint(plan.backend, plan.reinstall),
+        hint=diagnosis.hint(plan.backend, plan.reinstall, plan.takes),
     )
+
+
+_VAGUE = ("not-a-model", "model-incomplete", "model-unusable", "crashed", "unknown")
+"""Diagnoses that a look at the model's file may replace by a more exact one."""
 
 
 def why_ended(code: int, said: str, *, oom_killed: bool) -> Diagnosis:
@@ -116,7 +126,7 @@ def refuse(plan: LaunchPlan, error: OSError) -> NoReturn:
     raise LaunchError(
         f"the server cannot be started: {diagnosis.cause}",
         facts=(str(error),),
-        hint=diagnosis.hint(plan.backend, plan.reinstall),
+        hint=diagnosis.hint(plan.backend, plan.reinstall, plan.takes),
     ) from error
 
 

@@ -68,6 +68,7 @@ def tool_arguments(options: MemoryOptions, devices: Sequence[str]) -> tuple[str,
         words += ["-cmoe"]
     elif options.experts_in_host:
         words += ["-ncmoe", str(options.experts_in_host)]
+    words += ["-ncffn", str(options.dense_in_host)] if options.dense_in_host else []
     words += ["--device", ",".join(devices)] if devices else []
     return tuple(words)
 

@@ -1,10 +1,14 @@
-"""The main memory that is free: the system's, or what a container's limit leaves of it."""
+"""The main memory that is free: the system's, or what the limits of control groups leave of it."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.memory.fit import FreeMemory
@@ -13,16 +17,28 @@ if sys.platform == "win32":
     import ctypes
 
 _NAME = "main memory"
-_MEMINFO = "/proc/meminfo"
-_LIMIT = "/sys/fs/cgroup/memory.max"
-_USE = "/sys/fs/cgroup/memory.stat"
+_MEMINFO, _GROUPS, _MOUNTS = "proc/meminfo", "proc/self/cgroup", "proc/self/mountinfo"
 
 
-def main_memory() -> FreeMemory:
-    """Ask the system for its memory; what it does not tell stays unknown."""
+class GroupLimit(NamedTuple):
+    """The texts of a control group's limit and of its ``memory.stat``."""
+
+    limit: str
+    use: str
+
+
+def main_memory(root: Path = Path(os.sep)) -> FreeMemory:
+    """Ask the system for its memory; what it does not tell stays unknown.
+
+    ``root`` is the folder with ``proc``, and with the folders that are mounted there.
+    """
     if sys.platform == "win32":
         return _of_windows()
-    found = parse_main_memory(_read(_MEMINFO), _read(_LIMIT), _read(_USE))
+    limits = (
+        GroupLimit(*(_read(root / folder.lstrip("/") / file) for file in files))
+        for folder, files in memory_groups(_read(root / _GROUPS), _read(root / _MOUNTS))
+    )
+    found = parse_main_memory(_read(root / _MEMINFO), limits)
     if found.total is None:
         # macOS knows its pages, and not which are free.
         with suppress(ValueError, OSError):
@@ -39,8 +55,52 @@ def _of_windows() -> FreeMemory:
     return FreeMemory(_NAME, None, None)
 
 
-def parse_main_memory(meminfo: str, limit: str, use: str) -> FreeMemory:
-    """Parse ``/proc/meminfo``, and ``memory.max`` and ``memory.stat`` of a control group.
+def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the folders of the own control group and of those around it, with their two files.
+
+    ``groups`` is ``/proc/self/cgroup`` and ``mounts`` ``/proc/self/mountinfo``. The limit of each
+    group counts for all groups in it. Version 1 has the controller of memory in a tree of its own.
+    """
+    own = {}
+    for line in groups.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            own["cgroup2"] = path
+        elif "memory" in controllers.split(","):
+            own["cgroup"] = path
+    for line in mounts.splitlines():
+        place, _, kind = line.partition(" - ")
+        fields, kinds = place.split(), kind.split()
+        if len(fields) < 5 or len(kinds) < 3 or kinds[0] not in own:
+            continue
+        if kinds[0] == "cgroup" and "memory" not in kinds[2].split(","):
+            continue
+        shown, point = (_ESCAPED.sub(_unescaped, each) for each in fields[3:5])
+        # A container may see only a part of the tree, and may be told its path in the whole.
+        path, top = own[kinds[0]], shown.rstrip("/")
+        inside = path.removeprefix(top) if path.startswith(f"{top}/") else ""
+        names = [name for name in inside.split("/") if name]
+        if ".." in names:
+            names = []
+        for depth in range(len(names), -1, -1):
+            yield "/".join([point, *names[:depth]]), _FILES[kinds[0]]
+
+
+_FILES = {
+    "cgroup2": ("memory.max", "memory.stat"),
+    "cgroup": ("memory.limit_in_bytes", "memory.stat"),
+}
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+"""How mountinfo writes a space in a path."""
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 8))
+
+
+def parse_main_memory(meminfo: str, limits: Iterable[GroupLimit]) -> FreeMemory:
+    """Parse ``/proc/meminfo``, and the limits of control groups: the least that is left counts.
 
     Files that the kernel has cached count as free: it drops them when memory is needed.
     """
@@ -49,12 +109,19 @@ def parse_main_memory(meminfo: str, limit: str, use: str) -> FreeMemory:
     # meminfo is in kibibytes.
     total = None if total is None else total * 1024
     free = None if free is None else free * 1024
-    if limit.strip().isdecimal():
-        most = int(limit)
-        left = max(0, most - _fields(use).get("anon", 0))
+    for each in limits:
+        # Version 1 without a limit has a number that is more than any machine's memory.
+        if not each.limit.strip().isdecimal() or int(each.limit) >= _NO_LIMIT:
+            continue
+        most, used = int(each.limit), _fields(each.use)
+        # "rss" of version 1 is without the groups inside, "anon" of version 2 with them.
+        left = max(0, most - used.get("total_rss", used.get("anon", 0)))
         total = most if total is None else min(total, most)
         free = left if free is None else min(free, left)
     return FreeMemory(_NAME, free, total)
+
+
+_NO_LIMIT = 1 << 62
 
 
 def _fields(text: str) -> dict[str, int]:
@@ -63,7 +130,7 @@ def _fields(text: str) -> dict[str, int]:
     return {each[0]: int(each[1]) for each in words if len(each) > 1 and each[1].isdecimal()}
 
 
-def _read(path: str) -> str:
+def _read(path: Path) -> str:
     with suppress(OSError):
         return kernel_text(path)
     return ""

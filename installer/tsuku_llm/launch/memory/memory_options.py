@@ -21,7 +21,8 @@ class MemoryOptions(NamedTuple):
     ``context`` is in tokens, 0 for the model's own. ``sequences`` is how many the server computes
     at a time; they share one cache if ``unified``. ``micro_batch`` is the tokens of one step.
     ``key_type`` and ``value_type`` are those of the cache. ``experts_in_host`` is of how many
-    layers the experts stay in main memory. ``overrides`` are patterns of tensors'
+    layers the experts stay in main memory, ``dense_in_host`` of how many the dense feed-forward
+    weights. ``overrides`` are patterns of tensors'
     names, each with whether these tensors stay in main memory; the first that matches counts.
     ``nextn``: the layers that guess the next
     tokens are loaded.
@@ -41,6 +42,7 @@ class MemoryOptions(NamedTuple):
     full_windows: bool = False
     cache_in_host: bool = False
     experts_in_host: int = 0
+    dense_in_host: int = 0
     overrides: tuple[tuple[str, bool], ...] = ()
     nextn: bool = False
     embeds: bool = False
@@ -121,6 +123,7 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
             default=True,
         ),
         experts_in_host=ALL if every else some,
+        dense_in_host=number("-ncffn", "--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN", default=0),
         overrides=tuple(_overrides(argv, env)),
         nextn="draft-mtp" in text("--spec-type", "LLAMA_ARG_SPEC_TYPE", default="").split(","),
         embeds=set_to(("--embedding", "--embeddings"), (), "LLAMA_ARG_EMBEDDINGS", default=False),

@@ -72,6 +72,10 @@ class NotGguf(ValueError):
     """Data that are no header of a known version."""
 
 
+class CutOff(NotGguf):
+    """The beginning of a file of a known version, whose end is missing."""
+
+
 class ShortHeader(ValueError):
     """The beginning of a header: more bytes of the file are needed."""
 
@@ -198,7 +202,7 @@ def read_growing(
             return parse_header(data, size, budget)
         except ShortHeader:
             if len(data) < length or length >= LARGEST_HEADER:
-                raise NotGguf("the header does not end") from None
+                raise CutOff("its header does not end") from None
         budget.left = before
         length *= 4
 
@@ -259,7 +263,7 @@ def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
     table = []
     for (offset, name, shape), end in zip(ordered, ends, strict=False):
         if end < offset:
-            raise NotGguf("the file ends before its last tensor")
+            raise CutOff("it ends before its last tensor")
         table.append(Tensor(name, shape, end - offset))
     return ModelHeader(size, values, arrays, tuple(table))
 

@@ -34,6 +34,9 @@ _BLOCK_BYTES |= {"q4_1": 20, "q4_0": 18, "iq4_nl": 18}
 
 _LAYER = re.compile(r"blk\.(\d{1,5})\.(.+)")
 _EXPERTS = re.compile(r"ffn_(?:up|down|gate|gate_up)_(?:ch)?exps\b")
+_DENSE = re.compile(r"ffn_(?:up|down|gate)\.")
+"""``LLM_FFN_DENSE_REGEX`` of upstream's common/common.h."""
+
 # llama-arch.cpp has the layer of each tensor: these are computed with the output.
 _OUTPUT = re.compile(r"(?:output|cls|dense_|altup_|per_layer_(?:model_)?proj)")
 
@@ -149,9 +152,10 @@ def estimate_need(
         if layer >= used:
             continue
         names[layer].add(found[2])
-        experts = layer < options.experts_in_host and _EXPERTS.match(found[2]) is not None
+        kept_back = layer < options.experts_in_host and _EXPERTS.match(found[2]) is not None
+        kept_back |= layer < options.dense_in_host and _DENSE.match(found[2]) is not None
         told = (host for pattern, host in overrides if pattern.search(tensor.name))
-        if next(told, experts):
+        if next(told, kept_back):
             other += tensor.size
         else:
             weights[layer] += tensor.size

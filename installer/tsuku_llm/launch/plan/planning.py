@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import UnsafeLocation, UsageError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.plan.addresses import csv_fields, csv_line, hosts_in
 from tsuku_llm.launch.plan.secret_arguments import handed_over
+from tsuku_llm.launch.plan.upstream_config import ConfigValue, config_files, configured
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import Placement
@@ -76,7 +77,8 @@ class Build(NamedTuple):
     """An unpacked build. ``tree`` is absolute; ``server`` is relative to it.
 
     ``arguments`` are fixed by the variant. ``reinstall`` is the command that installs it again, ""
-    if it is not known.
+    if it is not known. ``takes`` are the lines of its help with its arguments, if they are known.
+    ``reads_config``: it reads upstream's ``config.ini``.
     """
 
     tree: Path
@@ -84,6 +86,8 @@ class Build(NamedTuple):
     backend: str
     arguments: tuple[str, ...] = ()
     reinstall: str = ""
+    takes: tuple[str, ...] = ()
+    reads_config: bool = False
 
     @property
     def executable(self) -> Path:
@@ -94,7 +98,9 @@ class Build(NamedTuple):
 class LaunchPlan(NamedTuple):
     """A start that can be made as it is; ``argv[0]`` is an absolute path.
 
-    ``reinstall`` is the command that installs its build again.
+    ``reinstall`` is the command that installs its build again, ``takes`` are its arguments.
+    ``configured`` is what the server reads in upstream's ``config.ini``. ``env`` has that as
+    variables, for all who ask what the server is told; the server itself reads the files.
     """
 
     argv: tuple[str, ...]
@@ -102,6 +108,14 @@ class LaunchPlan(NamedTuple):
     env: Mapping[str, str]
     backend: str
     reinstall: str = ""
+    takes: tuple[str, ...] = ()
+    configured: tuple[ConfigValue, ...] = ()
+
+    @property
+    def own_env(self) -> dict[str, str]:
+        """The environment of the server: without what it reads in files."""
+        read = {each.variable for each in self.configured}
+        return {name: value for name, value in self.env.items() if name not in read}
 
     def placed(self, placement: Placement, fixed: int, *, draft: bool) -> LaunchPlan:
         """Add the devices of a placement behind the program and ``fixed`` arguments of the variant.
@@ -160,6 +174,11 @@ def plan_server(
     server reads, in a preset or in the request of a tool, is relative to ``runs_in``.
     """
     env = environment(environ, build)
+    read = configured(env, build.takes, config_files(env)) if build.reads_config else {}
+    for name, each in read.items():
+        # The server reads these files itself, where it runs.
+        is_path = name in _PATH_VARIABLES
+        env[name] = _absolute(each.value, runs_in or cwd) if is_path else each.value
     for name in _PATH_VARIABLES & env.keys():
         env[name] = _absolute(env[name], cwd)
     if "LLAMA_ARG_HOST" in env:
@@ -172,6 +191,8 @@ def plan_server(
         env=user.added_to(env),
         backend=build.backend,
         reinstall=build.reinstall,
+        takes=build.takes,
+        configured=tuple(read.values()),
     )
 
 

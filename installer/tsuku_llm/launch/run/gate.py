@@ -15,8 +15,9 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.ask.child import ProcessResult, ask
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE, Diagnosis
-from tsuku_llm.launch.failed.diagnosis import diagnose, ending
+from tsuku_llm.launch.failed.diagnosis import after_config, diagnose, ending
 from tsuku_llm.launch.failed.failure import distribution, why_not_started
+from tsuku_llm.launch.plan.build_arguments import help_lines
 from tsuku_llm.launch.plan.devices import (
     ListedDevice,
     choose,
@@ -26,10 +27,14 @@ from tsuku_llm.launch.plan.devices import (
     with_kinds,
 )
 from tsuku_llm.launch.plan.planning import Build, plan_question
+from tsuku_llm.launch.plan.upstream_config import reads_config
 from tsuku_llm.machine.backends import facts_of, parts_of
 
 GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
+
+_HELP_LIMIT = 10.0
+"""Seconds for the help, which no driver delays: another program may serve instead."""
 
 _LAST_LINES = 8
 
@@ -53,11 +58,15 @@ class GateReport:
     """The result for a build that may be committed.
 
     ``device`` are the listed devices that are called as the one that the build was chosen for.
+    ``takes`` are the lines of its help with its arguments, empty if it does not tell them.
+    ``reads_config``: it reads upstream's ``config.ini``.
     """
 
     version: str
     devices: tuple[ListedDevice, ...] = ()
     device: str | None = None
+    takes: tuple[str, ...] = ()
+    reads_config: bool = False
 
 
 def list_devices(
@@ -88,7 +97,8 @@ def gate(
     text = f"{started.stdout}{started.stderr}"
     _require_success(build, started.code, text, limit)
     if build.backend == "cpu":
-        return GateReport(_version(text))
+        takes = _taken(build, environ, limit)
+        return GateReport(_version(text), takes=takes, reads_config=reads_config(build.executable))
     # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
     listing = list_devices(build, environ, limit=limit)
     _require_success(build, listing.code, listing.text, limit)
@@ -99,7 +109,18 @@ def gate(
             missing = build._replace(backend=part)
             _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
     own = own_devices(listing.devices, build.backend)
-    return GateReport(_version(text), listing.devices, choose(own, expected))
+    takes = _taken(build, environ, limit)
+    device = choose(own, expected)
+    return GateReport(
+        _version(text), listing.devices, device, takes, reads_config(build.executable)
+    )
+
+
+def _taken(build: Build, environ: Mapping[str, str], limit: float) -> tuple[str, ...]:
+    """Ask for the arguments; a build that runs and has no such help is not refused for it."""
+    answer = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
+    # Forks of upstream print it on the other stream.
+    return help_lines(answer.stdout) or help_lines(answer.stderr)
 
 
 def _ask(
@@ -136,7 +157,8 @@ def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
         CPU_OVERRIDE,
         fault="unknown",
     )
-    return diagnose(code, text, distribution=distribution()) or unknown
+    known = diagnose(code, text, distribution=distribution())
+    return known or after_config(text) or unknown
 
 
 def no_device(build: Build, listing: DeviceListing) -> Diagnosis:

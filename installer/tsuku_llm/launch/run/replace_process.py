@@ -34,7 +34,7 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
             os.set_inheritable(descriptor, True)
         # The last step before the exec: if it fails, we are still in the user's folder.
         os.chdir(plan.cwd)
-        os.execve(plan.argv[0], plan.argv, environment(plan.env))  # noqa: S606 - a list, without a shell
+        os.execve(plan.argv[0], plan.argv, environment(plan.own_env))  # noqa: S606 - a list, without a shell
     except OSError as exc:
         # Nothing has run yet: the caller's locks and files are as before.
         from tsuku_llm.launch.failed.failure import refuse

@@ -226,7 +226,7 @@ class StderrTee(threading.Thread):
 
 def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
     """Start the server in a new session: signals reach it only through us, and only once."""
-    env = dict(plan.env)
+    env = plan.own_env
     # The pipe hides our terminal from the server: ask for colours if only stderr is one. If
     # stdout is a terminal too, the server sees that itself.
     if os.isatty(2) and not os.isatty(1):

@@ -14,6 +14,7 @@ from tsuku_llm.launch.plan.report import Performance, Verdict
 ENOUGH: Final = 0.8
 """Part of the former speed that a new build must reach."""
 
+ARGUMENTS: Final = "arguments"
 FAILED: Final = "failed"
 NOT_ON_GPU: Final = "not-on-gpu"
 SLOW: Final = "slow"
@@ -34,7 +35,10 @@ class Trial(NamedTuple):
 
 
 class Shortcoming(NamedTuple):
-    """Why a new build is refused: ``kind`` is ``failed``, ``not-on-gpu`` or ``slow``."""
+    """Why a new build is refused: ``kind`` is ``failed``, ``not-on-gpu`` or ``slow``.
+
+    It is ``arguments`` for a build that does not take those of a server; the release is right.
+    """
 
     kind: str
     reason: str

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
     NotInstalled,
     StoreError,
+    TsukuError,
     UnknownRequest,
     UnsafeLocation,
     did_you_mean,
@@ -26,6 +28,7 @@ from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_own_folder
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, require_no_plugins
+from tsuku_llm.launch.plan.upstream_config import ConfigValue, config_files, configured
 from tsuku_llm.launch.run.replace_process import replace_process
 from tsuku_llm.machine.backends import (
     VENDORS,
@@ -219,7 +222,26 @@ def build_of(installed: Installed) -> Build:
         backend=receipt.backend,
         arguments=receipt.arguments,
         reinstall=receipt.reinstall,
+        takes=receipt.takes,
+        reads_config=receipt.reads_config,
     )
+
+
+def read_in_files(receipt: Receipt, environ: Mapping[str, str]) -> tuple[ConfigValue, ...]:
+    """Return what the server of a build would read in upstream's ``config.ini``."""
+    if not receipt.reads_config:
+        return ()
+    return tuple(configured(environ, receipt.takes, config_files(environ)).values())
+
+
+def told_to(session: Session) -> Mapping[str, str]:
+    """Return the environment with what the server of the next start reads in files."""
+    environ = session.machine.environ
+    # The start itself tells what is wrong with the build.
+    with suppress(TsukuError):
+        read = read_in_files(requested_version(session).receipt, environ)
+        return {**{each.variable: each.value for each in read}, **environ}
+    return environ
 
 
 def tool_of(receipt: Receipt, name: str) -> str:

@@ -71,6 +71,8 @@ class VersionBuilder:
         self._unlisted: dict[str, tuple[TreeEntry, ...]] = {}
         self._server = candidate.variant.server
         self._device: str | None = None
+        self._takes: tuple[str, ...] = ()
+        self._reads_config = False
         self._computation = Computation(None)
 
     def build(self) -> Installed:
@@ -210,7 +212,8 @@ class VersionBuilder:
             self.session.user.note,
         ) as caches:
             report = gate(build, caches.environ, expected=gpu.name if gpu else None)
-            self._device = report.device
+            self._device, self._takes = report.device, report.takes
+            self._reads_config = report.reads_config
             self._computation = compute(
                 build,
                 caches.environ,
@@ -246,6 +249,8 @@ class VersionBuilder:
             installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
+            takes=self._takes,
+            reads_config=self._reads_config,
             deviation=self._computation.deviation,
             not_computed=self._computation.not_computed,
             hidden_by=hiding(self.session.machine.environ),

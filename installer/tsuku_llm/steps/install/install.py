@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.choose.selection import Candidate
@@ -22,6 +23,9 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
+from tsuku_llm.instances.folder import Instances
+from tsuku_llm.instances.record import Record
+from tsuku_llm.launch.plan.build_arguments import problems
 from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.machine.backends import VENDORS
 from tsuku_llm.steps.choosing.choice import (
@@ -338,12 +342,22 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
                 builder.reasons,
             )
             installed = store.restate(installed, _bound(choice, now, before))
+        for record, why in refused_servers(builder.session.paths.state, installed):
+            name = record.name
+            builder.session.user.note(f"warning: the server {name} will not start with it: {why}")
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
     name = installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
     return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
+
+
+def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record, str]]:
+    """Yield the known servers whose arguments a version does not take, with what it says."""
+    for record in Instances(state).all():
+        if found := problems(record.arguments or (), installed.receipt.takes):
+            yield record, f"{installed.id} does not take its arguments: {'; '.join(found)}"
 
 
 def _restated(

@@ -148,6 +148,8 @@ def install_own(
             receipt = receipt._replace(
                 version=version,
                 device=device,
+                takes=report.takes,
+                reads_config=report.reads_config,
                 deviation=computation.deviation,
                 not_computed=computation.not_computed,
             )

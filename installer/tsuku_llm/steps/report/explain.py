@@ -18,6 +18,7 @@ from tsuku_llm.ground.errors import (
     HostUnreachable,
     HttpStatusError,
     NotInstalled,
+    StoreError,
     TamperedInstall,
     UnsafeLocation,
 )
@@ -37,7 +38,9 @@ from tsuku_llm.launch.memory.model_header import (
 )
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import Card, place
+from tsuku_llm.launch.plan.build_arguments import Understood, understood
 from tsuku_llm.launch.plan.planning import Build
+from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
 from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
@@ -46,7 +49,13 @@ from tsuku_llm.probe import probe
 from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
 from tsuku_llm.steps.choosing.staying import staying
-from tsuku_llm.steps.choosing.which import build_of, requested_version, tools_of
+from tsuku_llm.steps.choosing.which import (
+    build_of,
+    read_in_files,
+    requested_version,
+    told_to,
+    tools_of,
+)
 from tsuku_llm.steps.drivers.caches import would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
@@ -60,17 +69,19 @@ from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 
 
-@documented("*choice", "variants", "model", "active")
+@documented("*choice", "variants", "model", "arguments", "active")
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A choice, every variant of its release, and whether a model fits.
 
-    ``model`` is None if no model was named. ``active`` is the build in use, if it was asked for.
+    ``model`` is None if no model was named. ``arguments`` are those of the server, as the build in
+    use reads them. ``active`` is the build in use, if it was asked for.
     """
 
     choice: Choice
     variants: tuple[VariantFit, ...]
     model: Fit | None = None
+    arguments: tuple[Understood, ...] = ()
     active: Installed | None = None
 
 
@@ -78,6 +89,7 @@ def explained(
     choice: Choice,
     *,
     model: Fit | None = None,
+    arguments: tuple[Understood, ...] = (),
     versions: Sequence[Installed] = (),
     active: Installed | None = None,
 ) -> Explanation:
@@ -90,7 +102,7 @@ def explained(
         VariantFit.of(each, states.get(version_of(choice.release.release, each.variant)))
         for each in judged
     )
-    return Explanation(choice, fits, model, active)
+    return Explanation(choice, fits, model, arguments, active)
 
 
 def explain(
@@ -127,6 +139,28 @@ def backends(
     return explained(choice, versions=reader.installed(), active=reader.active())
 
 
+def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
+    """Return the server's arguments as the active build reads them; none if it does not tell."""
+    found: tuple[Understood, ...] = ()
+    with suppress(NotInstalled, StoreError):
+        receipt = requested_version(session).receipt
+        found = tuple(understood(masked(arguments), receipt.takes))
+        env = session.machine.environ
+        found += tuple(
+            Understood(
+                word=each.key,
+                values=(shown_variable(each.variable, each.value),),
+                names=(),
+                variable=each.variable,
+                source=str(each.source),
+            )
+            for each in read_in_files(receipt, env)
+        )
+    if arguments and not found:
+        session.user.note("no installed build tells how it reads arguments")
+    return found
+
+
 def explain_model(
     session: Session, choice: Choice, model: str, arguments: Sequence[str], *, simulated: bool
 ) -> Fit:
@@ -137,7 +171,10 @@ def explain_model(
     Raises ``BadModel``, and the errors of ``fetch`` for a URL.
     """
     argv = ("llama-server", *arguments, "-m", model)
-    env = {} if simulated else session.machine.environ
+    env = told_to(session)
+    if simulated:
+        # The server's own variables are arguments; the others are about this machine.
+        env = {name: value for name, value in env.items() if name.startswith("LLAMA_")}
     options, wishes = memory_options(argv, env), wishes_in(argv, env)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
         models = read_models(options, partial(_header_of, network))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -127,6 +128,12 @@ def chosen_model(
             return (first if os.path.exists(first) else path), None
     except (OSError, ValueError) as error:
         missing = getattr(error, "strerror", None) or str(error)
+    if text.lower().startswith("file:"):
+        raise UsageError(
+            f"{text} is a URL, and -m takes a file or a name",
+            hint="give the path alone: -m "
+            + shell_word(re.sub("(?i)^file:(//(localhost(?=/))?)?", "", text)),
+        )
     if "://" in text:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",

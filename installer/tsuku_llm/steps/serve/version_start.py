@@ -22,9 +22,11 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
+from tsuku_llm.launch.plan.build_arguments import require_known
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
+from tsuku_llm.launch.plan.secret_arguments import shown_variable
 from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
@@ -169,6 +171,7 @@ class VersionStart(NamedTuple):
         """
         self.session.reader.admit(self.installed)
         require_not_revoked(self.session, self.installed.receipt)
+        require_known(self.arguments, self.installed.receipt.takes, self.installed.id)
         if downloads_in(self.arguments, environ):
             from tsuku_llm.steps.serve.downloads import require_https
 
@@ -198,6 +201,9 @@ class VersionStart(NamedTuple):
         plan = plan_server(
             check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
         )
+        for each in plan.configured:
+            value = shown_variable(each.variable, each.value)
+            self.session.user.note(f"{each.source} has {each.key} = {value}")
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
@@ -317,7 +323,7 @@ class VersionStart(NamedTuple):
         backend = self.installed.receipt.backend
         cause, hint = (
             f"{_DIED}: {death.cause}",
-            death.hint(backend, self.installed.receipt.reinstall),
+            death.hint(backend, self.installed.receipt.reinstall, self.installed.receipt.takes),
         )
         again = self.session.settings.on_gpu_loss in ("restart", "fallback")
         if again and death.fault == "backend" and backend != "cpu":

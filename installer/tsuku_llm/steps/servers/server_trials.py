@@ -35,6 +35,7 @@ from tsuku_llm.steps.choosing.acceptance import (
     needed_speed,
     shortcoming,
 )
+from tsuku_llm.steps.choosing.which import read_in_files
 from tsuku_llm.steps.drivers.speed_notes import last_speed
 from tsuku_llm.steps.serve.reloading import RELOAD
 from tsuku_llm.steps.servers.background import server
@@ -249,6 +250,8 @@ def _performance(
     """
     assert record.report
     argv, env = command_of(record)
+    read = read_in_files(version.receipt, env)
+    env = {**{each.variable: each.value for each in read}, **env}
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
     bench = last_speed(state, model, version.receipt.backend)

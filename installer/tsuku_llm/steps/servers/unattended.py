@@ -28,12 +28,14 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TsukuError,
 )
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import ServerState
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import Performance, StartReport, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
+    ARGUMENTS,
     FAILED,
     SLOW,
     Shortcoming,
@@ -45,6 +47,7 @@ from tsuku_llm.steps.choosing.choice import version_of
 from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, PassedOver, why_passed_over
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.speed_notes import last_served, last_speed
+from tsuku_llm.steps.install.install import refused_servers
 from tsuku_llm.steps.install.update import UpdateReport, UpToDate, apply_update, check_update
 from tsuku_llm.steps.serve.short_start import short_start
 from tsuku_llm.steps.servers.server_trials import (
@@ -234,6 +237,12 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
     """Restart the servers of the former build on the new one; keep that, or go back."""
     write_journal(session.paths.data, UpdateJournal(former.id, new.id))
     results: list[ServerResult] = []
+    for record, why in refused_servers(session.paths.state, new):
+        if not record.state.is_up:
+            continue
+        # The release did nothing wrong: it is taken when the arguments are changed.
+        told = f"{why}; change the arguments of {record.name}, then: {TSUKU} update"
+        return _back(session, former, new, Shortcoming(ARGUMENTS, told))
     for record in Instances(session.paths.state).all():
         if not record.state.is_up:
             continue
@@ -339,7 +348,9 @@ def _back(
     """
     data, receipt = session.paths.data, tried.receipt
     # First: with the mark and the journal, the next run goes back, too.
-    _mark(session, receipt.repository, receipt.release, tried.id, failure)
+    marked = failure.kind != ARGUMENTS
+    if marked:
+        _mark(session, receipt.repository, receipt.release, tried.id, failure)
     session.user.note(f"{failure.reason}; going back to {former.id}")
     active = session.reader.active()
     stuck: TsukuError | None = None
@@ -364,7 +375,6 @@ def _back(
             if stuck
             else bring_back(session.paths.state, record, former)
         )
-    marked = True
     if failure.kind == SLOW and needed and _is_slow(session, former, servers.values(), needed):
         # The machine is slow now, and the release did nothing wrong: the next run tries it again.
         session.user.note("the former build is as slow now, so the release is not marked")

@@ -31,6 +31,7 @@ from tsuku_llm.launch.plan.report import DIED, StartReport
 from tsuku_llm.launch.plan.secret_arguments import masked
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle
+from tsuku_llm.steps.choosing.which import told_to
 from tsuku_llm.steps.drivers.speed_notes import keep_served
 from tsuku_llm.steps.serve.reloading import RELOAD, Reload
 from tsuku_llm.steps.serve.serve import serve
@@ -90,7 +91,8 @@ def watch_over(
     stays as it is. Raises AlreadyRunning, and the errors of ``serve``.
     """
     instances = Instances(session.paths.state)
-    address = address_of(arguments, session.machine.environ)
+    environ = told_to(session)
+    address = address_of(arguments, environ)
     record = Record(
         name=checked_name(how.name),
         supervisor=_ourselves(),
@@ -101,7 +103,7 @@ def watch_over(
         arguments=masked(arguments),
     )
     log = instances.log(how.name) if own_log else None
-    wishes = wishes_in(arguments, session.machine.environ)
+    wishes = wishes_in(arguments, environ)
     keeper = _ServerKeeper(
         how, instances, record, listener, address=address, wishes=wishes, log=log
     )

@@ -142,6 +142,8 @@ class Receipt(NamedTuple):
     parts: tuple[PartRecord, ...] = ()
     unsigned: str | None = None
     source: str | None = None
+    takes: tuple[str, ...] = ()
+    reads_config: bool = False
     deviation: float | None = None
     not_computed: str = NOT_TRIED
 
@@ -268,4 +270,5 @@ _READ = records.record(
         "parts": records.many(_PART),
     },
     format=FORMAT,
+    since={"takes": [], "reads_config": False},
 )

@@ -1,0 +1,211 @@
+"""The arguments of one build's server, from its own ``--help``. Pure.
+
+Upstream adds and removes arguments every week, so no list of ours can say what a build has. The
+receipt keeps the lines of its help, and every function here reads those. An empty list of lines
+means that the build's arguments are not known: then nothing is said about any of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import NamedTuple
+
+from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
+
+# One line of the help (``common_arg::to_string`` in upstream's common/arg.cpp): the names, the
+# hint for each value, and after three or more spaces the text; a long head stands alone.
+_NAME = r"--?[A-Za-z0-9][^\s,]*"
+_HEAD = re.compile(rf"({_NAME}(?:,\s+{_NAME})*)(.*)")
+_TEXT = re.compile(r"\s{3,}")
+_VARIABLE = re.compile(r"\(env: (\w+)\)")
+_REMOVED = "the argument has been removed"
+_ADVICE = re.compile(rf"{_REMOVED}\.? ?([^(]*)")
+_OPENING, _CLOSING = "<[{(", ">]})"
+_NEEDED = frozenset({"--help", "--model", "--host", "--port"})
+"""Arguments of every server. A text without them is no help of a server."""
+
+_SUCCESSORS = {
+    "--mmap": "--load-mode mmap",
+    "--no-mmap": "--load-mode none",
+    "--mlock": "--load-mode mlock",
+    "-dio": "--load-mode dio",
+    "--direct-io": "--load-mode dio",
+    "-ndio": "--load-mode mmap",
+    "--no-direct-io": "--load-mode mmap",
+}
+"""Arguments that later builds do not have and do not mention, with what does the same there.
+
+The help of b10434 has both and says so: "DEPRECATED in favor of `--load-mode`".
+"""
+_PREDECESSORS = {"--load-mode none": "--no-mmap"}
+
+
+class KnownArgument(NamedTuple):
+    """One argument: its ``names``, its number of ``values``, and its environment variable.
+
+    ``removed`` is upstream's advice on an argument that is only refused, None for any other one.
+    """
+
+    names: tuple[str, ...]
+    values: int
+    variable: str | None
+    removed: str | None
+
+
+class Understood(NamedTuple):
+    """One word of a command line as a build reads it, with its values and the other names.
+
+    ``problem`` says why the build refuses it, None if it does not. ``source`` is the file that has
+    it, or its variable, None for the command line.
+    """
+
+    word: str
+    values: tuple[str, ...]
+    names: tuple[str, ...]
+    variable: str | None
+    problem: str | None = None
+    source: str | None = None
+
+
+def help_lines(text: str) -> tuple[str, ...]:
+    """Return one line for each argument in a help, with what is read here; () for another text."""
+    lines: list[str] = []
+    for block in _blocks(text):
+        head, about = block[0], " ".join(block[1:])
+        advice, variable = _ADVICE.search(about), _VARIABLE.search(about)
+        said = [advice[0].strip()] if advice else []
+        said += [variable[0]] if variable else []
+        lines.append("   ".join([head, " ".join(said)]) if said else head)
+    names = {name for each in arguments_in(lines) for name in each.names}
+    return tuple(lines) if names >= _NEEDED else ()
+
+
+def arguments_in(lines: Sequence[str]) -> Iterator[KnownArgument]:
+    """Yield the arguments in lines as ``help_lines`` returns them."""
+    for line in lines:
+        found = _HEAD.match(line)
+        if found is None:
+            continue
+        hint, about = _split(found[2])
+        advice, variable = _ADVICE.search(about), _VARIABLE.search(about)
+        yield KnownArgument(
+            names=tuple(re.split(r",\s+", found[1])),
+            values=_count(hint),
+            variable=variable[1] if variable else None,
+            removed=advice[1].strip() if advice else None,
+        )
+
+
+def understood(argv: Sequence[str], lines: Sequence[str]) -> Iterator[Understood]:
+    """Yield how a build reads each argument of a command line; nothing for unknown ``lines``."""
+    known = {name: each for each in arguments_in(lines) for name in each.names}
+    words = iter(argv if known else ())
+    for word in words:
+        name = word.replace("_", "-") if word.startswith("--") else word
+        found = known.get(name)
+        if found is None:
+            # What follows "=" may be a key.
+            shown = word.partition("=")[0]
+            yield Understood(word, (), (), None, f"it has no {shown}{_instead(word, known)}")
+            continue
+        values = tuple(islice(words, found.values))
+        problem = None
+        if found.removed is not None:
+            problem = f"it has no {word} any more{f': {found.removed}' if found.removed else ''}"
+        elif len(values) < found.values:
+            problem = f"{word} has no value"
+        others = tuple(each for each in found.names if each != name)
+        yield Understood(word, values, others, found.variable, problem)
+
+
+def problems(argv: Sequence[str], lines: Sequence[str]) -> tuple[str, ...]:
+    """Return why a build refuses a command line; nothing if it takes it, or is not known."""
+    found: list[str] = []
+    for each in understood(argv, lines):
+        if each.problem:
+            found.append(each.problem)
+            # What follows an unknown word may be its value: only the first one is sure.
+            if not each.names:
+                break
+    return tuple(found)
+
+
+def require_known(argv: Sequence[str], lines: Sequence[str], build: str) -> None:
+    """Raise UsageError for an argument that a build does not have, before it is started."""
+    found = problems(argv, lines)
+    if found:
+        raise UsageError(
+            f"{build} does not take these arguments: {found[0]}",
+            facts=found[1:],
+            hint=f"change or leave out what it does not take; its arguments: {TSUKU} serve -- "
+            "--help",
+        )
+
+
+def in_words_of(text: str, lines: Sequence[str]) -> str:
+    """Return a hint of ours with arguments that a build has, in place of those that it has not."""
+    known = {name for each in arguments_in(lines) for name in each.names}
+    for new, old in _PREDECESSORS.items():
+        if old in known and new.partition(" ")[0] not in known:
+            text = text.replace(new, old)
+    return text
+
+
+def ignored_variables(env: Mapping[str, str], lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the variables for arguments that a build does not have: it ignores them."""
+    known = {each.variable for each in arguments_in(lines)}
+    # Upstream: an argument that can be negated has a second variable for that.
+    known |= {each.replace("_ARG_", "_ARG_NO_") for each in known if each}
+    given = sorted(name for name in env if name.startswith("LLAMA_ARG_"))
+    return tuple(name for name in given if name not in known) if lines else ()
+
+
+def _blocks(text: str) -> Iterator[list[str]]:
+    """Yield the parts of a help: the head of an argument, and then the lines of its text."""
+    block: list[str] = []
+    for line in text.splitlines():
+        found = _HEAD.match(line)
+        if found:
+            if block:
+                yield block
+            hint, about = _split(found[2])
+            block = [f"{found[1]}{f' {hint}' if hint else ''}", about]
+        elif block and line.startswith(" "):
+            block.append(line.strip())
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _split(rest: str) -> tuple[str, str]:
+    """Split what follows the names of an argument into the hint for values and the text."""
+    hint, *about = _TEXT.split(rest, maxsplit=1)
+    return hint.strip(), about[0].strip() if about else ""
+
+
+def _count(hint: str) -> int:
+    """Count the values in a hint: spaces within brackets separate none."""
+    depth, found = 0, 1 if hint else 0
+    for char in hint:
+        depth += (char in _OPENING) - (char in _CLOSING)
+        found += char == " " and depth <= 0
+    return found
+
+
+def _instead(word: str, known: Mapping[str, KnownArgument]) -> str:
+    """Return what to write instead of a word that a build does not know, to follow its name."""
+    successor = _SUCCESSORS.get(word.replace("_", "-") if word.startswith("--") else word)
+    if successor and successor.partition(" ")[0] in known:
+        return f" any more: use {successor}"
+    name, equals, _ = word.partition("=")
+    if equals and name in known:
+        return f"=VALUE: write {name} VALUE"
+    usable = [name for name, each in known.items() if each.removed is None]
+    alike = get_close_matches(word, usable, 1, 0.8) if word.startswith("--") else []
+    return f": did you mean {alike[0]}?" if alike else ""

@@ -1,0 +1,132 @@
+"""Upstream's own ``config.ini``, which its servers read before variables and arguments.
+
+The files and their order are those of ``common_params_apply_system_config`` in upstream's
+common/arg.cpp (llama.cpp#26118), and the format is that of common/preset.cpp.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.launch.plan.build_arguments import KnownArgument, arguments_in
+
+_LARGEST = 1 << 20
+_LARGEST_CODE = 1 << 28
+"""Bytes of a library of upstream's; that of b10434 has 5 million."""
+_SECTION = re.compile(r"\[[ \t]*([^\]]+)\][ \t]*(?:[;#].*)?")
+_KEY = re.compile(r"([a-zA-Z_][a-zA-Z0-9_.-]*)[ \t]*=[ \t]*(.*?)[ \t]*(?:[;#].*)?")
+_READ = ("*", "default")
+"""The sections that count, in their order; what comes before any section is in the second."""
+_TRUE = ("on", "enabled", "true", "1")
+
+
+class ConfigValue(NamedTuple):
+    """One value of a file: the ``variable`` that says the same, its ``value``, and the ``source``.
+
+    ``key`` is how the file calls it.
+    """
+
+    variable: str
+    value: str
+    key: str
+    source: Path
+
+
+def config_files(env: Mapping[str, str], system: Path | None = None) -> tuple[Path, ...]:
+    """Return the files that a server reads, the later one overrides; they may not exist."""
+    if sys.platform == "win32":
+        folders = [Path(env[name]) for name in ("PROGRAMDATA", "APPDATA") if env.get(name)]
+    else:
+        folders = [system or Path("/etc")]
+        if env.get("XDG_CONFIG_HOME"):
+            folders.append(Path(env["XDG_CONFIG_HOME"]))
+        elif env.get("HOME"):
+            folders.append(Path(env["HOME"]) / ".config")
+    return tuple(folder / "llama.cpp" / "config.ini" for folder in folders)
+
+
+def settings_in(files: Sequence[Path], takes: Sequence[str]) -> Iterator[ConfigValue]:
+    """Yield the values of files that exist, as the build with these arguments reads them."""
+    known = {name.lstrip("-"): (each, name) for each in arguments_in(takes) for name in each.names}
+    known |= {each.variable: (each, each.names[-1]) for each, _ in known.values() if each.variable}
+    for path in files:
+        text = ""
+        with suppress(OSError):
+            text = read_foreign(path, _LARGEST).decode("utf-8", "replace")
+        for key, value in parse_config(text):
+            argument, name = known.get(key, (None, ""))
+            if argument and argument.variable:
+                yield ConfigValue(argument.variable, _as_variable(argument, name, value), key, path)
+
+
+def configured(
+    env: Mapping[str, str], takes: Sequence[str], files: Sequence[Path]
+) -> dict[str, ConfigValue]:
+    """Return what files decide, by its variable: a variable that is set comes before them."""
+    found = {each.variable: each for each in settings_in(files, takes)}
+    # A flag that can be negated has a second variable, which comes first.
+    return {
+        name: each
+        for name, each in found.items()
+        if name not in env and name.replace("LLAMA_ARG_", "LLAMA_ARG_NO_") not in env
+    }
+
+
+def parse_config(text: str) -> tuple[tuple[str, str], ...]:
+    """Return keys and values in the order in which they count; nothing for a file with an error.
+
+    The server ends at such a file, and says so.
+    """
+    sections: dict[str, dict[str, str]] = {}
+    section = _READ[-1]
+    for line in re.split(r"\r\n|\n|\r", text):
+        if not line.strip(" \t") or line.lstrip(" \t").startswith((";", "#")):
+            continue
+        if header := _SECTION.fullmatch(line):
+            section = header[1].rstrip(" \t")
+            sections[section] = {}
+        elif found := _KEY.fullmatch(line):
+            sections.setdefault(section, {})[found[1]] = found[2]
+        else:
+            return ()
+    return tuple(pair for name in _READ for pair in sorted(sections.get(name, {}).items()))
+
+
+def reads_config(executable: Path) -> bool:
+    """Tell whether a build reads such files: those from before summer 2026 do not."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(executable.parent)
+    # Upstream's own code: the libraries of CUDA have half a gigabyte.
+    for name in sorted({executable.name, *(each for each in names if "common" in each)}):
+        # A folder, a missing file and a larger one have no such words.
+        with suppress(OSError):
+            if b"using config file: " in read_foreign(executable.parent / name, _LARGEST_CODE):
+                return True
+    return False
+
+
+def _as_variable(argument: KnownArgument, name: str, value: str) -> str:
+    """Say a value of a file as the argument's variable says it."""
+    if argument.values:
+        return value
+    negative = _negative(name, argument.names)
+    if not negative and not any(_negative(each, argument.names) for each in argument.names):
+        return "1"  # a flag that nothing negates counts whatever its value is
+    return "1" if (value in _TRUE) != negative else "0"
+
+
+def _negative(name: str, names: Sequence[str]) -> bool:
+    """Tell whether a name negates an argument that has these names, such as ``-nkvo``."""
+    others = {each.lstrip("-") for each in names}
+    return any(
+        name.startswith(f"{dashes}{no}") and name[len(dashes + no) :] in others
+        for dashes, no in (("--", "no-"), ("-", "no-"), ("-", "no"), ("-", "n"))
+    )
