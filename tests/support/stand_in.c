@@ -17,6 +17,7 @@
  *     answers KIND          the reference models' answers: "nan", "repeated", "other" (those of
  *                           another prompt), or "untold" (without probabilities)
  *     answers-on-gpu KIND   the same, unless it runs with --device none
+ *     answers-with NAME KIND  the same, if the environment has that variable as well
  *     says FILE N OTHER     a canary is answered with FILE, after N of them with OTHER; there are
  *                           two slots, and clients use the first
  *     refuse N M            a completion is answered with status N, an embedding with M
@@ -414,6 +415,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "answers-on-gpu")) {
         if (strcmp(option(argc, argv, "--device", "none"), "none"))
             kind = strdup(text);
+    } else if (!strcmp(name, "answers-with")) {
+        char variable[64], wrong[64];
+        if (sscanf(text, "%63s %63s", variable, wrong) != 2)
+            exit(93);
+        if (getenv(variable) && strcmp(option(argc, argv, "--device", "none"), "none"))
+            kind = strdup(wrong);
     } else if (!strcmp(name, "says")) {
         if (sscanf(text, "%4095s %d %4095s", right_file, &right_canaries, wrong_file) != 3)
             exit(90);
