@@ -25,6 +25,7 @@
  *     choke N TEXT          a prompt of more than N tokens does the same
  *     hog N                 the first request for a result takes N bytes of memory
  *     until FILE            prompts of several tokens are answered once FILE exists
+ *     until-canary FILE     prompts that are texts, too
  *     key                   whoever sends no LLAMA_API_KEY gets 401, except at /health
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
@@ -124,6 +125,7 @@ static char last_words[4096];
 static char work[4096];
 static int work_from = 1, worked;
 static char awaited[4096];
+static int texts_wait;
 
 struct told {
     const char *prompt, *body, *nan, *repeated;
@@ -253,7 +255,8 @@ static void answer(int client)
     }
     if (hog && !strncmp(request, "POST /", 6))
         memset(malloc(hog), 1, hog);
-    while (*awaited && tokens(request) > 1 && access(awaited, F_OK))
+    while (*awaited && (tokens(request) > 1 || (texts_wait && strstr(request, "\"prompt\": \"")))
+           && access(awaited, F_OK))
         usleep(1000);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
@@ -431,8 +434,10 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "choke")) {
         if (sscanf(text, "%ld %4095[^\n]", &most_tokens, last_words) < 1)
             exit(91);
-    } else if (!strcmp(name, "until"))
+    } else if (!strcmp(name, "until") || !strcmp(name, "until-canary")) {
+        texts_wait = !strcmp(name, "until-canary");
         snprintf(awaited, sizeof awaited, "%s", text);
+    }
     else if (!strcmp(name, "key"))
         wants_key = 1;
     else if (!strcmp(name, "stuck"))
