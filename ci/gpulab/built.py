@@ -96,7 +96,9 @@ def _foreign(machine: Machine, words: Sequence[str], work: Path) -> Mapping[str,
         check=False,
     )
     before = machine.program("which", "--json").data
-    installed = machine.program("install", "--from", str(tree), "--backend", "cuda", "--json")
+    installed = machine.program(
+        "install", "--from", str(tree), "--backend", "cuda", "--yes", "--json"
+    )
     after = machine.program("which", "--json").data
     error = installed.document.get("error") or {}
     refused = isinstance(error, dict) and error.get("code") == "gate-failed" and before == after

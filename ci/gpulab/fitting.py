@@ -39,10 +39,10 @@ def fit(machine: Machine) -> Mapping[str, object]:
         told = machine.program(*words).data.get("model") or {}
         with running(machine, model, "-c", _CONTEXT, env=env, options=("--require-gpu",)) as server:
             server.wait()
-        needed, taken = told.get("needs_on_devices"), server.start.get("memory_used")
+        needed, taken = told.get("device_size"), server.start.get("memory_used")
         ratio = round(needed / taken, 3) if needed and taken else None
         found[name] = {
-            "needs": told.get("needs"),
+            "needs": told.get("size"),
             "needs on the GPU": needed,
             "taken of the GPU": taken,
             "ratio": ratio,

@@ -263,6 +263,45 @@ def test_a_server_that_is_right_in_every_setting_is_never_accused(server: _Serve
         assert life.kinds == []
 
 
+def test_another_answer_beside_a_client_accuses_nobody(server: _Server) -> None:
+    """A model with recurrent layers may answer anything then: llama.cpp issue 29002."""
+    life = Life(server, Served(LATE["product-rows"], 3))
+    life.look()
+    for _ in range(10):
+        life.served.serve(0, busy=True)
+        life.look()
+    assert len(life.served.requests) > 10
+    assert life.kinds == []
+    # Nobody is served now, and it is as wrong as before.
+    life.served.serve(0)
+    life.look()
+    assert life.kinds == [FAULT]
+
+
+@pytest.mark.parametrize("fault", ["product-nan", "reads-nothing", "zeros"])
+def test_no_numbers_and_repetition_are_wrong_beside_a_client_too(
+    server: _Server, fault: str
+) -> None:
+    life = Life(server, Served(LATE[fault], 3))
+    life.look()
+    for _ in range(10):
+        life.served.serve(0, busy=True)
+        life.look()
+    assert life.kinds == [FAULT]
+
+
+def test_a_first_answer_beside_a_client_is_not_kept(server: _Server) -> None:
+    life = Life(server, Served(LATE["product-rows"]))
+    life.served.serve(0, busy=True)
+    result = CanaryResult(answered=True, answer=answer_of(LATE["product-rows"]))
+    assert life.answers.first(result) == ""
+    assert life.kept == []
+    life.served.answers = PLAIN
+    life.served.serve(0)
+    life.look()
+    assert (life.kept, life.kinds) == ([answer_of(PLAIN)], [])
+
+
 def test_one_wrong_answer_alone_accuses_nobody(server: _Server) -> None:
     life = Life(server, Served())
     life.look()

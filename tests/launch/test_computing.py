@@ -9,6 +9,7 @@ import pytest
 from support.builds import stand_in
 
 from tsuku_llm.ground.errors import GateFailed
+from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.run.computing import Computation, compute
 
 ALL = "1, 6, 40, 600"
@@ -64,6 +65,36 @@ def test_a_build_that_answers_wrongly_is_refused(tmp_path: Path, kind: str, said
 def test_a_gpu_that_answers_as_the_processor_does_is_right(tmp_path: Path) -> None:
     """Upstream may change what a model means; then both differ from what was computed."""
     assert computed(tmp_path, "answers other", "listen") == Computation(0.0)
+
+
+def mixing(tmp_path: Path, mixed: str) -> Build:
+    """A build that answers the prompts of one model wrongly, once several come at the same time."""
+    right = stand_in(tmp_path / "right", backend="cpu")
+    wrong = stand_in(
+        tmp_path / "wrong", backend="cpu", compute=("answers other", "right 4", "listen")
+    )
+    script = right.tree / "server.sh"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *{mixed}.gguf*) exec {wrong.executable} "$@" ;; esac\n'
+        f'exec {right.executable} "$@"\n'
+    )
+    script.chmod(0o755)
+    return right._replace(server="server.sh")
+
+
+def test_a_build_that_mixes_up_requests_is_refused_but_not_where_upstream_itself_does(
+    tmp_path: Path,
+) -> None:
+    """b10434 did so on a Xeon with AMX: llama.cpp issue 29002, open on 2026-09-16.
+
+    It is recurrent layers alone whose states are mixed up, in every build, and only if the
+    requests happen to meet in one batch.
+    """
+    build = mixing(tmp_path / "a", "recurrent")
+    assert compute(build, os.environ, None, tmp_path / "models").deviation == 0
+    build = mixing(tmp_path / "b", "mixture")
+    with pytest.raises(GateFailed, match="after prompts of 1, 6, 40 tokens"):
+        compute(build, os.environ, None, tmp_path / "models")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@
  *                           another prompt), or "untold" (without probabilities)
  *     answers-on-gpu KIND   the same, unless it runs with --device none
  *     answers-with NAME KIND  the same, if the environment has that variable as well
+ *     right N               the first N of those answers are right all the same
  *     says FILE N OTHER     a canary is answered with FILE, after N of them with OTHER; there are
  *                           two slots, and clients use the first
  *     refuse N M            a completion is answered with status N, an embedding with M
@@ -136,6 +137,7 @@ static const struct told known_answers[] = {
 };
 
 static const char *kind = "";
+static int right_answers;
 
 /* The answer to a prompt of a reference model; NULL for another prompt. */
 static const char *computed(const char *request)
@@ -146,6 +148,8 @@ static const char *computed(const char *request)
         const struct told *each = &known_answers[i];
         if (strncmp(prompt, each->prompt, strlen(each->prompt)))
             continue;
+        if (right_answers-- > 0)
+            return each->body;
         if (!strcmp(kind, "untold"))
             return "{\"content\":\"aaa\"}";
         if (!strcmp(kind, "nan"))
@@ -424,6 +428,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
             exit(93);
         if (getenv(variable) && strcmp(option(argc, argv, "--device", "none"), "none"))
             kind = strdup(wrong);
+    } else if (!strcmp(name, "right")) {
+        right_answers = atoi(text);
     } else if (!strcmp(name, "says")) {
         if (sscanf(text, "%4095s %d %4095s", right_file, &right_canaries, wrong_file) != 3)
             exit(90);

@@ -24,10 +24,14 @@ class Continuation(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """The right answers of one model, and how far an answer may be from them."""
+    """The right answers of one model, and how far an answer may be from them.
+
+    Each prompt is asked alone, and then the first ``at_once`` of them at the same time.
+    """
 
     sha256: str
     tolerance: float
+    at_once: int
     prompts: tuple[tuple[int, ...], ...]
     answers: tuple[Continuation, ...]
 
@@ -44,6 +48,7 @@ def references() -> Mapping[str, Reference]:
         name: Reference(
             found["sha256"],
             found["tolerance"],
+            found["at_once"],
             tuple(tuple(each["prompt"]) for each in found["prompts"]),
             tuple(
                 Continuation(tuple(each["answer"]), tuple(map(tuple, each["log_probabilities"])))

@@ -57,10 +57,12 @@ class AnswerWatch:
     def first(self, result: CanaryResult) -> str | None:
         """Read an answer to which there is none before; return what is wrong with it, or "".
 
-        None if there is nothing to read.
+        None if there is nothing to read. It is not kept if clients were served meanwhile.
         """
         if not result.answer:
             return None
+        if self._is_beside((), None):
+            return what_is_wrong(result.answer)
         wrong = what_is_wrong(result.answer, self._known.own, OTHER)
         if wrong:
             return wrong
@@ -91,9 +93,9 @@ class AnswerWatch:
                 self.told = ServerProblem(UNREAD, _CROWDED, ends=False)
             return None
         self._crowded = 0
-        wrong = self._asked(slot)
+        wrong = self._asked(slot, slots)
         if wrong:
-            wrong = self._asked(slot)
+            wrong = self._asked(slot, slots)
         if wrong is not None:
             # What clients asked meanwhile is looked at next time, too: their slots are as before.
             self._tasks = {each.number: each.task for each in slots}
@@ -112,8 +114,24 @@ class AnswerWatch:
         # Its own again, so that it takes one slot only. Clients begin with the first ones.
         return self._own_slot if self._own_slot in free else max(free, default=None)
 
-    def _asked(self, slot: int) -> str | None:
+    def _asked(self, slot: int, before: tuple[Slot, ...]) -> str | None:
         result = ask_canary(self._address, self._wishes, slot)
+        if not result.answer:
+            return None
         if not self._has_answered:
             return self.first(result)
-        return what_is_wrong(result.answer, self._right, SAME) if result.answer else None
+        wrong = what_is_wrong(result.answer, self._right, SAME)
+        # Upstream mixes up recurrent layers' states of requests that share a batch (llama.cpp issue
+        # 29002). So beside clients, another answer than before says nothing: later, again.
+        if wrong and not what_is_wrong(result.answer) and self._is_beside(before, slot):
+            return None
+        return wrong
+
+    def _is_beside(self, before: tuple[Slot, ...], own: int | None) -> bool:
+        """Tell whether a client was served in a slot that is not our own since ``before``."""
+        tasks = {each.number: each.task for each in before}
+        return any(
+            each.busy or each.task != tasks.get(each.number, each.task)
+            for each in slots_of(self._address, self._wishes)
+            if each.number != own
+        )

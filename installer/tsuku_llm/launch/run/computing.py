@@ -198,12 +198,11 @@ class _Trial:
             raise
 
     def _compared(self, answers: Sequence[Continuation], right: Sequence[Continuation]) -> float:
-        prompts = self.reference.prompts
-        # Each prompt was answered alone, and then all but the longest together.
+        prompts, at_once = self.reference.prompts, self.reference.at_once
         apart = [
             (len(prompt), deviation(answer, each))
             for prompt, answer, each in zip(
-                [*prompts, *prompts[:-1]], answers, [*right, *right[:-1]], strict=True
+                [*prompts, *prompts[:at_once]], answers, [*right, *right[:at_once]], strict=True
             )
         ]
         worst, tolerance = max(each for _, each in apart), self.reference.tolerance
@@ -217,19 +216,21 @@ class _Trial:
         raise _Failed(_Fault(said, (bound,), excuse="same", deviation=told))
 
     def _answers(self, placed: Sequence[str], limit: float) -> list[Continuation]:
-        """Start the server, and ask each prompt alone, then all but the longest together."""
+        """Start the server, and ask each prompt alone, then the first ones at the same time."""
         address = ("--host", _HOST, "--port", str(_free_port()))
         words = ("-m", str(self.path), *address, "--no-warmup")
         plan = plan_question(self.build, (*self.build.arguments, *words, *placed), self.environ)
         # Not an argument: older servers do not know it. It would look for a place first.
         env = {**plan.env, "LLAMA_ARG_FIT": "off"}
         plan = plan._replace(env=env, reinstall=self.build.reinstall)
-        prompts = self.reference.prompts
+        prompts, at_once = self.reference.prompts, self.reference.at_once
         # The pool is the outer one: a server that ends breaks what its threads wait for.
         with ThreadPoolExecutor(len(prompts)) as pool, _started(plan) as server:
             server.wait_until_ready(limit, self.patience)
             alone = [server.answer(prompt, self.patience) for prompt in prompts]
-            together = pool.map(lambda prompt: server.answer(prompt, self.patience), prompts[:-1])
+            together = pool.map(
+                lambda prompt: server.answer(prompt, self.patience), prompts[:at_once]
+            )
             return [*alone, *together]
 
 
