@@ -270,6 +270,16 @@ def test_the_command_tells_what_is_wrong_and_ends_as_a_failed_gate(
     assert "update the driver, or install another release" in done.stdout
 
 
+def test_install_and_doctor_have_the_deviation(shop: FolderShop, tmp_path: Path) -> None:
+    offer(shop, "b1", "cpu")
+    install(user(shop, tmp_path))
+    person = shop.user(tmp_path / "home")
+    installed = person.run("install", "--json", **{OTHER: "1"}).document["data"]["installed"]
+    assert (installed["deviation"], installed["not_computed"]) == (0.0, "")
+    found = person.run("doctor", "--json").document["data"]
+    assert (found["deviation"], found["not_computed"]) == (0.0, "")
+
+
 def test_a_changed_build_is_not_run(shop: FolderShop, tmp_path: Path) -> None:
     offer(shop, "b1", "cpu")
     session = user(shop, tmp_path)

@@ -73,6 +73,8 @@ def ask_canary(
     address: ServerAddress,
     wishes: Wishes,
     slot: int | None = None,
+    *,
+    limit: float = LIMIT,
     on_wait: Callable[[], None] = lambda: None,
 ) -> CanaryResult:
     """Let the server compute a few tokens, and wait for the result.
@@ -87,13 +89,13 @@ def ask_canary(
     try:
         key = api_key(wishes)
         status, content = exchange(
-            address, "/completion", wanted, key, limit=LIMIT, on_wait=on_wait
+            address, "/completion", wanted, key, limit=limit, on_wait=on_wait
         )
         if status not in (200, 401, 403):
             read = read_embedding
-            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
+            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=limit)
     except TimeoutError:
-        return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
+        return CanaryResult(problem=f"not answered within {limit:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:
         return CanaryResult(problem=f"not answered: {error}", lost=True)
     if status == 200:
