@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import StartReport
     from tsuku_llm.steps.serve.version_start import Serving
     from tsuku_llm.steps.session import Session
-
-_JUDGING = 0.25
-"""Seconds that a server which is ready gets until it is known where it computes."""
 
 _OF_THIS_CALL = ("--detach", "--open", "--quiet", "-q")
 """What is not for the supervisor; its log gets every note."""
@@ -118,9 +114,6 @@ class _Starter(Listener):
     def __init__(self, console: Console) -> None:
         self._console = console
         self.warnings: list[str] = []
-        # The thread that follows the start and the timer both may answer; the first one does.
-        self._lock = threading.Lock()
-        self._told = False
 
     def on_loading(self, seconds: float, sample: LoadSample) -> None:
         self._say({"loading": render.loading_line(seconds, sample)})
@@ -132,23 +125,8 @@ class _Starter(Listener):
         self._say({"gave_up": {"error": ReportedError.of(error)._asdict()}})
 
     def on_ready(self, record: Record) -> None:
-        if record.report and record.report.is_judged:
-            self._answer(record)
-            return
-        # Where it computes is known soon, if not yet: worth a moment, and no more.
-        timer = threading.Timer(_JUDGING, self._answer, [record])
-        timer.daemon = True
-        timer.start()
-
-    def on_changed(self, record: Record) -> None:
-        if record.report and record.report.is_judged:
-            self._answer(record)
-
-    def _answer(self, record: Record) -> None:
-        with self._lock:
-            told, self._told = self._told, True
-        if not told:
-            self._say({"ready": record.name, "warnings": self.warnings})
+        # At once: where it computes is known 0.6 s later (on an H100), and ``status`` says it.
+        self._say({"ready": record.name, "warnings": self.warnings})
 
     def _say(self, document: Mapping[str, Any]) -> None:
         # The thread that follows the start calls this, while the main thread waits for the server:

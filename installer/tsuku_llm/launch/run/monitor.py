@@ -147,8 +147,8 @@ class StartMonitor:
             self._start.recheck()
             self.report = _reachable(self.report, readiness.address, self._start.plan)
             # Nothing of ours stands between a server and its users, but a promise about it and
-            # drivers that compile.
-            if not (start.require_gpu or start.warming):
+            # drivers that compile. A build for the processor is judged without a question.
+            if observer and not (start.require_gpu or start.warming):
                 self.report = self.report._replace(ready=True)
                 self._sink(self.report)
             if not self._judge(readiness, observer):
