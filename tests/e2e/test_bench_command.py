@@ -80,10 +80,10 @@ def test_the_text_has_a_table_bars_and_advice(user: User, model: Path) -> None:
     done = bench(user, model, "--yes", "--rounds", "1")
     assert done.code == 0
     lines = done.stdout.splitlines()
-    assert [line.split()[:4] for line in lines[:3]] == [
-        ["variant", "release", "prompt/s", "generation/s"],
-        ["vulkan", "b1", "4,000", "120"],
-        ["cpu", "b1", "400", "20.0"],
+    assert [line.split()[:5] for line in lines[:3]] == [
+        ["variant", "release", "prompt/s", "generation/s", "deviation"],
+        ["vulkan", "b1", "4,000", "120", "0.0%"],
+        ["cpu", "b1", "400", "20.0", "0.0%"],
     ]
     bars = [(line.split()[0], line.count("#")) for line in lines if "#" in line]
     assert bars == [("vulkan", 40), ("cpu", 7), ("vulkan", 40), ("cpu", 4)]
@@ -228,6 +228,30 @@ def test_a_variant_that_fails_is_named_and_the_others_measured(
     (failed,) = found["failed"]
     assert failed["variant"] == "vulkan"
     assert failed["reason"].startswith(reason)
+
+
+def test_the_fastest_is_not_advised_if_it_computes_wrongly_since_a_change_of_its_driver(
+    shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    """As with one of two cards in KoboldCpp's issue 1826: fast, and garbage."""
+    wrong = "MESA_WRONG_DRIVER"
+    fast = {
+        "serve": ("speed 4000 120", "listen"),
+        "compute": (f"answers-with {wrong} repeated", "listen"),
+        "devices": VULKAN_STEPS,
+    }
+    packed = {
+        "vulkan": shop.stand_in("b1-vulkan", **fast),
+        "cpu": shop.stand_in("b1-cpu", serve=("speed 400 20", "listen")),
+    }
+    shop.publish("b1", {name: shop.variant(each, backend=name) for name, each in packed.items()})
+    user = shop.user(tmp_path / "home")
+    user = User(user.home, {**user.env, FAKE_HARDWARE: str(SNAPSHOT)})
+    assert data(bench(user, model, "--yes", "--json", "--rounds", "1"))["failed"] == []
+    words = ("bench", "-m", str(model), "--rounds", "1", "--save")
+    done = user.run(*words, **{wrong: "1"})
+    assert (done.code, done.stdout.splitlines()[-1]) == (0, "saved: llm.backend = cpu")
+    assert "failed: vulkan: the vulkan build does not compute here: its answers are" in done.stdout
 
 
 def test_if_no_variant_can_be_measured_every_reason_is_told(

@@ -13,7 +13,7 @@ import pytest
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.wishes import Wishes
-from tsuku_llm.launch.run.warm_up import SIZES, WarmUp
+from tsuku_llm.launch.run.warm_up import ENOUGH, LIMIT, SIZES, WarmUp
 
 
 @dataclass
@@ -147,6 +147,18 @@ def test_a_slow_device_is_not_kept_busy_with_prompts_that_take_long() -> None:
         warm_up.first()
         assert not warm_up.rest().problem
     assert max(sizes(server)) == SIZES[-1]
+
+
+def test_a_warm_up_begins_no_prompt_after_its_limit() -> None:
+    """A driver that compiles for four minutes at each kind of batch."""
+    device = Device(compiling=240.0)
+    with llama(device) as server:
+        warm_up = WarmUp(server.address, Wishes(), clock=device.clock)
+        warm_up.first()
+        result = warm_up.rest()
+    assert result.problem == "compiling takes more than 600 seconds"
+    assert not result.unanswered
+    assert ENOUGH < device.now < ENOUGH + LIMIT
 
 
 def test_a_server_for_embeddings_is_warmed_up_with_embeddings() -> None:

@@ -1,9 +1,12 @@
 """The judgement of a new build: what is refused, and what a machine may not be blamed for."""
 
+import math
+import re
 from typing import Any
 
 import pytest
 
+from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep
 from tsuku_llm.launch.plan.report import Performance, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
     Trial,
@@ -87,6 +90,52 @@ def test_a_build_must_compute_a_token_if_the_one_before_did(
     found = Trial(VULKAN, Performance(GPU, before), Performance(GPU, after, "HTTP status 500"))
     assert kind(found) == expected
     assert kind(found._replace(before=None)) == ("failed" if after is False else None)
+
+
+def answer(*steps: tuple[int, float]) -> Answer:
+    """Return an answer: each token with the nats of its surprise, and one other of 4 nats."""
+    return tuple(AnswerStep(token, (token, 99), (nats, 4.0)) for token, nats in steps)
+
+
+RIGHT = answer((5, 0.5), (6, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (RIGHT, RIGHT, None),
+        # Two right builds differ a little, and some of these differences change a token.
+        (RIGHT, answer((5, 0.9), (6, 0.4)), None),
+        ((), RIGHT, None),
+        # The new one tells no probabilities, as older servers do.
+        (RIGHT, (), None),
+        (
+            RIGHT,
+            answer((7, 0.1), (8, 0.1)),
+            r"differs by \d\.\d nats from before, with another token",
+        ),
+        (RIGHT, answer((5, 3.5), (6, 0.2)), r"differs by 2\.1 nats from before"),
+        # "####", as ollama's issue 1881 has it, and numbers that are none.
+        ((), answer((5, 0.5), (5, 0.5)), "it repeats one token"),
+        ((), answer((5, math.nan), (5, 0.5)), "are no numbers"),
+    ],
+)
+def test_a_build_may_not_answer_wrongly(before: Answer, after: Answer, said: str | None) -> None:
+    found = Trial(
+        VULKAN,
+        Performance(GPU, answered=True, answer=before),
+        Performance(GPU, answered=True, answer=after),
+    )
+    refused = shortcoming(found)
+    if said is None:
+        assert refused is None
+        return
+    assert refused
+    assert refused.kind == "failed"
+    assert re.search(f"^it answers wrongly: .*{said}", refused.reason)
+    # Without a server before, only what is wrong by itself is seen.
+    alone = shortcoming(found._replace(before=None))
+    assert (alone is None) == bool(before)
 
 
 @pytest.mark.parametrize(

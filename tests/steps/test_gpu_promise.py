@@ -14,7 +14,9 @@ import pytest
 from support.builds import VULKAN_STEPS
 from support.gguf_files import layered_model
 from support.gpu_machine import OPENED, GpuMachine
-from support.servers import install_stand_in
+from support.servers import Starter, install_stand_in
+
+from tsuku_llm.ground.errors import NotOnGpu, SilentCpu
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -219,6 +221,25 @@ def test_the_argument_that_keeps_a_part_in_main_memory_is_named(
     code, slug, _, _, hint = found["error"]
     assert (code, slug) == (8, "not-on-gpu"), found
     assert hint.startswith(f"leave out {' '.join(words)}; ")
+
+
+def test_what_a_promise_waits_for_is_told_once_and_only_if_it_takes_long(tmp_path: Path) -> None:
+    data, answers = tmp_path / "llm", tmp_path / "answers"
+    data.mkdir(mode=0o755)
+    install_stand_in(data, devices=VULKAN_STEPS, serve=(f"until-canary {answers}", "listen"))
+    starter = Starter(data, dict(os.environ), warm_up=False)
+
+    def on_note() -> None:
+        # The server answers once its user knows what is waited for.
+        if any("with --require-gpu the server is ready when" in each for each in starter.notes):
+            answers.touch()
+
+    starter.on_note = on_note
+    for times in (1, 0):
+        starter.notes.clear()
+        with pytest.raises((NotOnGpu, SilentCpu)):
+            starter.start("-m", str(tmp_path / "model.gguf"), require_gpu=True)
+        assert sum("within 40 seconds" in each for each in starter.notes) == times
 
 
 def test_X24_work_too_short_for_the_driver_is_no_proof_of_the_cpu(tmp_path: Path) -> None:

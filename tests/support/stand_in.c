@@ -17,6 +17,7 @@
  *     answers KIND          the reference models' answers: "nan", "repeated", "other" (those of
  *                           another prompt), or "untold" (without probabilities)
  *     answers-on-gpu KIND   the same, unless it runs with --device none
+ *     answers-with NAME KIND  the same, if the environment has that variable as well
  *     right N               the first N of those answers are right all the same
  *     says FILE N OTHER     a canary is answered with FILE, after N of them with OTHER; there are
  *                           two slots, and clients use the first
@@ -27,6 +28,7 @@
  *     chat TEXT             a chat is answered with these words, one by one; a word "%" is the
  *                           number of messages, and after "..." the last one comes without end
  *     until FILE            prompts of several tokens are answered once FILE exists
+ *     until-canary FILE     prompts that are texts, too
  *     key                   whoever sends no LLAMA_API_KEY gets 401, except at /health
  *     stuck                 only /health is answered; every other request waits for ever
  *     work FILE             a result makes that file, by its absolute path
@@ -126,6 +128,7 @@ static char last_words[4096];
 static char work[4096];
 static int work_from = 1, worked;
 static char awaited[4096];
+static int texts_wait;
 
 struct told {
     const char *prompt, *body, *nan, *repeated;
@@ -287,7 +290,8 @@ static void answer(int client)
     }
     if (hog && !strncmp(request, "POST /", 6))
         memset(malloc(hog), 1, hog);
-    while (*awaited && tokens(request) > 1 && access(awaited, F_OK))
+    while (*awaited && (tokens(request) > 1 || (texts_wait && strstr(request, "\"prompt\": \"")))
+           && access(awaited, F_OK))
         usleep(1000);
     if (code)
         snprintf(refused, sizeof refused, "%ld Refused", code), status = refused;
@@ -449,6 +453,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "answers-on-gpu")) {
         if (strcmp(option(argc, argv, "--device", "none"), "none"))
             kind = strdup(text);
+    } else if (!strcmp(name, "answers-with")) {
+        char variable[64], wrong[64];
+        if (sscanf(text, "%63s %63s", variable, wrong) != 2)
+            exit(93);
+        if (getenv(variable) && strcmp(option(argc, argv, "--device", "none"), "none"))
+            kind = strdup(wrong);
     } else if (!strcmp(name, "right")) {
         right_answers = atoi(text);
     } else if (!strcmp(name, "says")) {
@@ -461,10 +471,12 @@ static void step(const char *name, const char *text, int argc, char **argv)
     else if (!strcmp(name, "choke")) {
         if (sscanf(text, "%ld %4095[^\n]", &most_tokens, last_words) < 1)
             exit(91);
-    } else if (!strcmp(name, "chat"))
+    } else if (!strcmp(name, "chat")) {
         signal(SIGPIPE, SIG_IGN), snprintf(chat, sizeof chat, "%s", text);
-    else if (!strcmp(name, "until"))
+    } else if (!strcmp(name, "until") || !strcmp(name, "until-canary")) {
+        texts_wait = !strcmp(name, "until-canary");
         snprintf(awaited, sizeof awaited, "%s", text);
+    }
     else if (!strcmp(name, "key"))
         wants_key = 1;
     else if (!strcmp(name, "stuck"))

@@ -352,6 +352,8 @@ class GateFailed(LaunchError):
     slug = "gate-failed"
     started = True
     """Whether the server was started at all; if not, this machine is not at fault."""
+    deviation: float | None = None
+    """How far its answers are from the right ones, as a part of 1; None without such a number."""
 
     @property
     def reason(self) -> str:

@@ -11,7 +11,7 @@ from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.render import installed as render
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.own_name import TSUKU
 
@@ -156,8 +156,13 @@ def prune_command(console: Console, *, keep: int, caches: bool, dry_run: bool) -
 
 @click.command("verify", cls=Command)
 @click.argument("versions", nargs=-1, shell_complete=options.completed_by("version"))
+@click.option(
+    "--compute",
+    is_flag=True,
+    help="Also compare what the named versions, or the active one, compute with the right answers.",
+)
 @click.pass_obj
-def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandResult:
+def verify_command(console: Console, *, versions: tuple[str, ...], compute: bool) -> CommandResult:
     """Check every installed file for changes.
 
     VERSIONS are ids that list shows, or a release or variant that only one of them has. Without
@@ -166,10 +171,11 @@ def verify_command(console: Console, *, versions: tuple[str, ...]) -> CommandRes
     from tsuku_llm.steps.install.verify import verify
 
     with open_session(console, looking=True) as session:
-        verdicts = verify(session, versions)
+        verdicts = verify(session, versions, compute=compute)
+    failure = render.verified_failure(verdicts)
     return CommandResult(
         {"versions": verdicts},
         render.verified_lines(verdicts),
-        exit_code=render.verified_exit_code(verdicts),
-        failure=render.verified_failure(verdicts),
+        exit_code=failure.exit_code if failure else 0,
+        failure=ReportedError.of(failure) if failure else None,
     )

@@ -51,12 +51,15 @@ def _cost(each: Skipped) -> str:
     return f" ({size(each.size)})" if each.size else ""
 
 
-_HEAD = ("variant", "release", "prompt/s", "generation/s", "device")
+_HEAD = ("variant", "release", "prompt/s", "generation/s", "deviation", "device")
 
 
 def _row(each: VariantSpeed) -> tuple[str, ...]:
     built, device = each.receipt, each.device or ""
-    return (built.variant, built.release, _number(each.prompt), _number(each.generation), device)
+    # From the right answers of the reference models.
+    far = "unknown" if built.deviation is None else f"{built.deviation:.1%}"
+    speeds = (_number(each.prompt), _number(each.generation))
+    return (built.variant, built.release, *speeds, far, device)
 
 
 def _number(value: float) -> str:

@@ -6,9 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.cli.terminal.answer import ReportedError
-from tsuku_llm.cli.terminal.text import listed, named, origin, sentence, size, table, unattested
-from tsuku_llm.ground.errors import TamperedInstall
+from tsuku_llm.cli.terminal.text import (
+    computed,
+    listed,
+    named,
+    origin,
+    sentence,
+    size,
+    table,
+    unattested,
+)
+from tsuku_llm.ground.errors import TamperedInstall, TsukuError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 
@@ -225,12 +233,27 @@ def _verified_sentence(checked: int, broken: int) -> str:
 def _verdict_lines(verdict: VersionCheck) -> Iterator[str]:
     if not verdict.differences:
         yield f"{verdict.id}: intact, {_compared(verdict)}"
+        yield from _computed_lines(verdict)
         return
     yield f"{verdict.id}: not as it was installed"
     yield from (f"  {difference}" for difference in verdict.differences)
     if verdict.not_signed:
         yield f"  {_compared(verdict)}"
     yield f"  to repair it: {verdict.repair}"
+    yield from _computed_lines(verdict)
+
+
+def _computed_lines(verdict: VersionCheck) -> Iterator[str]:
+    """Yield how rightly a version computes now, if it was asked to."""
+    found = verdict.computed
+    if found is None:
+        return
+    if found.failure is None:
+        yield from (f"  {line}" for line in computed(found.deviation, found.not_computed))
+        return
+    yield f"  {found.failure.message}"
+    yield from (f"    {fact}" for fact in found.failure.facts)
+    yield f"  {found.failure.hint}"
 
 
 def _compared(verdict: VersionCheck) -> str:
@@ -240,22 +263,20 @@ def _compared(verdict: VersionCheck) -> str:
     return f"as repository {verdict.receipt.repository} signed it"
 
 
-def verified_exit_code(verdicts: Sequence[VersionCheck]) -> int:
-    """Return the exit code of a tampered install if any version is not intact, else 0."""
-    return TamperedInstall.exit_code if _broken(verdicts) else 0
+def verified_failure(verdicts: Sequence[VersionCheck]) -> TsukuError | None:
+    """Return the error about what is not intact, else about what computes wrongly, else None.
 
-
-def verified_failure(verdicts: Sequence[VersionCheck]) -> ReportedError | None:
-    """Return the error with the ids of the versions that are not intact, or None."""
+    Changed files come first: such a version is not started.
+    """
     broken = _broken(verdicts)
-    if not broken:
-        return None
-    return ReportedError(
-        TamperedInstall.slug,
-        f"{len(broken)} of {len(verdicts)} installed versions are not as they were installed",
-        tuple(verdict.id for verdict in broken),
-        f"run: {broken[0].repair}",
-    )
+    if broken:
+        return TamperedInstall(
+            f"{len(broken)} of {len(verdicts)} installed versions are not as they were installed",
+            facts=tuple(verdict.id for verdict in broken),
+            hint=f"run: {broken[0].repair}",
+        )
+    found = (each.computed.failure for each in verdicts if each.computed)
+    return next((each for each in found if each), None)
 
 
 def _broken(verdicts: Sequence[VersionCheck]) -> list[VersionCheck]:

@@ -69,11 +69,18 @@ class Slot(NamedTuple):
     task: int | None
 
 
-def ask_canary(address: ServerAddress, wishes: Wishes, slot: int | None = None) -> CanaryResult:
+def ask_canary(
+    address: ServerAddress,
+    wishes: Wishes,
+    slot: int | None = None,
+    *,
+    limit: float = LIMIT,
+    on_wait: Callable[[], None] = lambda: None,
+) -> CanaryResult:
     """Let the server compute a few tokens, and wait for the result.
 
     A server for embeddings or for ranking refuses completions: it is asked for an embedding.
-    ``slot`` is the number of the slot to use, None for any.
+    ``slot`` is the number of the slot to use, None for any. ``on_wait`` is called once a second.
     """
     if address.tls:
         return CanaryResult(problem="the server wants TLS")
@@ -81,12 +88,14 @@ def ask_canary(address: ServerAddress, wishes: Wishes, slot: int | None = None) 
     read = read_completion
     try:
         key = api_key(wishes)
-        status, content = exchange(address, "/completion", wanted, key, limit=LIMIT)
+        status, content = exchange(
+            address, "/completion", wanted, key, limit=limit, on_wait=on_wait
+        )
         if status not in (200, 401, 403):
             read = read_embedding
-            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=LIMIT)
+            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=limit)
     except TimeoutError:
-        return CanaryResult(problem=f"not answered within {LIMIT:g} seconds")
+        return CanaryResult(problem=f"not answered within {limit:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:
         return CanaryResult(problem=f"not answered: {error}", lost=True)
     if status == 200:

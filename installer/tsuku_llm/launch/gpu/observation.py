@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from tsuku_llm.launch.ask.canary import ask_canary
+from tsuku_llm.launch.ask.canary import LIMIT, ask_canary
 from tsuku_llm.launch.ask.log import LogFacts
 from tsuku_llm.launch.gpu import nvml
 from tsuku_llm.launch.gpu.gpu_use import Observed, ProcessSample, collect_signs
@@ -35,6 +35,9 @@ _REQUESTS = (1, 5, 5)
 NVIDIA's driver averages the engines' work over 0.2 seconds (measured on an H100): less than 3 ms
 of it are 0 %. One token of a small model is that short.
 """
+
+LOOK_LIMIT = 2 * LIMIT
+"""Seconds for one look: no request begins after half of them."""
 
 _ALL_LAYERS = 99
 """A number of layers that users give for "all", if the model's own number is not known."""
@@ -75,11 +78,14 @@ class GpuObserver:
         *,
         canary: bool,
         has_ended: Callable[[], bool],
+        on_wait: Callable[[], None] = lambda: None,
     ) -> Observed:
         """Look at a server that is ready, with a canary request if that is wanted.
 
         ``has_ended`` is asked after a lost connection: of a server that has ended nothing is read.
+        ``on_wait`` is called once a second of a request.
         """
+        deadline = time.monotonic() + LIMIT
         pids = computing_processes(pid, self._files)
         self._find_model(pids)
         process = sample_processes(pids, self._model)
@@ -90,8 +96,8 @@ class GpuObserver:
             made = CanaryResult()
             busy, began = process.busy, time.time_ns() // 1000
             for _ in range(requests):
-                made = ask_canary(address, self.wishes)
-                if not made.answered:
+                made = ask_canary(address, self.wishes, on_wait=on_wait)
+                if not made.answered or time.monotonic() > deadline:
                     break
             # Soon: the supervisor waits for this, and a driver that has failed may answer late.
             if made.lost and has_ended():
@@ -105,6 +111,9 @@ class GpuObserver:
             # Once more only where NVIDIA's driver can show its work, and nothing else has shown it.
             unseen = made.answered and made.worked is None and self.nvidia is not None
             if not unseen or decide(collect_signs(seen)) is not Verdict.UNKNOWN:
+                break
+            # The work of requests that take long would have been seen.
+            if time.monotonic() > deadline:
                 break
         return seen
 

@@ -5,6 +5,7 @@ A device that is listed can still fail at its first kernel, or compute wrongly.
 
 from __future__ import annotations
 
+import math
 import socket
 import subprocess
 import threading
@@ -81,6 +82,7 @@ class _Fault(NamedTuple):
     facts: tuple[str, ...] = ()
     excuse: Literal["", "same", "no-load"] = ""
     hint: str = ""
+    deviation: float | None = None
 
 
 class _NotComputed(Exception):
@@ -210,7 +212,8 @@ class _Trial:
         far = f"by {worst:.1%}" if worst < 10 else "completely"
         said = f"its answers are wrong {far}, after prompts of {', '.join(wrong)} tokens"
         bound = f"a right build differs by at most {tolerance:.1%}"
-        raise _Failed(_Fault(said, (bound,), excuse="same"))
+        told = worst if math.isfinite(worst) else None
+        raise _Failed(_Fault(said, (bound,), excuse="same", deviation=told))
 
     def _answers(self, placed: Sequence[str], limit: float) -> list[Continuation]:
         """Start the server, and ask each prompt alone, then the first ones at the same time."""
@@ -360,8 +363,10 @@ def _free_port() -> int:
 def _refuse(build: Build, fault: _Fault, name: str) -> NoReturn:
     gpu = build.backend != "cpu"
     hint = "update the driver, or install another release" if gpu else "install another release"
-    raise GateFailed(
+    error = GateFailed(
         f"the {build.backend} build does not compute here: {fault.problem}",
         facts=(f"reference model: {name}", *fault.facts),
         hint=fault.hint or (f"{hint}; or run on the CPU: {CPU_OVERRIDE}" if gpu else hint),
     )
+    error.deviation = fault.deviation
+    raise error

@@ -56,10 +56,11 @@ class StartContext(NamedTuple):
     the server. ``tell`` gets the report of a server that was judged. ``recheck`` raises if the
     tree has changed; it is called when the server has loaded everything. ``on_running`` is called
     when the server runs, and ``on_loading`` while it loads, with its pid and the bytes that it
-    has logged; what that raises ends the server. With ``warming``, the server gets longer
-    requests before it counts as ready, so that its drivers compile now, unless the processor
-    computes a part. ``known`` are earlier answers to the canary, and ``on_answer`` is called with
-    the first one of this build. ``on_problem`` is called with each problem of a server that serves;
+    has logged; what that raises ends the server. ``on_judging`` is called once if a server that has
+    loaded does not answer at once, and ``require_gpu`` waits for that. With ``warming``, the server
+    gets longer requests before it counts as ready, so that its drivers compile now, unless the
+    processor computes a part. ``known`` are earlier answers to the canary, and ``on_answer`` is
+    called with the first one of this build. ``on_problem`` gets each problem of one that serves;
     ``ends_lost``: one that has lost its GPU, hangs or answers wrongly is ended. ``look`` are the
     seconds between two looks at it, None for the usual ones. All of them run in the monitor's
     thread. Without ``require_gpu`` and ``warming`` the server is ready before it is judged.
@@ -78,6 +79,7 @@ class StartContext(NamedTuple):
     tell: Callable[[StartReport], None] = lambda _: None
     on_running: Callable[[], None] = lambda: None
     on_loading: Callable[[int, int], None] = lambda _pid, _log: None
+    on_judging: Callable[[], None] = lambda: None
     warming: WarmUpListener | None = None
     known: KnownAnswers = KnownAnswers()
     on_answer: Callable[[Answer], None] = lambda _: None
@@ -104,6 +106,7 @@ class StartMonitor:
         # canary of the start answered.
         self._seen = False
         self._canary = CanaryResult()
+        self._has_told = False
         self._thread: threading.Thread | None = None
 
     def on_started(self, pid: int, readiness: health.Readiness) -> None:
@@ -262,6 +265,7 @@ class StartMonitor:
             canary=start.canary,
             # The supervisor may not have seen the end yet: give it a moment.
             has_ended=lambda: self._over.wait(_ENDING),
+            on_wait=self._on_judging,
         )
         # A server that has ended is not judged: nothing of what was seen tells where it computed.
         if self._over.is_set():
@@ -295,6 +299,12 @@ class StartMonitor:
             start.warming.on_warmed(warmed)
         start.tell(self.report)
         return True
+
+    def _on_judging(self) -> None:
+        # A server that is ready already keeps nobody waiting.
+        if self._start.require_gpu and not self._has_told:
+            self._has_told = True
+            self._start.on_judging()
 
     def _warm_up(self, readiness: health.Readiness, observer: GpuObserver | None) -> WarmUp | None:
         """Return the warm-up of this server; None for one that shall or can not have any."""

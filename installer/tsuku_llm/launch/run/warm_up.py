@@ -27,6 +27,9 @@ context is compiled with it.
 LIMIT = 300.0
 """Seconds for one answer: CUDA's compiler took 15 on an H200, and other machines are slower."""
 
+ENOUGH = 600.0
+"""Seconds of a warm-up after which no further prompt begins."""
+
 _BUDGET = 10.0
 """Seconds that a prompt may take without any compiling; a larger one is left out."""
 
@@ -102,6 +105,9 @@ class WarmUp:
             for size in sizes:
                 # After a refusal only the short one at the end is left to do.
                 if problem and size > 1:
+                    continue
+                if self._seconds + self._clock() - begun > ENOUGH:
+                    problem = f"compiling takes more than {ENOUGH:g} seconds"
                     continue
                 if self._per_token * size > _BUDGET:
                     problem = f"prompts from {size} tokens on take too long here"

@@ -22,16 +22,14 @@ from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.launch.plan.planning import Build
-from tsuku_llm.launch.run.computing import Computation, compute
-from tsuku_llm.launch.run.gate import gate
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.choosing.passing_over import PassedOver, texts
 from tsuku_llm.steps.choosing.temporary import hiding
-from tsuku_llm.steps.drivers.caches import build_caches
 from tsuku_llm.steps.install.consent import require_consent
 from tsuku_llm.steps.install.reuse import reuse_files, space_of, verify_reused
+from tsuku_llm.steps.install.trial import TriedBuild, try_build
 from tsuku_llm.steps.session import Session, network_for
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import ArtifactRecord, PartRecord, Receipt, reinstall_command
@@ -64,16 +62,12 @@ class VersionBuilder:
         self.repair = repair
         self.id = version_of(choice.release.release, candidate.variant)
         # What the steps find out, for the receipt: the contents of the tree by path, the sizes of
-        # the downloads and the contents of unlisted archives by digest, the server's path in the
-        # tree, the device to pass to it, and how rightly it computes there.
+        # the downloads and the contents of unlisted archives by digest, and the server's path in
+        # the tree.
         self._contents: dict[str, TreeEntry] = {}
         self._sizes: dict[str, int] = {}
         self._unlisted: dict[str, tuple[TreeEntry, ...]] = {}
         self._server = candidate.variant.server
-        self._device: str | None = None
-        self._takes: tuple[str, ...] = ()
-        self._reads_config = False
-        self._computation = Computation(None)
 
     def build(self) -> Installed:
         """Fill a staged tree, try its server, and commit it.
@@ -95,9 +89,9 @@ class VersionBuilder:
                 with store.staging() as staging:
                     self._fill(staging)
                     self._say("checking", self.candidate.variant.artifacts)
-                    self._gate(staging)
+                    trial = self._try(staging)
                     # The rename in here is the commit: before it no other process sees the version.
-                    return store.commit(staging, self._receipt())
+                    return store.commit(staging, trial.noted(self._receipt(trial.device)))
         except TrustError as error:
             if not isinstance(error, DigestMismatch):  # a DigestMismatch keeps the correct pieces
                 store.drop_downloads(digests)  # signed like this: another download is refused, too
@@ -193,8 +187,8 @@ class VersionBuilder:
         ):
             yield arrivals
 
-    def _gate(self, staging: Staging) -> None:
-        """Start the staged server, let it compute, and keep the device to pass to it.
+    def _try(self, staging: Staging) -> TriedBuild:
+        """Try the staged server.
 
         Raises ``GateFailed`` if it does not run or compute here, and ``UnsafeLocation`` if another
         user could have replaced it.
@@ -204,25 +198,16 @@ class VersionBuilder:
         variant, gpu = self.candidate.variant, self.candidate.gpu
         repository = self.choice.catalog.repository.name
         again = reinstall_command(self.choice.release.release, variant.name, repository)
-        build = Build(tree, self._server, variant.backend, variant.arguments, again)
-        with build_caches(
-            variant.backend,
-            self.session.paths,
-            self.session.machine.environ,
-            self.session.user.note,
-        ) as caches:
-            report = gate(build, caches.environ, expected=gpu.name if gpu else None)
-            self._device, self._takes = report.device, report.takes
-            self._reads_config = report.reads_config
-            self._computation = compute(
-                build,
-                caches.environ,
-                report.device,
-                staging.unpacked,
-                on_slow=lambda: self._say("computing with", variant.artifacts[:1]),
-            )
+        return try_build(
+            self.session,
+            Build(tree, self._server, variant.backend, variant.arguments, again),
+            staging.unpacked,
+            lambda report: report.device,
+            expected=gpu.name if gpu else None,
+            on_slow=lambda: self._say("computing with", variant.artifacts[:1]),
+        )
 
-    def _receipt(self) -> Receipt:
+    def _receipt(self, device: str | None) -> Receipt:
         choice, release, variant = self.choice, self.choice.release, self.candidate.variant
         contents = self._contents.values()
         return Receipt(
@@ -237,7 +222,7 @@ class VersionBuilder:
             backend=variant.backend,
             server=self._server,
             arguments=variant.arguments,
-            device=self._device,
+            device=device,
             requested=choice.selection.requested,
             detected=choice.selection.detected,
             line=choice.line(self.candidate),
@@ -249,10 +234,6 @@ class VersionBuilder:
             installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             tsuku_llm=__version__,
             unattested=release.unattested,
-            takes=self._takes,
-            reads_config=self._reads_config,
-            deviation=self._computation.deviation,
-            not_computed=self._computation.not_computed,
             hidden_by=hiding(self.session.machine.environ),
             drivers=choice_digest(driver_fingerprint(self.session.machine.environ)),
             parts=tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tsuku_llm.catalog.manifest import Artifact
@@ -51,6 +51,7 @@ from tsuku_llm.steps.choosing.temporary import hiding, over, told_over, withheld
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.install.build_version import VersionBuilder, hardware_facts
 from tsuku_llm.steps.install.consent import require_consent_to_index, require_possible
+from tsuku_llm.steps.install.trial import tried_since_a_change
 from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.session import INDEX_CHANNEL, Session
 from tsuku_llm.store.reader import StoreReader
@@ -200,23 +201,21 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
     _ = required(session, choice)  # raises with every reason if nothing fits
     environ = session.machine.environ
     failed = {} if force else known_failures(store, choice, environ)
+    first: GateFailed | None = None
     if not force and (report := _unchanged(store, choice, failed)):
-        with suppress(StoreError):  # this user may only read the store
-            store.sweep()
-            note_metadata_status(session.paths.data, choice.catalog.metadata_status())
-            if report.installed:
-                store.drop_downloads(report.installed.receipt.digests)
-                # Otherwise a temporary state that is over would be asked about at each start.
-                now = _restated(
-                    environ, choice, report.installed, report.candidate, report.other_variants
-                )
-                if now != report.installed.receipt:
-                    with store.lock(report.installed.id):
-                        store.restate(report.installed, now)
-        return report
+        assert report.installed
+        try:
+            receipt = tried_since_a_change(session, report.installed)
+            with suppress(StoreError):  # this user may only read the store
+                return _chosen_again(session, report, receipt)
+            return replace(report, installed=report.installed._replace(receipt=receipt))
+        except GateFailed as error:
+            # With other drivers it computes wrongly now: another variant may do better.
+            first = error
+            failed[report.candidate.variant.name] = error.reason
+            session.user.note(f"{report.candidate.variant.name}: {error.reason}")
     store.sweep()
     note_metadata_status(session.paths.data, choice.catalog.metadata_status())
-    first: GateFailed | None = None
     for candidate in choice.selection.compatible:
         if candidate.variant.name in failed:
             continue
@@ -240,6 +239,32 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
         hint=first.hint if first else f"try them again: {again}",
     ) from first
+
+
+def keep_choice(session: Session, choice: Choice) -> None:
+    """Note in the receipt of the active version that it is still the best one, if it is.
+
+    Otherwise a temporary state that is over would be asked about at each start. Raises StoreError.
+    """
+    failed = known_failures(session.reader, choice, session.machine.environ)
+    if report := _unchanged(session.reader, choice, failed):
+        assert report.installed
+        _chosen_again(session, report, report.installed.receipt)
+
+
+def _chosen_again(session: Session, report: InstallReport, receipt: Receipt) -> InstallReport:
+    """Write the ``receipt`` of a report's build with today's reasons; return the report with it."""
+    store, choice, installed = session.store, report.choice, report.installed
+    assert installed
+    environ = session.machine.environ
+    now = _restated(environ, choice, receipt, report.candidate, report.other_variants)
+    store.sweep()
+    note_metadata_status(session.paths.data, choice.catalog.metadata_status())
+    store.drop_downloads(receipt.digests)
+    if now != installed.receipt:
+        with store.lock(installed.id):
+            installed = store.restate(installed, now)
+    return replace(report, installed=installed)
 
 
 def _unchanged(
@@ -331,13 +356,14 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
         installed = None if force else _intact(store, builder.id, choice)
         is_active = installed and _active_id(store) == builder.id
         outcome = "unchanged" if is_active else "installed"
+        receipt = tried_since_a_change(builder.session, installed) if installed else None
         if installed is None:
             installed = builder.build()
         if before:
             now = _restated(
                 builder.session.machine.environ,
                 choice,
-                installed,
+                receipt or installed.receipt,
                 builder.candidate,
                 builder.reasons,
             )
@@ -363,7 +389,7 @@ def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record,
 def _restated(
     environ: Mapping[str, str],
     choice: Choice,
-    installed: Installed,
+    receipt: Receipt,
     candidate: Candidate,
     reasons: tuple[PassedOver, ...],
 ) -> Receipt:
@@ -371,7 +397,7 @@ def _restated(
 
     A release has the same build under one name only, so its other facts stay.
     """
-    return installed.receipt._replace(
+    return receipt._replace(
         requested=choice.selection.requested,
         detected=choice.selection.detected,
         line=choice.line(candidate),

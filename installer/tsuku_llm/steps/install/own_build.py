@@ -38,13 +38,13 @@ from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
 from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import Build
-from tsuku_llm.launch.run.computing import compute
-from tsuku_llm.launch.run.gate import gate, list_devices
+from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, meaning
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.temporary import hiding
 from tsuku_llm.steps.drivers.caches import build_caches
 from tsuku_llm.steps.install.build_version import hardware_facts
+from tsuku_llm.steps.install.trial import tried_since_a_change, try_build
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import OWN, ArtifactRecord, Receipt, version_id
@@ -126,34 +126,28 @@ def install_own(
             return OwnBuildReport("planned", receipt, None)
         # The version's id is known only here, when all files were read.
         with store.lock(receipt.id):
-            if not force and (found := _intact(store, receipt.id)):
-                outcome = "unchanged" if _is_active(store, found) else "installed"
-                store.activate(found)
-                return OwnBuildReport(outcome, found.receipt, found)
             check_path(staging.tree)  # as for a signed build: never run another user's file
             try:
-                with build_caches(
-                    build.backend, session.paths, session.machine.environ, session.user.note
-                ) as caches:
-                    report = gate(build, caches.environ)
-                    device = report.devices[0].name if report.devices else None
-                    computation = compute(build, caches.environ, device, staging.unpacked)
+                if not force and (found := _intact(store, receipt.id)):
+                    outcome = "unchanged" if _is_active(store, found) else "installed"
+                    found = store.restate(found, tried_since_a_change(session, found))
+                    store.activate(found)
+                    return OwnBuildReport(outcome, found.receipt, found)
+                trial = try_build(
+                    session,
+                    build,
+                    staging.unpacked,
+                    lambda report: report.devices[0].name if report.devices else None,
+                )
             except GateFailed as error:
                 # The settings choose among signed builds only.
                 on_cpu = _command(path, "cpu", force=force)
                 error.hint = error.hint.replace(CPU_OVERRIDE, on_cpu)
                 raise
-            number = _NUMBER.search(report.version)
+            number = _NUMBER.search(trial.report.version)
             version = f"b{number[1] or number[2]}" if number else receipt.version
-            receipt = receipt._replace(
-                version=version,
-                device=device,
-                takes=report.takes,
-                reads_config=report.reads_config,
-                deviation=computation.deviation,
-                not_computed=computation.not_computed,
-            )
-            installed = store.commit(staging, receipt)
+            receipt = receipt._replace(version=version, device=trial.device)
+            installed = store.commit(staging, trial.noted(receipt))
             store.activate(installed)
     return OwnBuildReport("installed", installed.receipt, installed)
 

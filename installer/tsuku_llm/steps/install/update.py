@@ -14,7 +14,13 @@ from tsuku_llm.choose.selection import (
     select,
     why_absent,
 )
-from tsuku_llm.ground.errors import NotInstalled, StoreError, TrustError, UnknownRequest
+from tsuku_llm.ground.errors import (
+    GateFailed,
+    NotInstalled,
+    StoreError,
+    TrustError,
+    UnknownRequest,
+)
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
@@ -47,6 +53,7 @@ from tsuku_llm.steps.install.install import (
     known_failures,
     passed_over,
 )
+from tsuku_llm.steps.install.trial import tried_since_a_change
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.metadata.update_notice import Offer, keep_offer
 from tsuku_llm.steps.session import Session
@@ -251,7 +258,9 @@ def update(session: Session) -> InstallReport | UpToDate:
     or for other drivers or devices, this installs the variant that fits better now.
 
     Raises ``SelectionError`` if the update would move a server from the GPU to the processor
-    because of a passing problem, for example a driver that waits for a reboot. Raises ``Revoked``
+    because of a passing problem, for example a driver that waits for a reboot. Raises
+    ``GateFailed`` if nothing is newer, and the active version computes wrongly since the drivers
+    have changed. Raises ``Revoked``
     if the installed release was revoked and there is nothing newer. Unless a ``SelectionError``
     comes first, this removes what a crash left.
     """
@@ -275,17 +284,38 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
     if report.revocation and report.way_back:
         raise revoked(active.receipt.release, report.revocation, report.way_back)
     tell_temporary(session.user.note, choice)
-    if not is_about(choice, active):
+    about = is_about(choice, active)
+    own = choice.selection.candidate(active.receipt.variant)
+    # A build that does not fit any more is told with its reason.
+    if own or not about:
+        _require_right(session, active)
+    if not about:
         # The newest release that fits is older than the active one: their variants differ.
         noted = active.receipt.reasons.items()
         release = active.receipt.release
         reasons = tuple(PassedOver(release, name, "at-install", text) for name, text in noted)
         return UpToDate(report, reasons)
-    own = choice.selection.candidate(active.receipt.variant)
     failed = known_failures(session.reader, choice, session.machine.environ)
     reasons = passed_over(choice, own, failed)
     others = tuple(each for each in reasons if each.variant != active.receipt.variant)
     return UpToDate(report, others, texts(reasons).get(active.receipt.variant))
+
+
+def _require_right(session: Session, active: Installed) -> None:
+    """Try the version that stays, if the drivers or devices have changed since it computed.
+
+    Raises ``GateFailed``: an update moves no server to another variant of the same release.
+    """
+    try:
+        receipt = tried_since_a_change(session, active)
+    except GateFailed as error:
+        if active.receipt.unsigned is None:
+            error.hint = (
+                f"{error.hint}; for the next variant that computes rightly: {TSUKU} install"
+            )
+        raise
+    with suppress(StoreError), session.store.lock(active.id):
+        session.store.restate(active, receipt)
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:

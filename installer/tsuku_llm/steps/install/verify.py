@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from tsuku_llm.archive import kept_artifacts
 from tsuku_llm.catalog.loading import Catalog
@@ -14,6 +15,7 @@ from tsuku_llm.choose.selection import variant_named
 from tsuku_llm.ground.errors import (
     CorruptStore,
     GateFailed,
+    NotInstalled,
     SelectionError,
     StoreError,
     TrustError,
@@ -21,18 +23,32 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.steps.choosing.choice import load_catalog, version_of
+from tsuku_llm.steps.install.trial import try_installed
 from tsuku_llm.steps.install.versions import all_ids, found, resolve
 from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 
 
-@documented("id", "intact", "differences", "repair", "receipt", "not_signed")
+class ComputedNow(NamedTuple):
+    """How rightly a build computes now: ``deviation`` and ``not_computed`` as in a receipt.
+
+    ``failure`` is why it must not be used, None if it computes rightly.
+    """
+
+    deviation: float | None
+    not_computed: str = ""
+    failure: GateFailed | None = None
+
+
+@documented("id", "intact", "differences", "repair", "receipt", "not_signed", "computed")
 @dataclass(frozen=True, slots=True)
 class VersionCheck:
     """One version: every difference in words, and the command to repair it, None if it is intact.
 
     ``receipt`` is None if it cannot be read. ``not_signed`` says why the files were compared only
-    with the receipt, which is not signed; None if the signed list was used as well.
+    with the receipt, which is not signed; None if the signed list was used as well. ``computed`` is
+    None for a version that was not asked to compute.
     """
 
     id: str
@@ -40,6 +56,7 @@ class VersionCheck:
     repair: str | None
     receipt: Receipt | None = None
     not_signed: str | None = None
+    computed: ComputedNow | None = None
 
     @property
     def intact(self) -> bool:
@@ -47,15 +64,24 @@ class VersionCheck:
         return not self.differences
 
 
-def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, ...]:
+def verify(
+    session: Session, names: Sequence[str] = (), *, compute: bool = False
+) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
     This compares the files with the receipt, and the receipt with the release that the repository
-    signed, as this machine knows it. It asks no host. Raises ``NotInstalled`` and ``UsageError`` as
-    ``use`` does.
+    signed, as this machine knows it. It asks no host. With ``compute`` the named versions, else the
+    active one, are tried as at an install. Raises ``NotInstalled`` and ``UsageError`` as ``use``
+    does, and ``NotInstalled`` if no version is named or active that could compute.
     """
     reader = session.reader
     ids = resolve(reader, names) if names else all_ids(reader)
+    to_try: Collection[str] = ids if compute and names else ()
+    if compute and not names:
+        active = reader.active()
+        if active is None:
+            raise NotInstalled("no version is active", hint=f"run: {TSUKU} install")
+        to_try = (active.id,)
 
     @cache
     def catalog(repository: str) -> Catalog | str:
@@ -90,9 +116,21 @@ def verify(session: Session, names: Sequence[str] = ()) -> tuple[VersionCheck, .
         repair = receipt.reinstall if differences else None
         if repair and _is_lost(receipt):
             repair = f"{TSUKU} uninstall {version}"
-        return VersionCheck(version, differences, repair, receipt, not_signed)
+        computed = _computed(session, installed, differences) if version in to_try else None
+        return VersionCheck(version, differences, repair, receipt, not_signed, computed)
 
     return tuple(check(version) for version in ids)
+
+
+def _computed(session: Session, installed: Installed, differences: Sequence[str]) -> ComputedNow:
+    """Let a build compute now; a changed one is not run."""
+    if differences:
+        return ComputedNow(None, "its files are not as they were installed")
+    try:
+        receipt = try_installed(session, installed)
+    except GateFailed as error:
+        return ComputedNow(error.deviation, failure=error)
+    return ComputedNow(receipt.deviation, receipt.not_computed)
 
 
 def _is_lost(receipt: Receipt) -> bool:

@@ -16,7 +16,7 @@ from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked
 from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_changed, told_over
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.install.consent import cost, left_to_download
-from tsuku_llm.steps.install.install import better_than, install_choice, is_about
+from tsuku_llm.steps.install.install import better_than, install_choice, is_about, keep_choice
 from tsuku_llm.steps.serve.fallback import must_ask
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
@@ -89,7 +89,7 @@ def _better(
             # driver.
             # A user who may not write it asks once for each state of the drivers.
             with suppress(StoreError):
-                install_choice(session, choice)
+                keep_choice(session, choice)
         return None
     refuse_revoked(choice, allow_revoked=session.allow_revoked)
     name, variant = active.receipt.variant, better.variant

@@ -267,6 +267,7 @@ class VersionStart(NamedTuple):
             # Once: a restart has nothing new to say.
             on_running=(lambda: None) if self.restarts else self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
+            on_judging=self._tell_judging,
             tell=self._tell,
             warn=self._warn_of_running if check.problem is None else lambda _: None,
             warming=self._warming(placed, caches),
@@ -351,6 +352,14 @@ class VersionStart(NamedTuple):
             machine_code=has_machine_code(check, self.installed.receipt.hardware),
         )
         return warming if warming.is_needed else None
+
+    def _tell_judging(self) -> None:
+        from tsuku_llm.launch.gpu.observation import LOOK_LIMIT
+
+        self.session.user.note(
+            "the model is loaded; with --require-gpu the server is ready when its first answer "
+            f"shows where it computes, within {LOOK_LIMIT:.0f} seconds"
+        )
 
     def _own_stop_handle(self) -> StopHandle:
         """Return a stop handle for this start only.

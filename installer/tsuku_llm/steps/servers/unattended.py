@@ -172,7 +172,9 @@ def _updated(session: Session) -> UnattendedReport:
     except (SelectionError, GateFailed) as error:
         # The gate of every variant that fits has refused it. Nothing was swapped.
         drop_journal(session.paths.data)
-        if not isinstance(error, GateFailed) and not isinstance(error.__cause__, GateFailed):
+        # Without a candidate it is the active version that does not compute any more.
+        gate = isinstance(error, GateFailed) or isinstance(error.__cause__, GateFailed)
+        if not (gate and report.candidate):
             raise
         return _refused_by_gate(session, report, error)
     except BaseException:

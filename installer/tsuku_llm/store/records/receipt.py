@@ -109,8 +109,10 @@ class Receipt(NamedTuple):
     version made of several, the maker's own first; empty for any other version. ``unsigned`` is the
     path from which a build of the user's own was installed, None for a signed build; the first has
     no repository and no channel. ``source`` is what this machine compiled it from, None if it did
-    not. ``deviation`` is how far its answers were from the right ones when it was installed, as a
+    not. ``deviation`` is how far its answers were from the right ones when it was last tried, as a
     part of 1; None if it did not compute. ``not_computed`` is why it did not, or not all.
+    ``computed_on`` is the digest of the drivers, devices and kernel of that trial, empty if they
+    are not known.
     """
 
     id: str
@@ -146,6 +148,7 @@ class Receipt(NamedTuple):
     reads_config: bool = False
     deviation: float | None = None
     not_computed: str = NOT_TRIED
+    computed_on: str = ""
 
     @property
     def builds(self) -> tuple[tuple[str, ...], ...]:
