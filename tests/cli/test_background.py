@@ -218,7 +218,8 @@ def test_an_end_before_it_is_ready_is_our_error_with_its_words_and_the_logs_plac
     home: Home,
 ) -> None:
     home.install(("err the flux is open", "exit 42"), "b101")
-    result = home.run(*SERVE, "--json")
+    # Whatever has the default port on this machine would be a better reason than these words.
+    result = home.run(*SERVE, "--json", "--", "--port", "0")
     error = result.document["error"]
     assert (result.code, error["code"]) == (7, "launch-failed")
     log = home.state / "servers" / "default.log"

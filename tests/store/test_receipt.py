@@ -149,6 +149,15 @@ def test_an_unknown_key_is_ignored() -> None:
     assert Receipt.from_json(spoiled(colour="green")) == make_receipt()
 
 
+def test_what_an_earlier_version_did_not_write_is_not_known() -> None:
+    """A clone that is pulled serves on with what it installed before."""
+    document = json.loads(make_receipt().to_json())
+    for later in ("takes", "reads_config", "computed_on"):
+        del document[later]
+    read = Receipt.from_json(json.dumps(document).encode())
+    assert (read.takes, read.reads_config, read.computed_on) == ((), False, "")
+
+
 def test_the_id_names_release_variant_and_digest() -> None:
     assert version_id("b1", "cpu", ["aa", "bb"]) == version_id("b1", "cpu", ["bb", "aa"])
     assert version_id("b1", "cpu", ["aa"]) != version_id("b1", "cpu", ["bb"])

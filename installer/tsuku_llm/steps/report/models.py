@@ -1,34 +1,29 @@
-"""The models that are on this machine already: their list, and the one that a user's words mean."""
+"""The model on this machine that a user's words mean, and how to get one."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm.ground.errors import (
     BadModel,
     StoreError,
-    TsukuError,
     UnknownModel,
     UsageError,
     did_you_mean,
 )
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
-from tsuku_llm.launch.memory.fit import Fit
 from tsuku_llm.launch.memory.model_header import first_part
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, local_models
-from tsuku_llm.model_caches.naming import LocalModel, matching
+from tsuku_llm.model_caches.naming import matching
 from tsuku_llm.steps.choosing.which import lacks_https
-from tsuku_llm.steps.report.explain import explain, memory_judge
-from tsuku_llm.steps.session import Session, working_folder
+from tsuku_llm.steps.session import working_folder
 from tsuku_llm.store.reader import StoreReader
 
 _MOST_LISTED = 20
@@ -36,52 +31,6 @@ _MOST_LISTED = 20
 
 _PROJECTOR = ("-mm", "--mmproj", "-mmu", "--mmproj-url", "LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
 _NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
-
-
-@documented("*model", "fit", "problem")
-@dataclass(frozen=True, slots=True)
-class ModelRow:
-    """A model, and whether it fits; ``problem`` is why that is not known."""
-
-    model: LocalModel
-    fit: Fit | None = None
-    problem: str | None = None
-
-
-@documented("models", "*found", "problem")
-@dataclass(frozen=True, slots=True)
-class ModelList:
-    """The models of this machine; ``problem`` is why it is not known whether they fit.
-
-    ``ways`` says how to get a model, if there is none.
-    """
-
-    found: FoundModels
-    models: tuple[ModelRow, ...]
-    problem: str | None = None
-    ways: tuple[str, ...] = ()
-
-
-def list_models(session: Session) -> ModelList:
-    """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
-    found = local_models(session.machine.environ, session.settings.model_path)
-    if not found.models:
-        return ModelList(found, (), ways=ways_to_a_model(session.reader))
-
-    try:
-        judge = memory_judge(session, explain(session))
-    except TsukuError as error:
-        return ModelList(found, tuple(map(ModelRow, found.models)), error.message)
-    return ModelList(found, tuple(_row(model, judge) for model in found.models))
-
-
-def _row(model: LocalModel, judge: Callable[[str, str | None], Fit]) -> ModelRow:
-    try:
-        return ModelRow(model, judge(model.path, model.projector))
-    except OSError as error:
-        return ModelRow(model, problem=f"it cannot be read: {error.strerror or error}")
-    except ValueError as error:
-        return ModelRow(model, problem=f"it is no complete GGUF file: {error}")
 
 
 def model_arguments(

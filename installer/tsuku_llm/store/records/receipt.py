@@ -273,5 +273,5 @@ _READ = records.record(
         "parts": records.many(_PART),
     },
     format=FORMAT,
-    since={"takes": [], "reads_config": False},
+    since={"takes": [], "reads_config": False, "computed_on": ""},
 )
