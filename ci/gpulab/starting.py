@@ -25,7 +25,7 @@ _PAIRS = 3
 _BOUND = 0.3
 """Seconds by which our start may exceed that of the server alone."""
 
-_CARD = {"CUDA_VISIBLE_DEVICES": "0"}
+_CARD = {"CUDA_VISIBLE_DEVICES": "0", "GGML_VK_VISIBLE_DEVICES": "0"}
 _PATIENCE = 120.0
 
 

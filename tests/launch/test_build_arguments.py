@@ -20,7 +20,6 @@ from tsuku_llm.launch.plan.build_arguments import (
     KnownArgument,
     arguments_in,
     help_lines,
-    ignored_variables,
     in_words_of,
     problems,
     require_known,
@@ -144,13 +143,6 @@ def test_nothing_is_said_of_a_build_whose_arguments_are_not_known() -> None:
     assert help_lines("usage: whisper-server\n\n-m FNAME, --model FNAME   the model\n") == ()
     assert problems(("--frobnicate",), ()) == ()
     assert tuple(understood(("-c", "1"), ())) == ()
-    assert ignored_variables({"LLAMA_ARG_FROB": "1"}, ()) == ()
-
-
-def test_a_variable_that_a_build_does_not_read_is_found() -> None:
-    env = {"LLAMA_ARG_MMAP": "0", "LLAMA_ARG_NO_PERF": "1", "LLAMA_ARG_CTX_SIZE": "1", "HOME": "/"}
-    assert ignored_variables(env, LINES) == ()
-    assert ignored_variables(env, LATER) == ("LLAMA_ARG_MMAP",)
 
 
 def test_our_hints_name_only_arguments_of_the_build() -> None:

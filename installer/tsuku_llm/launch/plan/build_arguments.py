@@ -155,15 +155,6 @@ def in_words_of(text: str, lines: Sequence[str]) -> str:
     return text
 
 
-def ignored_variables(env: Mapping[str, str], lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables for arguments that a build does not have: it ignores them."""
-    known = {each.variable for each in arguments_in(lines)}
-    # Upstream: an argument that can be negated has a second variable for that.
-    known |= {each.replace("_ARG_", "_ARG_NO_") for each in known if each}
-    given = sorted(name for name in env if name.startswith("LLAMA_ARG_"))
-    return tuple(name for name in given if name not in known) if lines else ()
-
-
 def _blocks(text: str) -> Iterator[list[str]]:
     """Yield the parts of a help: the head of an argument, and then the lines of its text."""
     block: list[str] = []
