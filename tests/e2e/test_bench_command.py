@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS, stand_in
+from support.gguf_files import layered_model
 from support.processes import gone
 from support.program import COMMAND, Result, run_on_terminal
 from support.release_server import ReleaseServer, User
@@ -37,9 +38,7 @@ def user(shop: ReleaseServer, tmp_path: Path) -> User:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF and so on")
-    return path
+    return layered_model(tmp_path / "model.gguf", layers=1, size=4096)
 
 
 def bench(user: User, model: Path, *words: str) -> Result:
