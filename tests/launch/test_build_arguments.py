@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "misspelled": (("--ctx-sise", "4096"), "it has no --ctx-sise: did you mean --ctx-size?"),
     "with-an-equals-sign": (("--port=80",), "it has no --port=VALUE: write --port VALUE"),
-    "a-key-is-not-shown": (("--api-kee=hush",), "it has no --api-kee"),
+    "a-key-is-not-shown": (("--api-kee=hush",), "it has no --api-kee: did you mean --api-key?"),
     "never-there": (("--frobnicate",), "it has no --frobnicate"),
     "a-word-too-many": (("-m", "x", "y"), "it has no y"),
     "without-its-value": (("-m", "x", "-c"), "-c has no value"),

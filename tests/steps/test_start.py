@@ -246,12 +246,18 @@ NO_CODE = "CUDA error: no kernel image is available for execution on the device"
     ids=["no-code", "out-of-memory", "silence"],
 )
 def test_a_server_that_ends_at_the_first_request_did_not_start(
-    said: str, error: type[LaunchError], cause: str, data: Path, starter: Starter
+    said: str,
+    error: type[LaunchError],
+    cause: str,
+    data: Path,
+    starter: Starter,
+    tmp_path: Path,
 ) -> None:
     """Its log has said that it listens."""
     install_stand_in(data, serve=(f"die {said}", "listen"))
+    model = layered_model(tmp_path / "model.gguf", layers=1, size=4096)
     with pytest.raises(LaunchError, match=re.escape(cause)) as caught:
-        starter.start("-m", "/none.gguf")
+        starter.start("-m", str(model))
     assert type(caught.value) is error
     assert "it was ended by SIGABRT" in caught.value.facts
     assert not any(report.ready for report in starter.reports)

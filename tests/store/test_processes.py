@@ -159,7 +159,11 @@ def test_L06_without_flock_writers_leave_a_valid_state(
     install(store, "b050")
     processes = [start("install", release, flock) for release in ("b100", "b200") * 2]
     outputs = go(*processes)
-    assert [returncode for returncode, _ in outputs] == [0] * 4, outputs
+    # One may lose its folder to another that ends, and works when it runs again:
+    # docs/decisions/locks-save-work.md.
+    assert {returncode for returncode, _ in outputs} <= {0, 6}, outputs
+    again = [start("install", release, flock) for release in ("b100", "b200")]
+    assert [finish(each) for each in again] == [[0], [0]]
     fetched = (store.data.parent / "fetched").read_text().split()
     assert {*fetched} == {"b100", "b200"}, "more than once each, perhaps: no lock saves the work"
     active = store.active()

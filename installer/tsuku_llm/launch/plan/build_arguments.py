@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from typing import NamedTuple
 
-from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.errors import UsageError, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
 
 # One line of the help (``common_arg::to_string`` in upstream's common/arg.cpp): the names, the
@@ -197,6 +196,7 @@ def _instead(word: str, known: Mapping[str, KnownArgument]) -> str:
     name, equals, _ = word.partition("=")
     if equals and name in known:
         return f"=VALUE: write {name} VALUE"
-    usable = [name for name, each in known.items() if each.removed is None]
-    alike = get_close_matches(word, usable, 1, 0.8) if word.startswith("--") else []
-    return f": did you mean {alike[0]}?" if alike else ""
+    usable = (name for name, each in known.items() if each.removed is None)
+    longs = (name[2:] for name in usable if name.startswith("--"))
+    alike = did_you_mean(word, longs, before="--") if word.startswith("--") else ""
+    return f": {alike}" if alike else ""
