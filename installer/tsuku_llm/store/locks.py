@@ -1,9 +1,10 @@
 """Locks between processes: they save work; the store stays correct without them.
 
-The operating system frees a file lock (flock) when its process dies. Next to it lies a note with
-the holder's pid, to say who makes others wait. The note excludes nobody: on a file system without
-locks, or with locks that exclude no process (some NFS), two processes may do the same work. That
-is safe, because every change of the store is a rename.
+Two mechanisms work together. The file lock (flock) comes first: the operating system frees it
+when its process dies. Next to it lies a note with the holder's pid. The note separates the
+processes of one machine on file systems without locks, or with locks that exclude no process
+(some NFS). Processes of several machines are not separated there. That is safe, because every
+change of the store is a rename.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, LockTimeout, StoreError
-from tsuku_llm.ground.files import read_small, write_note
+from tsuku_llm.ground.files import read_small, set_mode
 from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.ownership import require_trusted_owner
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 300
 _LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
+_NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_PAUSE = 0.05
 _MODE = 0o600
 """The mode of lock files: a user who may read one could lock it and make its owner wait."""
+_LOOKS = 4
+"""How often an unreadable note is read: it is being written, or its writer died before that."""
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -74,11 +80,14 @@ def exclusive(
     """
     # Look before opening: another user may have put a link or a fifo in the place of the file.
     _require_lock_file(path)
+    # One deadline for both mechanisms: the file lock here, the note in ``_name_us``.
+    waiting = _Waiting(path, time.monotonic() + timeout, on_wait)
     with disk_errors(f"taking the lock {path.name}", path.parent):
         # From here on, processes that respect flock wait for us.
-        lock = _acquire(path, timeout, on_wait)
+        lock = _acquire(waiting)
     try:
-        named = _name_us(path)
+        # If flock works, a note that is here now is a dead holder's. If not, we wait here.
+        named = _name_us(waiting, locked=lock.is_locked)
         try:
             yield lock.is_locked
         finally:
@@ -161,24 +170,47 @@ def drop_locks(data: Path, is_needed: Callable[[str], bool]) -> None:
                     folder.unlink(name)
 
 
-def _acquire(
-    path: Path, timeout: float, on_wait: Callable[[Holder | None], None] | None
-) -> BaseFileLock:
+class _Waiting:
+    """One wait for a lock that another process holds, until ``end`` (monotonic clock)."""
+
+    def __init__(
+        self, path: Path, end: float, on_wait: Callable[[Holder | None], None] | None
+    ) -> None:
+        self.path = path
+        self._end = end
+        self._on_wait = on_wait
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left to wait, at least 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def tell(self) -> None:
+        """Call ``on_wait`` with the holder, once, and only if there is time left to wait."""
+        if self._on_wait and self.left:
+            self._on_wait(holder_of(self.path))
+            self._on_wait = None
+
+    def over(self) -> LockTimeout:
+        """Make the error for a wait that reached its end."""
+        return _timed_out(self.path, holder_of(self.path))
+
+
+def _acquire(waiting: _Waiting) -> BaseFileLock:
     from filelock import FileLock, Timeout
 
     # Without flock, filelock would fall back to marker files. A crashed process leaves its marker
-    # behind and locks out all others.
-    lock = FileLock(path, mode=_MODE, thread_local=False, fallback_to_soft=False)
+    # behind and locks out all others. Our note counts only while its process lives.
+    lock = FileLock(waiting.path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
         # A free lock is taken without a message.
         _try(lock, 0)
     except Timeout:
-        if on_wait and timeout > 0:
-            on_wait(holder_of(path))
+        waiting.tell()
         try:
-            _try(lock, timeout)
+            _try(lock, waiting.left)
         except Timeout as exc:
-            raise _timed_out(path, holder_of(path)) from exc
+            raise waiting.over() from exc
     return lock
 
 
@@ -186,21 +218,72 @@ def _try(lock: BaseFileLock, timeout: float) -> None:
     try:
         lock.acquire(timeout=timeout)
     except OSError as exc:
-        # Without flock we go on with ``lock.is_locked`` False.
+        # Without flock we go on with ``lock.is_locked`` False; the note has to do.
         if exc.errno not in _NO_LOCKS:
             raise
 
 
-def _name_us(path: Path) -> bool:
-    """Write our pid note, over one that a crashed process left; return whether it is written."""
+def _name_us(waiting: _Waiting, *, locked: bool) -> bool:
+    """Write our pid note; wait while another live process on this machine has one.
+
+    ``locked`` tells whether we hold the file lock.
+
+    Returns whether it is written. If it cannot be written, only the file lock protects.
+    """
+    note = _holder_file(waiting.path)
     ourselves = Process.of(os.getpid())
     if ourselves is None:
         return False
     words = f"{ourselves.pid} {ourselves.started} {node()}\n"
-    with suppress(OSError):  # the lock holds without a note, too
-        write_note(_holder_file(path), words.encode())
-        return True
-    return False
+    unread = 0
+    while True:
+        try:
+            # O_EXCL: of several processes that try at once, one creates the note.
+            if _create(note, words):
+                return True
+            holder = holder_of(waiting.path)
+            # The note exists but cannot be read. Its process may be between creating and writing
+            # it: give it a moment before we take it for the leftover of a crash.
+            if holder is None and unread < _LOOKS:
+                unread += 1
+                time.sleep(_PAUSE)
+                continue
+            # The file lock excludes our own threads too, so this note is from an earlier block,
+            # which could not remove it.
+            left_by_us = locked and holder == Holder(ourselves, node())
+            # Or the writer is dead, or runs on another machine, of which we know nothing: remove
+            # the note and try to create ours. Without flock, another process may do the same now,
+            # and its new note gets lost. Both then go on: see the module's docstring.
+            if holder is None or left_by_us or not holder.is_alive:
+                note.unlink(missing_ok=True)
+                continue
+        except OSError:
+            return False
+        # A live process of this machine has the note, and the file lock did not stop us: locks
+        # do not work on this file system, and the note decides.
+        waiting.tell()
+        if not waiting.left:
+            raise waiting.over()
+        time.sleep(_PAUSE)
+
+
+def _create(path: Path, text: str) -> bool:
+    """Create a file; False if it exists already.
+
+    If it cannot be written, for example on a full disk, no file is left. Raises ``OSError``.
+    """
+    try:
+        fd = os.open(path, _NAME_FLAGS, 0o644)
+    except FileExistsError:
+        return False
+    try:
+        with open(fd, "w", encoding="utf-8") as file:  # opened with flags
+            set_mode(fd, 0o644)  # waiting processes of other users read whom they wait for
+            file.write(text)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    return True
 
 
 def _require_lock_file(path: Path) -> None:

@@ -101,8 +101,8 @@ def _sweep_one(parent: Folder, name: str, now: float) -> None:
     # Read the age before locking: taking the lock may touch the file.
     old = max(_written(lock), _written(parent.path / name)) + LONGEST_INSTALL < now
     holder = holder_of(lock)
-    # Its process works on it: its lock may not reach us, as that of another machine.
-    if holder and (holder.is_alive or not (holder.is_here or old)):
+    # A process of another machine may still work on it, and its locks may not reach us.
+    if holder and not holder.is_here and not old:
         return
     # A live process of this machine holds this lock all the time: then this raises LockTimeout and
     # the folder stays. While we hold it, no other sweep removes the same folder.
