@@ -78,7 +78,7 @@ def show_built(
 def _foreign(machine: Machine, words: Sequence[str], work: Path) -> Mapping[str, object]:
     """Show that a build lists a card for which it has no code, and that the install refuses it.
 
-    It is taken with ``--from``: nobody says for which cards it is, so only its answers can tell.
+    ``--from`` reads no list of cards, so the trial alone can refuse it.
     """
     at = words.index("--cuda-architectures") + 1
     others = ["cuda", *words[words.index("--source") : at], _OTHER_CARD, *words[at + 1 :]]

@@ -160,8 +160,7 @@ def _fetch(source: Mapping[str, str], folder: Path) -> None:
         *("-o", "APT::Sandbox::User=root"),
     ]
     run(["apt-get", "-q", *options, "update"], folder, os.environ, source["package"])
-    # The original archive alone, whatever Debian's revision of it is now: a mirror soon drops the
-    # files of an older revision, and they are not used.
+    # Only the original archive: mirrors drop the files of older Debian revisions.
     asked = ["source", "--download-only", "--tar-only", source["package"]]
     run(["apt-get", "-q", *options, *asked], folder, os.environ, source["package"])
 
