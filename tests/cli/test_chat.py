@@ -133,7 +133,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(home: Home, tmp_path: P
     with screen(tmp_path / "t", command, home.env, columns=80) as seen:
         seen.wait_for(lambda text: text.endswith(">"))
         seen.keys("hi", "Enter")
-        seen.wait_for(lambda text: "on and and" in text)
+        seen.wait_for(lambda text: "and and and" in text)  # its beginning may have scrolled away
         seen.keys("C-c")
         seen.wait_for(lambda text: text.endswith(">"))
         seen.keys("C-c")  # at the prompt it stops nothing
