@@ -4,7 +4,8 @@
 with each of its plugins for a kind of processor. With ``--model MODEL.gguf`` it also compares the
 canary's answers of that model with the one of the plain server. With ``--wrong`` it does both with
 the kernels of ``tests/support/c/wrong_kernels.c`` as well. The bounds of ``launch.compute`` lie
-between the two. ``tolerances.md`` has what it printed, and on what.
+between the two. With ``--starts N`` it judges N starts instead, each with settings drawn at random:
+none may be refused. ``tolerances.md`` has what it printed, and on what.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import random
 import re
 import shlex
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -50,6 +53,20 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 """What changes the kernels or the order of their sums, and no answer."""
 
+CHOICES: dict[str, tuple[str, ...]] = {
+    "LLAMA_ARG_THREADS": ("1", "2", "3", "4"),
+    "LLAMA_ARG_THREADS_BATCH": ("1", "2", "4"),
+    "LLAMA_ARG_FLASH_ATTN": ("on", "off", "auto"),
+    "LLAMA_ARG_BATCH": ("8", "32", "512", "2048"),
+    "LLAMA_ARG_UBATCH": ("8", "64", "512"),
+    "LLAMA_ARG_N_PARALLEL": ("1", "2"),
+    "LLAMA_ARG_KV_UNIFIED": ("0", "1"),
+    "LLAMA_ARG_CONT_BATCHING": ("0", "1"),
+    "LLAMA_ARG_CTX_SIZE": ("2048", "4096", "8192"),  # a slot has half of it
+    "GGML_CPU_REPACK": ("0", "1"),
+}
+"""What a start draws from; each variable is left out as often as it has a value."""
+
 _KERNELS = Path(__file__).parents[1] / "tests" / "support" / "c" / "wrong_kernels.c"
 _FAULT = re.compile(r'\bis\("([^"]+)"\)|^(?:DOT|REPACKED)\(\w+, "([^"]+)"', re.MULTILINE)
 _HANGS = 20.0
@@ -78,7 +95,8 @@ class Subject(NamedTuple):
     def at_the_gate(self, variables: Sequence[str], folder: Path) -> str:
         """Return the deviation from the reference, or why there is none."""
         build = Build(folder, self._wrapped(variables, folder), self.backend, self._arguments)
-        limit = _HANGS if self.backend == "cpu" else None
+        faulty = any(each.startswith("FAULT=") for each in variables)
+        limit = _HANGS if faulty else None
         try:
             found = compute(build, os.environ, self.device, folder / "models", limit=limit)
         except GateFailed as error:
@@ -171,6 +189,31 @@ def of_each_plugin(subject: Subject) -> Iterator[Found]:
             yield Found(plugin.name, alone.at_the_gate((), Path(folder)), "")
 
 
+def drawn(number: int) -> tuple[str, ...]:
+    """Return the settings of one start, the same for each run of this command."""
+    draw = random.Random(number)  # noqa: S311 - no secret
+    found = ((name, draw.choice(("", draw.choice(values)))) for name, values in CHOICES.items())
+    return tuple(f"{name}={value}" for name, value in found if value)
+
+
+def starts(subject: Subject, count: int) -> Iterator[Found]:
+    """Yield the starts that the gate refused or did not judge, and last a summary of all."""
+    deviations = []
+    for number in range(count):
+        variables = drawn(number)
+        with TemporaryDirectory() as folder:
+            gate = subject.at_the_gate(variables, Path(folder))
+        if re.fullmatch(r"[0-9.]+%", gate):
+            deviations.append(float(gate[:-1]))
+        else:
+            yield Found(f"start {number}: {' '.join(variables)}", gate, "")
+    spread = ""
+    if deviations:
+        middle = statistics.median(deviations)
+        spread = f": {min(deviations):.2f}% to {max(deviations):.2f}%, median {middle:.2f}%"
+    yield Found(f"{count} starts", f"{len(deviations)} were right{spread}", "")
+
+
 def wrong_settings(folder: Path) -> dict[str, tuple[str, ...]]:
     """Compile the wrong kernels; return the settings in which a server has each of them."""
     library = folder / "libwrong.so"
@@ -218,6 +261,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--device", help="such as Vulkan0")
     parser.add_argument("--model", type=Path, help="a model that is asked the canary's question")
     parser.add_argument("--wrong", action="store_true", help="also with wrong kernels (CPU)")
+    parser.add_argument("--starts", type=int, metavar="N", help="judge N starts instead")
     given = parser.parse_args(words)
     model = given.model.resolve() if given.model else None
     subject = Subject(given.server.resolve(), given.backend, given.device, model)
@@ -225,6 +269,10 @@ def main(words: Sequence[str]) -> None:
         print(line)
     print("\n| setting | gate | canary, nats |\n|---|---|---|")
     with TemporaryDirectory() as folder:
+        if given.starts:
+            for row in starts(subject, given.starts):
+                print(f"| {' | '.join(row)} |", flush=True)
+            return
         settings = dict(SETTINGS)
         if given.wrong:
             settings |= wrong_settings(Path(folder))

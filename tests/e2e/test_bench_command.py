@@ -79,10 +79,10 @@ def test_the_text_has_a_table_bars_and_advice(user: User, model: Path) -> None:
     done = bench(user, model, "--yes", "--rounds", "1")
     assert done.code == 0
     lines = done.stdout.splitlines()
-    assert [line.split()[:5] for line in lines[:3]] == [
-        ["variant", "release", "prompt/s", "generation/s", "deviation"],
-        ["vulkan", "b1", "4,000", "120", "0.0%"],
-        ["cpu", "b1", "400", "20.0", "0.0%"],
+    assert [line.split()[:6] for line in lines[:3]] == [
+        [*("variant", "release", "prompt/s", "generation/s"), "deviation", "divergence"],
+        ["vulkan", "b1", "4,000", "120", "0.0%", "unknown"],
+        ["cpu", "b1", "400", "20.0", "0.0%", "unknown"],
     ]
     bars = [(line.split()[0], line.count("#")) for line in lines if "#" in line]
     assert bars == [("vulkan", 40), ("cpu", 7), ("vulkan", 40), ("cpu", 4)]

@@ -41,6 +41,8 @@ def test_a_build_for_a_gpu_computes_on_the_device_that_a_start_would_use(tmp_pat
     starts = arguments.read_text("utf-8").splitlines()
     assert len(starts) == 2
     assert all("-ngl 99 --device Vulkan1,Vulkan0" in each for each in starts)
+    # As an argument: a shorter one of the user's config.ini would leave prompts unanswered.
+    assert all(" -c 2048 " in each for each in starts)
 
 
 @pytest.mark.parametrize(

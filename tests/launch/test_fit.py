@@ -12,9 +12,9 @@ from support.model_headers import F16, Shape, write_shape
 
 from tsuku_llm.launch.memory.fit import Fit, FreeMemory, judge
 from tsuku_llm.launch.memory.gguf import read_header
-from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.memory.memory_options import ROOM, memory_options
 from tsuku_llm.launch.memory.model_header import ModelHeader
-from tsuku_llm.launch.memory.need import ROOM, MemoryNeed, estimate_need
+from tsuku_llm.launch.memory.need import MemoryNeed, estimate_need
 from tsuku_llm.launch.plan.report import GpuHolder
 
 GB = 10**9
@@ -74,6 +74,69 @@ def test_a_context_that_nobody_asked_for_is_shortened(llama: ModelHeader) -> Non
     asked = fit(llama, f"-c {found.shortened}", card(23.1))
     assert asked.fits
     assert asked.shortened is None
+
+
+# Upstream b11434: tools/server/server.cpp, "size the KV pool from --kv-unified-per-slot".
+@pytest.mark.parametrize(
+    ("words", "context"),
+    [
+        ("-np 16 --kv-unified-per-slot 8192", 131072),
+        ("--kv-unified-per-slot 2048", 4 * 2048),
+        ("-c 4096 -np 16 --kv-unified-per-slot 8192", 4096),
+        ("-c 0 --kv-unified-per-slot 100", 131072),
+        ("--kv-unified-per-slot 0", 131072),
+    ],
+)
+def test_a_context_for_each_slot_makes_that_of_all(
+    words: str, context: int, llama: ModelHeader
+) -> None:
+    found = fit(llama, words, card(80, total=80))
+    assert (found.context, found.shortened) == (context, None)
+
+
+def test_a_context_for_each_slot_is_not_shortened(llama: ModelHeader) -> None:
+    """Upstream's --fit leaves a context that is set as it is (common/fit.cpp)."""
+    assert fit(llama, "-np 16 --kv-unified-per-slot 8192", card(23.1)).fits is False
+
+
+# Upstream: common/arg.cpp, "--fit-target": MiB for each device, one number for all of them.
+def test_the_margin_is_the_one_that_was_given(llama: ModelHeader) -> None:
+    usual = fit(llama, "", card(23.1)).shortened or 0
+    assert fit(llama, "-fitt 1024", card(23.1)).shortened == usual
+    assert (fit(llama, "--fit-target 0", card(23.1)).shortened or 0) > usual
+    less = fit(llama, "-fitt 4096", card(23.1)).shortened or 0
+    # Three gigabytes less room, of 128 KiB for each token.
+    assert usual - less == pytest.approx(3 * 1024 * 8, abs=512)
+    assert fit(llama, "-fitt many", card(23.1)).shortened == usual
+
+
+def test_each_device_has_its_own_margin(llama: ModelHeader) -> None:
+    one, two = card(12), card(12, "Vulkan1")
+    assert fit(llama, "-c 8192 -fitt 1024,1024", one, two).fits
+    assert fit(llama, "-c 8192 -fitt 1024,9000", one, two).fits is False
+    assert fit(llama, "-c 8192 -fitt 9000/1024", one, two).fits is False
+    # The third one of two is nobody's, and a device without a number has upstream's gigabyte.
+    assert fit(llama, "-c 8192 -fitt 1024,1024,90000", one, two).fits
+    assert fit(llama, "-c 8192 -fitt 0,0", card(18.3), card(1, "Vulkan1")).fits
+
+
+def test_a_companion_takes_the_room_of_its_device(llama: ModelHeader) -> None:
+    one, two = card(12), card(12, "Vulkan1")
+    for elsewhere, fits in (
+        ((), True),
+        ((("vulkan1", 6 * GB),), False),
+        ((("Vulkan2", 6 * GB),), True),
+        ((("none", 6 * GB),), True),
+        ((("none", 65 * GB),), False),
+    ):
+        found = judge(
+            lambda options, held=elsewhere: estimate_need(llama, options)._replace(elsewhere=held),
+            memory_options(["-c", "8192"], {}),
+            (one, two),
+            HOST,
+            own_context=131072,
+        )
+        assert found.fits is fits, elsewhere
 
 
 def test_a_context_that_was_asked_for_moves_layers(llama: ModelHeader) -> None:

@@ -248,8 +248,45 @@ def test_the_weights_of_a_projector_are_added(tmp_path: Path) -> None:
     options = memory_options(["-mm", "mmproj.gguf"], {})
     added = estimate_need(header, options, projector=projector).companions
     assert added >= 1024 * 4096 * 2
-    kept = memory_options(["-mm", "mmproj.gguf", "--no-mmproj-offload"], {})
-    assert estimate_need(header, kept, projector=projector).companions == 0
+    for words, env in (
+        (["--no-mmproj-offload"], {}),
+        (["-mmdev", "none"], {}),
+        ([], {"MTMD_BACKEND_DEVICE": "none"}),
+        (["-mmdev", "Vulkan1", "--no-mmproj-offload"], {}),
+    ):
+        kept = estimate_need(
+            header, memory_options(["-mm", "m.gguf", *words], env), projector=projector
+        )
+        assert (kept.companions, kept.beside()) == (0, added)
+    other = estimate_need(header, memory_options(["-mmdev", "vulkan1"], {}), projector=projector)
+    assert (other.companions, other.beside(), other.beside("Vulkan1")) == (0, 0, added)
+    assert other.total == estimate_need(header, options, projector=projector).total
+
+
+# Upstream b11434: common/arg.cpp, "--spec-draft-ngl", "--spec-draft-device".
+@pytest.mark.parametrize("words", ["-ngld 0", "--spec-draft-ngl 0", "-devd none"])
+def test_a_draft_model_may_stay_in_main_memory(words: str, tmp_path: Path) -> None:
+    header = header_of(tmp_path, model_headers.llama(layers=1))
+    options = memory_options(["-c", "8192", "-md", "d.gguf", *words.split()], {})
+    need = estimate_need(header, options, draft=header)
+    alone = estimate_need(header, MemoryOptions(context=8192))
+    assert (need.companions, need.beside()) == (0, alone.on_processor)
+
+
+# Upstream b11434: common/arg.cpp, "--spec-draft-cpu-moe" and its neighbours.
+@pytest.mark.parametrize(
+    "words",
+    ["-cmoed", "--n-cpu-moe-draft 9", "--spec-draft-override-tensor exps=CPU", "-otd exps=CPU"],
+)
+def test_the_experts_of_a_draft_model_may_stay_in_main_memory(words: str, tmp_path: Path) -> None:
+    header = header_of(tmp_path, model_headers.qwen3_moe(layers=2))
+    options = memory_options(["-md", "d.gguf", *words.split()], {})
+    need = estimate_need(header, options, draft=header)
+    both = estimate_need(header, MemoryOptions(), draft=header)
+    moved = both.companions - need.companions
+    assert need.layers == both.layers
+    assert moved > both.companions // 2
+    assert need.beside() - both.beside() == moved
 
 
 def test_a_model_that_reads_the_text_at_once_may_have_no_cache(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from tsuku_llm.ground.errors import LaunchError
-from tsuku_llm.launch.ask.speed import measure
+from tsuku_llm.launch.ask.speed import measure, read_along
+from tsuku_llm.launch.compute.canary_answer import AnswerStep
 from tsuku_llm.launch.plan.addresses import ServerAddress
 
 
@@ -25,6 +26,10 @@ def answering(status: int, body: bytes) -> Iterator[int]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -63,3 +68,22 @@ def test_a_server_that_is_gone_is_told() -> None:
         pass
     with pytest.raises(LaunchError, match="broke off the connection"):
         measure(ServerAddress("127.0.0.1", port))
+
+
+STEP = b'{"id": 7, "top_logprobs": [{"id": 7, "logprob": -0.25}, {"id": 9, "logprob": -2}]}'
+
+
+def test_a_server_is_asked_for_the_next_token_after_each_token_of_a_text() -> None:
+    body = b'{"tokens": [1, 2, 3], "completion_probabilities": [' + STEP + b"]}"
+    with answering(200, body) as port:
+        found = read_along(ServerAddress("127.0.0.1", port))
+    assert found == (AnswerStep(7, (7, 9), (0.25, 2.0)),) * 3
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, STEP), (200, b"{}"), (200, b'{"tokens": [1, 2]}'), (200, b"no JSON"), (200, b"[]")],
+)
+def test_a_server_that_tells_no_probabilities_is_not_compared(status: int, body: bytes) -> None:
+    with answering(status, body) as port:
+        assert read_along(ServerAddress("127.0.0.1", port)) == ()

@@ -76,8 +76,8 @@ ROOMS = {
         "steps.drivers steps.install steps.metadata store.records"
     ),
     "steps.report": (
-        "catalog choose choose.chain config fetch launch.ask launch.memory launch.plan "
-        "launch.run machine model_caches probe steps steps.choosing steps.drivers "
+        "catalog choose choose.chain config fetch launch.ask launch.compute launch.memory "
+        "launch.plan launch.run machine model_caches probe steps steps.choosing steps.drivers "
         "steps.install steps.metadata steps.program steps.serve store store.records"
     ),
     "steps.servers": (

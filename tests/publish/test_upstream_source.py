@@ -90,13 +90,14 @@ def test_who_publishes() -> None:
 
 
 def test_arguments_of_the_server() -> None:
-    model, mmap, scale = FACTS.arguments
+    model, mmap, scale, projector = FACTS.arguments
     assert model == Argument(
         *(("-m", "--model"), (), "LLAMA_ARG_MODEL", 1, ("common",), ()),
-        at=line_of(ARGUMENTS, '{"-m"').replace(":4", ":3"),
+        at=line_of(ARGUMENTS, '{"-m"').replace(":8", ":7"),
     )
     assert (mmap.negative, mmap.values, mmap.tools) == (("--no-mmap",), 0, ("server", "cli"))
     assert (scale.values, scale.excludes) == (2, ("cli",))
+    assert (projector.names, projector.tools) == (("-mm", "--mmproj"), ("mtmd", "server"))
 
 
 # --- edits ----------------------------------------------------------------------------------
@@ -234,6 +235,10 @@ EDITS: dict[str, tuple[tuple[str, str, str], list[str]]] = {
         (ARGUMENTS, '"LLAMA_ARG_MODEL"', '"LLAMA_ARG_MODEL_PATH"'),
         ["--model: variable LLAMA_ARG_MODEL -> LLAMA_ARG_MODEL_PATH"],
     ),
+    "a list of tools that has a name": (
+        (ARGUMENTS, "LLAMA_EXAMPLE_MTMD,", "LLAMA_EXAMPLE_MTMD, LLAMA_EXAMPLE_TTS,"),
+        ["--mmproj: new tools tts"],
+    ),
     "an argument for another tool": (
         (ARGUMENTS, "{LLAMA_EXAMPLE_IMATRIX}", "{LLAMA_EXAMPLE_IMATRIX, LLAMA_EXAMPLE_SERVER}"),
         ["--ppl: new argument --ppl"],
@@ -279,6 +284,9 @@ UNREADABLE = {
     "a toolkit that no step installs": (RELEASE, "cuda: ['12.4', '13.4']", "cuda: ['12.4', '13.5']"),
     "another chain of libraries": ("vendor/cpp-httplib/CMakeLists.txt", "elseif (LLAMA_OPENSSL)", "elseif (LLAMA_WOLFSSL)"),
     "a call that an argument did not have": (ARGUMENTS, '.set_env("LLAMA_ARG_MODEL")', ".set_alias(1)"),
+    "a list of tools that the file does not have": (
+        ARGUMENTS, "set_examples(mmproj_examples)", "set_examples(video_examples)"
+    ),
     "nobody attests": (PUBLISH, "actions/attest@v4", "actions/other@v4"),
     "another subject": (PUBLISH, "'release/*'", "'other/*'"),
     "no tag": (TAG_ACTION, "git rev-list --count HEAD", "git describe"),

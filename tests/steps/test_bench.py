@@ -8,6 +8,7 @@ from support.stored import install, make_receipt
 
 from tsuku_llm.cli.render.bench import lines
 from tsuku_llm.launch.ask.speed import Speed
+from tsuku_llm.launch.compute.canary_answer import AnswerStep
 from tsuku_llm.steps.report.bench import Report, Skipped, VariantRun, VariantSpeed, _report
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
@@ -36,6 +37,23 @@ def test_the_median_of_the_rounds_counts_and_the_faster_generation_wins(tmp_path
         ("b101", 5, 12),
         ("b100", 2000, 10),
     ]
+
+
+def test_a_variant_that_diverges_is_not_the_fastest(tmp_path: Path) -> None:
+    """The CPU's answers count as the right ones, also if another variant came first."""
+    told = [AnswerStep(1, (1, 2), (0.1, 3.0)), AnswerStep(1, (1, 2), (2.0, 0.2))]
+    runs = []
+    for variant, speed, which in (("vulkan", 90, 0), ("cuda-13.4", 99, 1), ("cpu", 10, 0)):
+        build = measured(variant, speed).build
+        runs.append(VariantRun(build, None, [Speed(1, speed, 1, 1)], (told[which],)))
+    found = _report(tmp_path, 1, runs, ())
+    assert [each.receipt.variant for each in found.results] == ["vulkan", "cpu", "cuda-13.4"]
+    assert [each.diverges for each in found.results] == [False, False, True]
+    assert found.backend == "vulkan"
+    assert found.hints[0].startswith("cuda-13.4 computes something else with this model: ")
+    text = "\n".join(lines(found))
+    assert "the fastest is vulkan" in text
+    assert " 0.000" in text
 
 
 @pytest.mark.parametrize(

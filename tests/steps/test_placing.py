@@ -297,6 +297,18 @@ def test_a_device_of_the_users_for_a_projector_or_a_draft_model_stays(small: str
     assert given_by(placed("-m", small, "-md", small, "-devd", "Vulkan1")) == "--device Vulkan0"
 
 
+def test_several_margins_are_of_the_devices_as_the_server_counts_them(small: str) -> None:
+    made = placed("-m", small, "-fitt", "1024,2048")
+    assert given_by(made) == ""
+    assert "chosen by -fitt 1024,2048" in made.told
+    assert given_by(placed("-m", small, "-fitt", "2048")) == "--device Vulkan0"
+    # The first card has no room above this margin, and the second one has.
+    half = (H200[0].memory or 0) // 2
+    filled = (H200[0]._replace(free=half), H200[1])
+    words = ("-m", small, "-fitt", str(half >> 20))
+    assert given_by(placed(*words, devices=filled)) == "--device Vulkan1"
+
+
 # --- the free memory of now -----------------------------------------------------------------
 
 

@@ -268,6 +268,10 @@ set( CMAKE_SYSTEM_NAME Windows )
 set( CMAKE_SYSTEM_PROCESSOR arm64 )
 """,
     ARGUMENTS: """\
+static std::initializer_list<enum llama_example> mmproj_examples = {
+    LLAMA_EXAMPLE_MTMD,  // multimodal
+    LLAMA_EXAMPLE_SERVER,
+};
     auto add_opt = [&](common_arg arg) { };
     // add_opt(common_arg( a comment
     add_opt(common_arg(
@@ -290,6 +294,11 @@ set( CMAKE_SYSTEM_PROCESSOR arm64 )
         "not of the server",
         [](common_params & params) { }
     ).set_examples({LLAMA_EXAMPLE_IMATRIX}));
+    add_opt(common_arg(
+        {"-mm", "--mmproj"}, "FILE",
+        "of a list with a name",
+        [](common_params & params, const std::string & value) { }
+    ).set_examples(mmproj_examples).set_env("LLAMA_ARG_MMPROJ"));
 """,
 }
 """Each file by its path; written by hand, with what upstream's own files have of each kind."""

@@ -51,7 +51,7 @@ def _cost(each: Skipped) -> str:
     return f" ({size(each.size)})" if each.size else ""
 
 
-_HEAD = ("variant", "release", "prompt/s", "generation/s", "deviation", "device")
+_HEAD = ("variant", "release", "prompt/s", "generation/s", "deviation", "divergence", "device")
 
 
 def _row(each: VariantSpeed) -> tuple[str, ...]:
@@ -59,7 +59,9 @@ def _row(each: VariantSpeed) -> tuple[str, ...]:
     # From the right answers of the reference models.
     far = "unknown" if built.deviation is None else f"{built.deviation:.1%}"
     speeds = (_number(each.prompt), _number(each.generation))
-    return (built.variant, built.release, *speeds, far, device)
+    # From what the CPU's variant expects with this model, else the first one.
+    apart = "unknown" if each.divergence is None else f"{each.divergence:.3f}"
+    return (built.variant, built.release, *speeds, far, apart, device)
 
 
 def _number(value: float) -> str:

@@ -6,7 +6,8 @@ The numbers come from the server's ``timings``, so they contain neither HTTP nor
 from __future__ import annotations
 
 import json
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from tsuku_llm.ground.foreign import parse_json, parse_object, read_answer
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, read_completion
 from tsuku_llm.launch.plan.addresses import ServerAddress
 
 PROMPT_TOKENS = 512
@@ -31,6 +33,23 @@ _TEXT = (
     "nobody trusted. Travellers asked the way to the river; the answer was always the same. "
 )
 _HINT = f"try the model with {TSUKU} serve: one that completes no text cannot be measured"
+_PASSAGE = (
+    "A lighthouse keeper wrote down every ship that passed, with the hour, the weather and flag. "
+    "After thirty years the books filled two shelves. When the light was made automatic in 1984, a "
+    "student asked whether she might read them. She found that storms had come later each autumn, "
+    "that coal gave way to oil within five winters, and that one small boat, painted green, went "
+    "out on the same day of every year and had always come back before noon. Nobody in the harbour "
+    "knew why. In the last book there was a letter. It said: if you have read so far, look at the "
+    "wall behind the clock. def mean(values):\n    return sum(values) / len(values)\n\n"
+    "Question: what is the capital of France? Answer: Paris. Question: what is 17 times 3? Answer: "
+    "51. Die Uhr blieb um halb vier stehen, und niemand hat sie repariert. El mar estaba en calma."
+)
+"""A text of several kinds, so that there is something to guess; about 250 tokens."""
+
+_PASSAGE_TOKENS = 256
+_PASSAGE_LIMIT = 30.0
+"""Seconds for all of them: a slow server gets fewer tokens to read."""
+
 _LARGEST = 1 << 20
 """Bytes of an answer that are read."""
 
@@ -77,6 +96,28 @@ def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
         ) from error
 
 
+def read_along(address: ServerAddress, key: Secret | None = None) -> Answer:
+    """Return what the server expects after each token of a text, as far as there is time.
+
+    Each request reads one more token, and the server has the others in its cache: it computes them
+    as those of an answer. Empty for a server that does not tell probabilities, or not like this.
+    """
+    steps: list[AnswerStep] = []
+    deadline = time.monotonic() + _PASSAGE_LIMIT
+    with suppress(OSError, LaunchError, ValueError, KeyError, TypeError):
+        tokens = _ask(address, key, "/tokenize", {"content": _PASSAGE})["tokens"]
+        for end in range(1, min(len(tokens), _PASSAGE_TOKENS) + 1):
+            body = {"prompt": tokens[:end], "cache_prompt": True, "id_slot": 0, **_NEXT_TOKEN}
+            step = read_completion(_exchange(address, key, "/completion", body))[:1]
+            steps += step
+            if not step or time.monotonic() > deadline:
+                break
+    return tuple(steps)
+
+
+_NEXT_TOKEN = {"n_predict": 1, "temperature": 0, "n_probs": 10, "post_sampling_probs": False}
+
+
 def _request(address: ServerAddress, key: Secret | None) -> dict[str, Any]:
     """Build a request for the same tokens each time, without sampling at random or caching."""
     context = int(_ask(address, key, "/props")["default_generation_settings"]["n_ctx"])
@@ -116,6 +157,10 @@ def server_message(text: bytes) -> str:
 def _ask(
     address: ServerAddress, key: Secret | None, path: str, body: object = None
 ) -> dict[str, Any]:
+    return parse_object(_exchange(address, key, path, body))
+
+
+def _exchange(address: ServerAddress, key: Secret | None, path: str, body: object) -> bytes:
     from http.client import HTTPConnection, HTTPException
 
     headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
@@ -140,4 +185,4 @@ def _ask(
             facts=(f"HTTP status {answer.status} for {path}",),
             hint=_HINT,
         )
-    return parse_object(text)
+    return text

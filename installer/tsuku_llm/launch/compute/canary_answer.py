@@ -111,6 +111,27 @@ def deviation(answer: Answer, right: Answer) -> float:
     return largest
 
 
+def divergence(answer: Answer, right: Answer) -> float | None:
+    """Return the mean Kullback-Leibler divergence from the right answer, in nats; None without any.
+
+    The tokens that are not told count as one. One that only the right answer tells is no likelier
+    than all that the other one tells, so the figure is rather too small.
+    """
+    pairs = [(got, expected) for got, expected in zip(answer, right, strict=False) if got.likely]
+    if not pairs:
+        return None
+    return math.fsum(_divergence(got, expected) for got, expected in pairs) / len(pairs)
+
+
+def _divergence(got: AnswerStep, expected: AnswerStep) -> float:
+    told = {token: math.exp(-nats) for token, nats in zip(got.likely, got.nats, strict=True)}
+    least = min(told.values())
+    right = [math.exp(-nats) for nats in expected.nats]
+    found = [told.get(token, least) for token in expected.likely]
+    both = [*zip(right, found, strict=True), (1 - sum(right), max(_FLAT, 1 - sum(found)))]
+    return max(0.0, math.fsum(p * math.log(p / q) for p, q in both if p > 0))
+
+
 def _step(each: Any) -> AnswerStep:
     rows = each["top_logprobs"]
     nats = (_nats(row["logprob"]) for row in rows)

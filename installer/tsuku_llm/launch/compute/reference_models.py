@@ -19,7 +19,7 @@ VOCABULARY = 128
 FIRST_TOKEN = 3
 
 _WIDTH, _HEAD, _HEADS, _KEY_HEADS = 256, 64, 4, 2
-_CONTEXT = 2048
+CONTEXT = 2048
 _EXPERTS, _EXPERT_WIDTH, _CODES = 4, 64, 4
 _INNER, _STATE, _SSM_HEADS, _CONVOLVED = 512, 128, 8, 4
 _FEED_FORWARD = 256
@@ -260,7 +260,7 @@ def _gguf(
     texts = ["<unk>", "<s>", "</s>", *(f" t{number}" for number in range(FIRST_TOKEN, VOCABULARY))]
     kinds = [2, 3, 3] + [1] * (VOCABULARY - FIRST_TOKEN)
     common = {
-        "context_length": _CONTEXT,
+        "context_length": CONTEXT,
         "embedding_length": _WIDTH,
         "block_count": layers,
         "vocab_size": VOCABULARY,

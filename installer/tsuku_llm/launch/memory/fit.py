@@ -1,7 +1,7 @@
 """Whether a model fits into memory, in words, and what would make it fit. Pure.
 
 A server puts the last layers on its devices, and leaves the first ones in main memory. Each device
-also needs buffers for computing. Upstream's ``--fit`` leaves a gigabyte of each device free.
+also needs buffers for computing. Upstream's ``--fit`` leaves a margin of each device free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
-from tsuku_llm.launch.memory.need import ROOM, MemoryNeed
+from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.report import GpuHolder, told_size
 
 TOOL = "llama-fit-params"
@@ -96,7 +96,8 @@ class Fit(NamedTuple):
     @property
     def device_size(self) -> int:
         """The part of ``size`` that the devices need together, with every layer on them."""
-        return self.size - self.need.other - self.need.host_compute if self.devices else 0
+        held = self.need.other + self.need.host_compute + self.need.beside()
+        return self.size - held if self.devices else 0
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -163,7 +164,7 @@ def judge(
     least = options.shortest if free_to_choose else None
     if least is not None and case.holds_with(options._replace(context=least)):
         return plain._replace(fits=True, shortened=case.longest(options))
-    placed = _on_devices(need, devices, wanted)
+    placed = case.placed(need)
     rest = _in_host(need, placed) if devices else need.on_processor
     return plain._replace(
         fits=False,
@@ -187,9 +188,29 @@ class _Case(NamedTuple):
         room = self.host.room
         if not self.devices:
             return room is None or need.on_processor <= room
-        return _on_devices(need, self.devices, self.wanted) >= self.wanted and (
+        return self.placed(need) >= self.wanted and (
             room is None or _in_host(need, self.wanted) <= room
         )
+
+    def placed(self, need: MemoryNeed) -> int:
+        """Return how many of the last layers the devices hold; the output counts as one.
+
+        Whole layers only, and the device with the most free memory first: it also holds the other
+        models of the start that have no device. A driver's own memory is not free any more when a
+        build lists its devices, as that process has taken it.
+        """
+        sizes = [*map(sum, zip(need.layers, need.cache, strict=True)), need.output]
+        waiting = sizes[len(sizes) - self.wanted :]
+        by_room = sorted(enumerate(self.devices), key=lambda each: -(each[1].room or 0))
+        extra, count = need.companions, 0
+        for number, space in by_room:
+            room = (space.room or 0) - self.options.margin(number) - need.compute
+            room -= extra + need.beside(space.name)
+            extra = 0
+            while waiting and waiting[-1] <= room:
+                room -= waiting.pop()
+                count += 1
+        return count
 
     def holds_with(self, options: MemoryOptions) -> bool:
         return self.holds(self.estimate(options))
@@ -219,30 +240,12 @@ def _last(most: int, holds: Callable[[int], bool]) -> int:
     return low
 
 
-def _on_devices(need: MemoryNeed, devices: Sequence[FreeMemory], wanted: int) -> int:
-    """Return how many of the last layers the devices hold; the output counts as one.
-
-    Whole layers only, and the device with the most free memory first: it also holds the other
-    models of the start. A driver's own memory is not free any more when a build lists its devices,
-    as that process has taken it.
-    """
-    sizes = [*map(sum, zip(need.layers, need.cache, strict=True)), need.output]
-    waiting = sizes[len(sizes) - wanted :]
-    placed = 0
-    for number, space in enumerate(sorted(devices, key=lambda space: -(space.room or 0))):
-        room = (space.room or 0) - ROOM - need.compute - (0 if number else need.companions)
-        while waiting and waiting[-1] <= room:
-            room -= waiting.pop()
-            placed += 1
-    return placed
-
-
 def _in_host(need: MemoryNeed, placed: int) -> int:
     """Return what main memory holds if the devices have this many layers."""
     kept = max(0, len(need.layers) + 1 - placed)
     first = sum(need.layers[:kept]) + sum(need.cache[:kept])
     # Layers in main memory are computed by the processor, with buffers of the same size.
-    return need.other + first + (need.compute if kept else need.host_compute)
+    return need.other + need.beside() + first + (need.compute if kept else need.host_compute)
 
 
 def _remedies(case: _Case, need: MemoryNeed, numbers: int) -> Iterator[str]:

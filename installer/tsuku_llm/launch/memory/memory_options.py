@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ _SLOTS = 4
 
 ALL = 1 << 16
 """More layers than any model has."""
+
+ROOM = 1 << 30
+"""Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
 
 
 class MemoryOptions(NamedTuple):
@@ -28,7 +32,10 @@ class MemoryOptions(NamedTuple):
     tokens are loaded.
     ``shortest`` is the least context to which the server shortens one, None for no shortening.
     With ``fits_itself`` the server shortens a context that nobody asked for, and moves layers.
-    ``model``, ``projector`` and ``draft`` are paths or URLs, None: not given.
+    ``margins`` are the bytes that stay free on each device, in the order of devices; ``margin``
+    reads them. ``model``, ``projector`` and ``draft`` are paths or URLs, None: not given.
+    ``projector_device`` and ``draft_device`` are where these are: "" for the main one, "none" for
+    main memory.
     """
 
     context: int = 0
@@ -48,12 +55,22 @@ class MemoryOptions(NamedTuple):
     embeds: bool = False
     fits_itself: bool = True
     shortest: int | None = 4096
+    margins: tuple[int, ...] = ()
     model: str | None = None
     projector: str | None = None
-    projector_in_host: bool = False
+    projector_device: str = ""
     draft: str | None = None
+    draft_device: str = ""
+    draft_experts_in_host: int = 0
+    draft_overrides: tuple[tuple[str, bool], ...] = ()
     draft_key_type: str = "f16"
     draft_value_type: str = "f16"
+
+    def margin(self, number: int) -> int:
+        """Return the bytes that stay free on a device, by its number: one margin is that of all."""
+        if len(self.margins) == 1:
+            return self.margins[0]
+        return self.margins[number] if number < len(self.margins) else ROOM
 
     def of_draft(self) -> MemoryOptions:
         """Return the options with which the server loads its draft model."""
@@ -66,6 +83,8 @@ class MemoryOptions(NamedTuple):
             key_type=self.draft_key_type,
             value_type=self.draft_value_type,
             flash_attention=self.flash_attention,
+            experts_in_host=self.draft_experts_in_host,
+            overrides=self.draft_overrides,
         )
 
 
@@ -100,9 +119,30 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
     # ``fit_params_min_ctx``).
     whole = text("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default="").strip() == "0"
     least = number("-fitc", "--fit-ctx", "LLAMA_ARG_FIT_CTX", default=4096)
+    context = number("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default=0)
+    # Upstream's server.cpp: this sizes the shared cache, unless the context is given in any way.
+    each = number("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", default=0)
+    context = context or (0 if whole else each * (slots or _SLOTS))
+    every_draft = set_to(
+        ("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"),
+        (),
+        "LLAMA_ARG_SPEC_DRAFT_CPU_MOE",
+        default=False,
+    )
+    some_draft = number(*_DRAFT_EXPERTS, default=0)
+    offloads = set_to(
+        ("--mmproj-offload",),
+        ("--no-mmproj-offload",),
+        "LLAMA_ARG_MMPROJ_OFFLOAD",
+        default=True,
+    )
+    projector_device = text("-mmdev", "--mmproj-device", "MTMD_BACKEND_DEVICE", default="")
+    draft_device = text("-devd", "--device-draft", "--spec-draft-device", default="")
+    no_draft_layer = text(*_DRAFT_LAYERS, default="").strip() == "0"
     return MemoryOptions(
         shortest=None if whole else least,
-        context=number("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default=0),
+        margins=_margins(text("-fitt", "--fit-target", "LLAMA_ARG_FIT_TARGET", default="")),
+        context=context,
         sequences=slots or _SLOTS,
         unified=set_to(
             ("-kvu", "--kv-unified"),
@@ -124,19 +164,17 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
         ),
         experts_in_host=ALL if every else some,
         dense_in_host=number("-ncffn", "--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN", default=0),
-        overrides=tuple(_overrides(argv, env)),
+        overrides=_overrides(argv, _OVERRIDE, env.get("LLAMA_ARG_OVERRIDE_TENSOR", "")),
         nextn="draft-mtp" in text("--spec-type", "LLAMA_ARG_SPEC_TYPE", default="").split(","),
         embeds=set_to(("--embedding", "--embeddings"), (), "LLAMA_ARG_EMBEDDINGS", default=False),
         fits_itself=fit.lower() not in _NO,
         model=path("-m", "--model", "-mu", "--model-url", *_MODEL_VARIABLES),
         projector=path("-mm", "--mmproj", "-mmu", "--mmproj-url", *_PROJECTOR_VARIABLES),
-        projector_in_host=not set_to(
-            ("--mmproj-offload",),
-            ("--no-mmproj-offload",),
-            "LLAMA_ARG_MMPROJ_OFFLOAD",
-            default=True,
-        ),
+        projector_device=projector_device if offloads else "none",
         draft=path("-md", "--model-draft", "--spec-draft-model", *_DRAFT_VARIABLES),
+        draft_device="none" if no_draft_layer else draft_device,
+        draft_experts_in_host=ALL if every_draft else some_draft,
+        draft_overrides=_overrides(argv, _DRAFT_OVERRIDE),
         draft_key_type=text(
             *("-ctkd", "--cache-type-k-draft", "--spec-draft-type-k"),
             "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
@@ -155,13 +193,31 @@ _MODEL_VARIABLES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL")
 _PROJECTOR_VARIABLES = ("LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
 _DRAFT_VARIABLES = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT")
 _OVERRIDE = ("-ot", "--override-tensor")
+_DRAFT_OVERRIDE = ("-otd", "--override-tensor-draft", "--spec-draft-override-tensor")
+_DRAFT_EXPERTS = (
+    *("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-ncmoe", "--spec-draft-n-cpu-moe"),
+    "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+)
+_DRAFT_LAYERS = (
+    *("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
+    "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+)
 
 
-def _overrides(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Yield the pattern of each ``pattern=buffer type``; a server takes this option repeatedly."""
-    texts = [env.get("LLAMA_ARG_OVERRIDE_TENSOR", "")]
-    texts += [value for word, value in pairwise(argv) if word.replace("_", "-") in _OVERRIDE]
-    for each in ",".join(texts).split(","):
-        pattern, equals, buffer = each.rpartition("=")
-        if equals:
-            yield pattern, buffer.upper().startswith("CPU")
+def _overrides(
+    argv: Sequence[str], options: Sequence[str], variable: str = ""
+) -> tuple[tuple[str, bool], ...]:
+    """Return the pattern of each ``pattern=buffer type``; a server takes this option repeatedly."""
+    texts = [value for word, value in pairwise(argv) if word.replace("_", "-") in options]
+    found = (each.rpartition("=") for each in ",".join((variable, *texts)).split(","))
+    return tuple(
+        (pattern, buffer.upper().startswith("CPU")) for pattern, equals, buffer in found if equals
+    )
+
+
+def _margins(text: str) -> tuple[int, ...]:
+    """Parse ``MiB0,MiB1/MiB2``; what upstream would refuse counts as its default."""
+    numbers = [each for each in re.split("[,/]+", text) if each]
+    if all(each.isdecimal() and len(each) <= 9 for each in numbers):
+        return tuple(int(each) << 20 for each in numbers)
+    return ()

@@ -19,9 +19,6 @@ from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
 from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
 
-ROOM = 1 << 30
-"""Bytes that stay free on each device: the default of upstream's ``--fit-target``."""
-
 _F32 = 4
 _PAD = 256
 """Upstream rounds the tokens of a cache up to a multiple of this."""
@@ -53,7 +50,8 @@ class MemoryNeed(NamedTuple):
     main memory, such as the input embeddings. ``compute`` are the buffers of one
     device that computes; each further device needs them too. ``host_compute`` are those that
     stay in main memory also with every layer on a GPU.
-    ``companions`` is the whole need of the other models of this start (mmproj, draft).
+    ``companions`` is the need of the other models of this start (mmproj, draft) on the main device,
+    and ``elsewhere`` that on devices that the user named for them, "none" for main memory.
     ``driver`` is what the driver takes of a device for itself.
     ``shared`` is the part of ``output`` that is a copy of the embeddings: without a GPU there is
     none.
@@ -69,6 +67,7 @@ class MemoryNeed(NamedTuple):
     compute: int
     host_compute: int = 0
     companions: int = 0
+    elsewhere: tuple[tuple[str, int], ...] = ()
     shared: int = 0
     driver: int = 0
     spare: tuple[int, ...] = ()
@@ -94,6 +93,10 @@ class MemoryNeed(NamedTuple):
         held = sum(self.layers[first:end]) + sum(self.cache[first:end])
         return held + (self.output if end > count else 0) + self.compute + self.driver
 
+    def beside(self, device: str = "none") -> int:
+        """Return what other models of this start take there; upstream ignores the case of names."""
+        return sum(size for name, size in self.elsewhere if name.casefold() == device.casefold())
+
     @property
     def on_one_device(self) -> int:
         """The need of a single device that holds every layer."""
@@ -102,12 +105,14 @@ class MemoryNeed(NamedTuple):
     @property
     def total(self) -> int:
         """Everything, in whatever memory, with every layer on a device."""
-        return self.on_one_device + self.other + self.host_compute
+        others = sum(size for _, size in self.elsewhere)
+        return self.on_one_device + others + self.other + self.host_compute
 
     @property
     def on_processor(self) -> int:
         """The need of a start that uses no GPU."""
-        return self.on_one_device - self.driver + self.other - self.shared
+        others = sum(size for _, size in self.elsewhere)
+        return self.on_one_device + others - self.driver + self.other - self.shared
 
 
 class ContextCache(NamedTuple):
@@ -164,6 +169,7 @@ def estimate_need(
     cells = cache_cells(header, options)
     kept = [_cache_of_layer(header, options, cells, layer, names[layer]) for layer in range(used)]
     cache, spare = tuple(most for most, _ in kept), tuple(most - least for most, least in kept)
+    companions = [*_companions(options, draft, projector)]
     need = MemoryNeed(
         layers=tuple(weights),
         cache=cache,
@@ -171,7 +177,8 @@ def estimate_need(
         other=other,
         compute=_compute(header, options, cells),
         host_compute=_inputs(header, options, cells),
-        companions=_of_companions(options, draft, projector),
+        companions=sum(size for device, size in companions if not device),
+        elsewhere=tuple((device, size) for device, size in companions if device),
         shared=shared,
     )
     if not any(cache) and _is_causal(header):
@@ -367,17 +374,22 @@ def _is_output(tensor: Tensor) -> bool:
     return tensor.name in ("output.weight", "token_embd.weight") and bool(tensor.shape)
 
 
-def _of_companions(
+def _companions(
     options: MemoryOptions, draft: ModelHeader | None, projector: ModelHeader | None
-) -> int:
-    held = 0
+) -> Iterator[tuple[str, int]]:
+    """Yield the device of each other model, "" for the main one, and the bytes that it takes."""
     if draft:
-        held += estimate_need(draft, options.of_draft()).on_one_device
-    if projector and not options.projector_in_host:
+        need = estimate_need(draft, options.of_draft())
+        if options.draft_device == "none":
+            yield "none", need.on_processor
+        else:
+            yield options.draft_device, need.on_one_device
+            yield "none", need.other
+    if projector:
         # The encoder of an image: its weights, and as much again for the largest image is too much
         # for large ones; upstream reserves some hundred megabytes.
-        held += sum(tensor.size for tensor in projector.tensors) + _PROJECTOR_BUFFERS
-    return held
+        size = sum(tensor.size for tensor in projector.tensors) + _PROJECTOR_BUFFERS
+        yield options.projector_device, size
 
 
 _PROJECTOR_BUFFERS = 256 << 20

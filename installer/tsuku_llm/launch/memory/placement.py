@@ -15,7 +15,8 @@ from itertools import permutations, product
 from typing import NamedTuple
 
 from tsuku_llm.launch.memory.card_speeds import bandwidth_of, plain_name
-from tsuku_llm.launch.memory.need import ROOM, MemoryNeed
+from tsuku_llm.launch.memory.memory_options import ROOM
+from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.devices import ListedDevice
 from tsuku_llm.launch.plan.report import GpuHolder, Placement, told_size
 
@@ -50,7 +51,7 @@ class Card(NamedTuple):
     """A device that can hold a part of a model; memory is in bytes, None if it is not known.
 
     ``speed`` is the bandwidth of its memory in GB/s. ``holders`` are other processes with memory
-    there.
+    there. ``kept`` are the bytes of what is free that are not for the model's layers.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Card(NamedTuple):
     integrated: bool = False
     speed: int | None = None
     holders: tuple[GpuHolder, ...] = ()
+    kept: int = ROOM
 
     @property
     def told(self) -> str:
@@ -114,17 +116,21 @@ def place(
     *,
     setting: str = "auto",
     asked_layers: int | None = None,
+    margin: int = ROOM,
 ) -> Placement:
     """Choose the devices for a model of which nothing was chosen by the user.
 
     ``need`` is None if it is not known; the most of one in doubt counts if a single device has
     room for it. ``setting`` is that of ``llm.placement``.
     ``asked_layers`` is how many of the last layers shall be on devices, None for all.
+    ``margin`` are the bytes of each device that stay free.
     """
     if setting == "off":
         return Placement(reason="llm.placement is off, so the server chooses")
     if not cards:
         return Placement(reason="no device of the backend is known, so the server chooses")
+    if need:
+        cards = [card._replace(kept=margin + need.beside(card.name)) for card in cards]
     discrete = [card for card in cards if not card.integrated]
     integrated = [card for card in cards if card.integrated]
     own = discrete or integrated
@@ -180,7 +186,7 @@ class _Wanted:
 
 def _fits(card: Card, size: int) -> bool:
     """Tell whether so many bytes have room; a device of unknown memory has none."""
-    return card.free is not None and size * _UNSURE + ROOM <= card.free
+    return card.free is not None and size * _UNSURE + card.kept <= card.free
 
 
 class _Plan(NamedTuple):

@@ -6,6 +6,7 @@ model. So the policy of ``verdict`` compares with these wishes, and accuses no s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -66,6 +67,7 @@ _PLACED = (
     *_MAIN,
     *_RPC,
 )
+_MARGINS = ("-fitt", "--fit-target", "LLAMA_ARG_FIT_TARGET")
 _VISIBLE = frozenset(
     {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"}
     | {"GGML_VK_VISIBLE_DEVICES", "MESA_VK_DEVICE_SELECT", "ONEAPI_DEVICE_SELECTOR"}
@@ -131,7 +133,9 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     layers, device, remote = chosen(_LAYERS), chosen(DEVICE), chosen(_RPC)
     refusals = [layers if layers and layers[1] == "0" else None]
     refusals += [device if device and device[1] == "none" else None]
-    placed = chosen(_PLACED)
+    # Several margins are of the devices in the server's order, which a choice of ours would change.
+    margins = chosen(_MARGINS)
+    placed = chosen(_PLACED) or (margins if margins and re.search("[,/]", margins[1]) else None)
     main = (value_of(_MAIN) or "0").strip()
     # A variable that is set to a word for "no" is not given.
     given = set(map(_spelled, argv)) | {

@@ -34,7 +34,7 @@ from tsuku_llm.launch.compute.judging import (
     parse_answer,
     references,
 )
-from tsuku_llm.launch.compute.reference_models import MODELS, VOCABULARY
+from tsuku_llm.launch.compute.reference_models import CONTEXT, MODELS, VOCABULARY
 from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
 from tsuku_llm.launch.failed.diagnosis import diagnose, ending, signal_name
 from tsuku_llm.launch.failed.failure import distribution
@@ -218,7 +218,8 @@ class _Trial:
     def _answers(self, placed: Sequence[str], limit: float) -> list[Continuation]:
         """Start the server, and ask each prompt alone, then the first ones at the same time."""
         address = ("--host", _HOST, "--port", str(_free_port()))
-        words = ("-m", str(self.path), *address, "--no-warmup")
+        # The context is the models' own. Else one of upstream's config.ini would count.
+        words = ("-m", str(self.path), "-c", str(CONTEXT), *address, "--no-warmup")
         plan = plan_question(self.build, (*self.build.arguments, *words, *placed), self.environ)
         # Not an argument: older servers do not know it. It would look for a place first.
         env = {**plan.env, "LLAMA_ARG_FIT": "off"}

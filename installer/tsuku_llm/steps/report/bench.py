@@ -14,7 +14,8 @@ from tsuku_llm.ground.errors import BadModel, Declined, LaunchError, TsukuError
 from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
-from tsuku_llm.launch.ask.speed import Speed, measure
+from tsuku_llm.launch.ask.speed import Speed, measure, read_along
+from tsuku_llm.launch.compute.canary_answer import Answer, divergence, what_is_wrong
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.steps.choosing.choice import Choice, choose_like, refuse_revoked
@@ -33,6 +34,12 @@ from tsuku_llm.store.records.receipt import Receipt
 WORTHWHILE = 1.25
 """A GPU variant should be this many times as fast as the CPU; below that it is not worth its
 trouble."""
+
+ALIKE = 0.1
+"""The most nats by which what two right builds expect of a text diverges on average.
+
+Gemma 3 270M in Q4_K_M had up to 0.03 with other settings of the same server (``ci/tolerances.md``).
+"""
 
 _MAGIC = b"GGUF"
 
@@ -53,6 +60,7 @@ class VariantRun:
     installed: Installed
     device: str | None = None
     speeds: list[Speed] = field(default_factory=list)
+    answer: Answer = ()
     failure: TsukuError | None = None
 
     @property
@@ -61,16 +69,26 @@ class VariantRun:
         return self.installed.receipt.variant
 
 
-@documented("*build", "device", "prompt", "generation", "speeds")
+@documented("*build", "device", "prompt", "generation", "speeds", "divergence")
 @dataclass(frozen=True, slots=True)
 class VariantSpeed:
-    """The medians of one build, in tokens per second, and the single measurements."""
+    """The medians of one build, in tokens per second, and the single measurements.
+
+    ``divergence`` is the mean Kullback-Leibler divergence of what it expects of a text from what
+    the CPU's variant expects, else the first one, in nats; None if that is not known.
+    """
 
     build: Installed
     device: str | None
     prompt: float
     generation: float
     speeds: tuple[Speed, ...]
+    divergence: float | None = None
+
+    @property
+    def diverges(self) -> bool:
+        """Whether it computes something else with this model than the variant beside it."""
+        return self.divergence is not None and self.divergence > ALIKE
 
     @property
     def receipt(self) -> Receipt:
@@ -81,7 +99,7 @@ class VariantSpeed:
 @documented("model", "rounds", "results", "failed", "skipped", "hints", "saved")
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of a benchmark, the fastest at generation first.
+    """The results of a benchmark, the fastest at generation first, and those that diverge last.
 
     ``saved`` is what was written as ``llm.backend``, None if nothing was.
     """
@@ -112,15 +130,22 @@ class Report:
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Notes on GPU variants that are hardly faster than the CPU, or slower."""
+        """Notes on variants that diverge, and on GPUs that are hardly faster than the CPU."""
+        apart = (
+            f"{each.receipt.variant} computes something else with this model: it diverges by "
+            f"{each.divergence:.2f} nats (at most {ALIKE} if right), so it is not recommended"
+            for each in self.results
+            if each.diverges
+        )
         speeds = [(each.receipt, each.generation) for each in self.results]
         cpu = max((speed for receipt, speed in speeds if receipt.backend == "cpu"), default=0)
-        return tuple(
+        slow = (
             f"{receipt.variant} generates only {speed / cpu:.2f} times as fast as the CPU: "
             "it may not be worth its memory and its driver"
             for receipt, speed in speeds
             if cpu and receipt.backend != "cpu" and speed < WORTHWHILE * cpu
         )
+        return (*apart, *slow)
 
 
 def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
@@ -150,7 +175,8 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
         for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
             if run.failure is None:
                 session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
-                _measure_once(session, run, ("-m", str(model), *arguments))
+                compared = len(runs) > 1 and not number
+                _measure_once(session, run, ("-m", str(model), *arguments), compared=compared)
     report = _report(model, rounds, runs, skipped)
     # What a later update is compared with. With arguments it is another server's speed.
     if not arguments:
@@ -256,17 +282,27 @@ def _try_again(session: Session, run: VariantRun) -> None:
         run.failure = error
 
 
-def _measure_once(session: Session, run: VariantRun, arguments: Sequence[str]) -> None:
-    """Start the server, measure it and end it; a failure counts for this variant only."""
+def _measure_once(
+    session: Session, run: VariantRun, arguments: Sequence[str], *, compared: bool
+) -> None:
+    """Start the server, measure it and end it; a failure counts for this variant only.
+
+    ``compared``: it also reads a text, for a comparison with the other variants.
+    """
 
     def on_ready(report: StartReport) -> None:
         run.device = report.device
-        run.speeds.append(measure(ServerAddress(report.host, report.port or 0)))
+        address = ServerAddress(report.host, report.port or 0)
+        run.speeds.append(measure(address))
+        if compared:
+            run.answer = read_along(address)
 
     gpu = run.installed.receipt.backend != "cpu"
     run.failure = short_start(
         session, run.installed, arguments, on_ready, name="bench", require_gpu=gpu
     )
+    if wrong := what_is_wrong(run.answer):
+        run.failure = LaunchError(f"its answers are wrong: {wrong}")
 
 
 def _report(
@@ -277,7 +313,10 @@ def _report(
         for each in runs
         if each.failure
     )
-    results = [_measured(each) for each in runs if each.failure is None]
+    good = [each for each in runs if each.failure is None]
+    right = next((each for each in good if each.installed.receipt.backend == "cpu"), None)
+    answer = (right or good[0]).answer if good else ()
+    results = [_measured(each, answer) for each in good]
     if not results:
         raise LaunchError(
             "no variant could be measured",
@@ -285,15 +324,16 @@ def _report(
             # What helps the first one: the same model was given to all of them.
             hint=next((each.failure.hint for each in runs if each.failure), ""),
         )
-    results.sort(key=lambda each: -each.generation)
+    results.sort(key=lambda each: (each.diverges, -each.generation))
     return Report(model, rounds, tuple(results), failed, skipped)
 
 
-def _measured(run: VariantRun) -> VariantSpeed:
+def _measured(run: VariantRun, right: Answer) -> VariantSpeed:
     return VariantSpeed(
         run.installed,
         run.device,
         statistics.median(speed.prompt for speed in run.speeds),
         statistics.median(speed.generation for speed in run.speeds),
         tuple(run.speeds),
+        divergence(run.answer, right),
     )

@@ -224,7 +224,7 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
         argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
         options, wishes = memory_options(argv, env), wishes_in(argv, env)
         models = read_models(options, read_header)
-        used = _placed_on(session, cards, models.need(options), wishes, backend)
+        used = _placed_on(session, cards, models.need(options), options, wishes, backend)
         devices = spaces_of(used) or probed
         return models.judged(options, wishes, devices, host, backend=backend)
 
@@ -272,14 +272,20 @@ def _cards_of(asked: _AskedBuild, requested: str) -> tuple[Card, ...]:
 
 
 def _placed_on(
-    session: Session, cards: tuple[Card, ...], need: MemoryNeed, wishes: Wishes, backend: str
+    session: Session,
+    cards: tuple[Card, ...],
+    need: MemoryNeed,
+    options: MemoryOptions,
+    wishes: Wishes,
+    backend: str,
 ) -> tuple[Card, ...]:
     """Return the devices on which a start would place the models; all where the server chooses."""
     chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
     if not cards or wishes.placed or chosen:
         return cards
     setting = session.settings.placement
-    placed = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+    layers, margin = wishes.device_layers, options.margin(0)
+    placed = place(cards, need, setting=setting, asked_layers=layers, margin=margin)
     return tuple(card for card in cards if card.name in placed.devices) or cards
 
 
@@ -300,7 +306,7 @@ def _of_installed(
             shares = ask_fit_tool(tool, options, wishes.devices, asked.environ)
             correction = correction_of(need, shares)
         need = correction.applied(need) if correction else need
-        placed = _placed_on(session, cards, need, wishes, build.backend)
+        placed = _placed_on(session, cards, need, options, wishes, build.backend)
         return spaces_of(placed), correction
 
 

@@ -48,7 +48,9 @@ class ModelFiles(NamedTuple):
         correction: CacheCorrection | None = None,
     ) -> Fit:
         """Compare these models with the memory of devices; those that the user named count."""
-        used = tuple(space for space in devices if _is_named(space, wishes)) or tuple(devices)
+        # In the user's order, which is the server's: it counts for margins and for a number.
+        named = [space for each in wishes.devices for space in devices if _is(space, each)]
+        used = tuple(named or devices)
         if wishes.only is not None:
             # A number beyond the last one ends the server: then any comparison will do.
             used = used[wishes.only : wishes.only + 1] or used
@@ -146,16 +148,16 @@ def _or_elsewhere(
     room = [
         f"use --device {space.name}: {space.told}"
         for space in devices
-        if not _is_named(space, wishes)
+        if not any(_is(space, each) for each in wishes.devices)
         and (alone := judged(anywhere, (space,), found.host)).fits
         and not alone.shortened
     ]
     return found._replace(remedies=(*room[:1], *found.remedies))
 
 
-def _is_named(space: FreeMemory, wishes: Wishes) -> bool:
+def _is(space: FreeMemory, name: str) -> bool:
     # Upstream compares these names without regard to case.
-    return space.name.casefold() in map(str.casefold, wishes.devices)
+    return space.name.casefold() == name.casefold()
 
 
 def require_fit(fit: Fit | None) -> None:

@@ -97,7 +97,13 @@ def place_start(
             cards = with_other_processes(cards, plan.env)
         models, need = _models_of(plan, check, tools)
         # Without a layer any device will do for what is left.
-        placement = place(cards, need, setting=setting, asked_layers=wishes.device_layers)
+        placement = place(
+            cards,
+            need,
+            setting=setting,
+            asked_layers=wishes.device_layers,
+            margin=memory_options(plan.argv, plan.env).margin(0),
+        )
         plan = plan.placed(placement, len(check.build.arguments), draft=wishes.draft)
     # One device, and nothing to choose: the line of the decision names it.
     told = f"placed: {placement.told}" if len(cards) > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tsuku_publish.upstream.source.marked import UnreadableSource
@@ -17,6 +17,7 @@ _RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _CALL = re.compile(r"\.(set_\w+)\(")
 _EXAMPLE = re.compile(r"LLAMA_EXAMPLE_(\w+)")
+_EXAMPLES = re.compile(r"initializer_list<enum llama_example>\s+(\w+)\s*=\s*\{([^}]*)\}")
 _CALLS = {"set_examples", "set_excludes", "set_env", "set_sampling", "set_spec"}
 
 
@@ -46,13 +47,14 @@ def arguments(source: SourceTree) -> tuple[Argument, ...]:
     text = source.read(PATH)
     # Comments, texts and raw texts hide parentheses: a copy has blanks in their place.
     bare = _blanked(text)
+    lists = dict(_EXAMPLES.findall(bare))
     found = []
     place = 0
     while match := _OPTION.search(bare, place):
         line = f"{PATH}:{text.count(chr(10), 0, match.start()) + 1}"
         end = _closing(bare, match.start() + len("add_opt("), line)
         inner = _closing(bare, match.end(), line)
-        found.append(_argument(text, bare, (match.end(), inner, end), line))
+        found.append(_argument(text, bare, (match.end(), inner, end), lists, line))
         place = end
     if not found:
         raise UnreadableSource(f"{PATH}:1", "there is no add_opt(common_arg(…))")
@@ -62,7 +64,10 @@ def arguments(source: SourceTree) -> tuple[Argument, ...]:
     return tuple(found)
 
 
-def _argument(text: str, bare: str, bounds: tuple[int, int, int], at: str) -> Argument:
+def _argument(
+    text: str, bare: str, bounds: tuple[int, int, int], examples: Mapping[str, str], at: str
+) -> Argument:
+    """Read one; ``examples`` are the file's named lists of programs."""
     start, inner, end = bounds
     parts = [*_parts(bare, start, inner)]
     lists = []
@@ -86,14 +91,20 @@ def _argument(text: str, bare: str, bounds: tuple[int, int, int], at: str) -> Ar
         negative=negative,
         variable=word[1] if word else None,
         values=values,
-        tools=_examples(calls["set_examples"]) if "set_examples" in calls else ("common",),
-        excludes=_examples(calls.get("set_excludes", "")),
+        tools=_tools(calls.get("set_examples", "LLAMA_EXAMPLE_COMMON"), examples, at),
+        excludes=_tools(calls.get("set_excludes", ""), examples, at),
         at=at,
     )
 
 
-def _examples(text: str) -> tuple[str, ...]:
-    return tuple(name.lower().replace("_", "-") for name in _EXAMPLE.findall(text))
+def _tools(text: str, examples: Mapping[str, str], at: str) -> tuple[str, ...]:
+    """Return the programs of a list, which may be one that the file names."""
+    text = examples.get(text.strip(), text)
+    names = [each.strip() for each in text.strip().strip("{}").split(",") if each.strip()]
+    found = [_EXAMPLE.fullmatch(name) for name in names]
+    if not all(found):
+        raise UnreadableSource(at, f"the programs {text.strip()} cannot be read")
+    return tuple(each[1].lower().replace("_", "-") for each in found if each)
 
 
 def _blanked(text: str) -> str:
