@@ -20,6 +20,7 @@ class Need(str, enum.Enum):
     NVIDIA_VULKAN = "nvidia-vulkan"
     NVIDIA_LIBRARIES = "nvidia-libraries"
     NVIDIA_DRIVER = "nvidia-driver"
+    LOADER = "loader"
     NIX_DRIVER = "nix-driver"
     NIX_VULKAN = "nix-vulkan"
     NVIDIA_MODULE = "nvidia-module"

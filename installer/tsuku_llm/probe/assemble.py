@@ -50,7 +50,7 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
             libc.parse(system, host.system().get("libc")),
             refuses=libc.refusal(
                 system,
-                host.system().get("bits"),
+                host.system(),
                 kind.place.systems,
                 nix_ld=bool(host.environment("NIX_LD")) or host.access(NIX_LD) is not None,
             ),

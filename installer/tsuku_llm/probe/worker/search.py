@@ -29,6 +29,7 @@ LOADERS: dict[str, tuple[str, ...]] = {
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
 LONGEST_PATH = 4096
+NIX_LD_LIBRARIES = "/run/current-system/sw/share/nix-ld/lib"
 
 
 def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
@@ -47,7 +48,11 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
 
 def _candidates(root: str, name: str) -> Iterator[str]:
     # The order of ld.so(8): LD_LIBRARY_PATH, the cache, the default folders.
-    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+    named = os.environ.get("LD_LIBRARY_PATH", "")
+    # nix-ld, where it is the system's loader, adds to the variable: its src/main.rs.
+    if any("nix-ld" in os.path.realpath(root + loader) for loader in LOADERS.get(MACHINE, ())):
+        named += ":" + os.environ.get("NIX_LD_LIBRARY_PATH", NIX_LD_LIBRARIES)
+    for folder in named.split(":"):
         if folder.startswith("/"):
             yield f"{folder}/{name}"
     yield from _cached(root, name)
@@ -77,6 +82,8 @@ def _cached(root: str, name: str) -> Iterator[str]:
     # A damaged cache may claim more entries than it holds.
     room = (len(data) - start - HEADER) // ENTRY
     wanted = name.encode() + b"\0"
+    if wanted not in data:
+        return
     for index in range(min(count, room)):
         key, value = struct.unpack_from("<II", data, start + HEADER + index * ENTRY + 4)
         if data.startswith(wanted, start + key):
