@@ -303,6 +303,7 @@ STUB = {**LOADER, "real": "/nix/store/abc-stub-ld-x86_64-unknown-linux-musl/bin/
 
 
 NIX_LD = {**LOADER, "real": "/nix/store/a-nix-ld-2/libexec"}
+MUSL = {"call": "loader", "path": "/lib/ld-musl-x86_64.so.1"}
 GLIBC = {**LOADER, "real": "/nix/store/a-glibc-2.42/lib/ld-linux-x86-64.so.2"}
 X86 = {"machine": "x86_64", "bits": 64}
 
@@ -328,6 +329,8 @@ X86 = {"machine": "x86_64", "bits": 64}
         # buildFHSEnv of nixpkgs: a sandbox with glibc's own loader.
         ((GLIBC, LIBC), X86, ("nixos",), False, None),
         ((LIBC,), X86, ("guix",), False, "no /lib64/ld-linux-x86-64.so.2"),
+        ((LOADER, LIBC | {"error": "libc.so.6: cannot open"}), X86, (), False, "no libc.so.6"),
+        ((LOADER, MUSL, LIBC | {"error": "libc.so.6: cannot open"}), X86, (), False, None),
     ],
 )
 def test_a_system_that_starts_no_foreign_program_is_told(

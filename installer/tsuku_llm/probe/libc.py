@@ -58,6 +58,10 @@ def refusal(
         systems[:1] == ("nixos",) and not known and not nix_ld
     ):
         return "NixOS starts no program that was made for other systems, unless nix-ld is on"
+    # musl's loader has no libc.so.6.
+    musl = any("ld-musl" in str(line.get("path")) for line in loaders)
+    if not musl and answers.words(answers.value(answer, "libc.so.6", "error")):
+        return "the loader of this system finds no libc.so.6, without which no program starts"
     return None
 
 

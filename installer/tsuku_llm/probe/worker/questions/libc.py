@@ -7,6 +7,7 @@ import os
 
 from .. import elf, search
 from ..protocol import Channel
+from .libraries import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,18 +18,21 @@ BANNER = b"GNU C Library "
 
 def ask(channel: Channel, root: str) -> None:
     """Ask which dynamic linkers exist, and which versions libc and libstdc++ define."""
-    for loader in search.LOADERS.get(search.MACHINE, ()):
-        if os.path.exists(root + loader):
-            real = os.path.realpath(root + loader).removeprefix(root)
-            channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
+    loaders = search.LOADERS.get(search.MACHINE, ())
+    loaders = tuple(each for each in loaders if os.path.exists(root + each))
+    for loader in loaders:
+        real = os.path.realpath(root + loader).removeprefix(root)
+        channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
     for name in ("libc.so.6", "libstdc++.so.6"):
-        channel.answer(name, **_library(root, name))
+        channel.answer(name, **_library(root, name, loaders))
 
 
-def _library(root: str, name: str) -> dict[str, Any]:
+def _library(root: str, name: str, loaders: tuple[str, ...]) -> dict[str, Any]:
     found = search.find(root, name)
     if found is None:
-        return {"path": None}
+        # The loader may know more places than we do; it knows nothing of another root.
+        error = error_of(loaders[0], name) if loaders and not root else None
+        return {"path": None, "error": error}
     path, data = found
     with data:
         return {"path": path, "versions": _versions(data), "banner": _banner(name, data)}

@@ -42,7 +42,7 @@ def ask(channel: Channel, root: str, *names: str) -> None:
     for name in names or LINUX:
         channel.before(f"open {name}")
         found = search.find(root, name)
-        error = _error_of(loader, root + found[0]) if found else None
+        error = error_of(loader, root + found[0]) if found else None
         channel.answer("library", name=name, path=found[0] if found else None, error=error)
 
 
@@ -55,7 +55,7 @@ def _loaded(name: str) -> dict[str, Any]:
     return {"path": name, "error": None}
 
 
-def _error_of(loader: str, path: str) -> str | None:
+def error_of(loader: str, path: str) -> str | None:
     """Return what the loader says of a library that cannot be loaded; None if it can be."""
     if sys.platform == "win32":
         return None
