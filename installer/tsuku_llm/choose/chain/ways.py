@@ -90,6 +90,7 @@ _EFFORTS = {
     **dict.fromkeys(("cuda-capability", "jetson", "rocm-gfx", "opencl-device"), Effort.NEVER),
     **dict.fromkeys(("vulkan-16bit-storage", "vulkan-limits"), Effort.NEVER),
     **dict.fromkeys(("gpu-set-aside", "unknown-requirement", "hidden-device"), Effort.NEVER),
+    "nvidia-too-old": Effort.NEVER,
 }
 """The effort for each reason; one that is not here takes a driver."""
 
