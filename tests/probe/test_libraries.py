@@ -21,7 +21,7 @@ from tsuku_llm.choose.selection import Request, Selection, select
 from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.probe import libraries, probe, program
+from tsuku_llm.probe import libc, libraries, probe, program
 from tsuku_llm.probe.worker import search
 from tsuku_llm.probe.worker.main import system_python
 from tsuku_llm.probe.worker.protocol import Channel
@@ -117,6 +117,11 @@ def test_a_system_whose_c_library_is_elsewhere_says_nothing(folder: Path, tmp_pa
 needs_a_loader = pytest.mark.skipif(
     search.MACHINE not in search.LOADERS, reason="no build is for this processor"
 )
+
+
+def test_both_sides_of_the_pipe_know_the_same_loaders() -> None:
+    first = {machine: loaders[0] for machine, loaders in search.LOADERS.items()}
+    assert first == libc.LOADERS
 
 
 def with_loader(root: Path, target: Path | None = None) -> Path:

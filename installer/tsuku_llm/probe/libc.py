@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from tsuku_llm.machine.hardware import Libc
 from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.worker import search
+
+LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+"""The loaders that builds name, as the child's ``search`` has them, which shares no code."""
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
@@ -45,14 +47,14 @@ def refusal(
     NixOS has a loader that only prints an error (nixpkgs#269551), unless nix-ld takes its place.
     ``nix_ld`` tells of that where the answer does not say what the loader really is.
     """
-    wanted = search.LOADERS.get(str(system.get("machine")))
+    wanted = LOADERS.get(str(system.get("machine")))
     if not wanted or not answers.calls(answer, "libc.so.6"):
         return None
     loaders = answers.calls(answer, "loader")
     if not loaders and system.get("bits") == 32:
         return "this system is 32-bit: it has no loader for 64-bit programs"
     if not loaders:
-        return f"this system has no {wanted[0]}, which starts programs made for other systems"
+        return f"this system has no {wanted}, which starts programs made for other systems"
     known = [text for line in loaders if (text := answers.words(line.get("real")))]
     if any("stub-ld" in text for text in known) or (
         systems[:1] == ("nixos",) and not known and not nix_ld

@@ -28,7 +28,7 @@ LOADERS: dict[str, tuple[str, ...]] = {
 }
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
-LONGEST_PATH = 4096
+LONGEST_PATH, LONGEST_ERROR = 4096, 1000
 NIX_LD_LIBRARIES = "/run/current-system/sw/share/nix-ld/lib"
 
 
@@ -44,6 +44,29 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
         if data is not None and _is_for(data, wanted):
             return path, data
     return None
+
+
+def said_by(loader: str, *words: str) -> str | None:
+    """Return the error that a loader prints, such as of a library that it cannot load (--list).
+
+    None if it ends without one. It runs none of the library's code.
+    """
+    if sys.platform == "win32":
+        return None
+    reading, writing = os.pipe()
+    quiet = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+    aside = (os.POSIX_SPAWN_DUP2, writing, 2)
+    try:
+        child = os.posix_spawn(loader, [loader, *words], os.environ, file_actions=[quiet, aside])
+    except OSError:  # it cannot be asked, so nothing is known
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read(LONGEST_ERROR)
+    _, status = os.waitpid(child, 0)
+    return said.decode("utf-8", "replace") or f"status {status}" if status else None
 
 
 def _candidates(root: str, name: str) -> Iterator[str]:

@@ -7,7 +7,6 @@ import os
 
 from .. import elf, search
 from ..protocol import Channel
-from .libraries import error_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def _library(root: str, name: str, loaders: tuple[str, ...]) -> dict[str, Any]:
     found = search.find(root, name)
     if found is None:
         # The loader may know more places than we do; it knows nothing of another root.
-        error = error_of(loaders[0], name) if loaders and not root else None
+        error = search.said_by(loaders[0], "--list", name) if loaders and not root else None
         return {"path": None, "error": error}
     path, data = found
     with data:
@@ -54,12 +53,4 @@ def _banner(name: str, data: mmap.mmap) -> str | None:
 
 def _musl_banner(loader: str) -> str | None:
     """Return what musl's linker prints when it runs without a program: its version."""
-    if "musl" not in loader:
-        return None
-    import subprocess  # noqa: PLC0415 - only here, and it is slow to import
-
-    try:
-        shown = subprocess.run([loader], capture_output=True, timeout=2, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return shown.stderr[:200].decode("ascii", "replace")
+    return (search.said_by(loader) or "")[:200] or None if "musl" in loader else None
