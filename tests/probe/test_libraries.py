@@ -6,6 +6,7 @@ import ctypes.util
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from tsuku_llm.choose.selection import Request, Selection, select
 from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.probe import libraries, probe, program
+from tsuku_llm.probe import libc, libraries, probe, program
+from tsuku_llm.probe.worker import search
+from tsuku_llm.probe.worker.main import system_python
+from tsuku_llm.probe.worker.protocol import Channel
 from tsuku_llm.probe.worker.questions.libraries import LINUX
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
@@ -106,6 +110,135 @@ def test_a_system_whose_c_library_is_elsewhere_says_nothing(folder: Path, tmp_pa
     (root / "lib64").mkdir(parents=True)
     shutil.copy("/bin/true", root / "lib64" / "ld-linux-x86-64.so.2")
     assert asked(folder, "libnowhere.so.9", root=root) == {}
+
+
+# --- a Python that loads otherwise than a server ----------------------------------------------
+
+needs_a_loader = pytest.mark.skipif(
+    search.MACHINE not in search.LOADERS, reason="no build is for this processor"
+)
+
+
+def test_both_sides_of_the_pipe_know_the_same_loaders() -> None:
+    first = {machine: loaders[0] for machine, loaders in search.LOADERS.items()}
+    assert first == libc.LOADERS
+
+
+def with_loader(root: Path, target: Path | None = None) -> Path:
+    """A system whose loader is this file, or one that no process has mapped."""
+    loader = Path(f"{root}{search.LOADERS[search.MACHINE][0]}")
+    loader.parent.mkdir(parents=True)
+    if target is None:
+        loader.write_bytes(b"")
+    else:
+        loader.symlink_to(target)
+    return root
+
+
+def with_python(root: Path, script: str, minor: int = 11) -> Path:
+    modules = root / "usr" / "lib" / f"python3.{minor}" / "ctypes"
+    modules.mkdir(parents=True)
+    (modules / "__init__.py").touch()
+    python = root / "usr" / "bin" / f"python3.{minor}"
+    python.parent.mkdir(parents=True, exist_ok=True)
+    python.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+    python.chmod(0o755)
+    return python
+
+
+@needs_a_loader
+def test_drivers_are_asked_by_the_system_s_python_where_this_one_has_another_loader(
+    tmp_path: Path,
+) -> None:
+    """Nix, Guix, Homebrew: their loader does not read the system's cache (NixOS/nixpkgs#46032)."""
+    root, mark = with_loader(tmp_path / "root"), tmp_path / "started"
+    with_python(root, f'echo started >> "{mark}"; exec "{sys.executable}" "$@"')
+    host = LocalHost(root)
+    answer = host.ask(program(host), ("libc",), 30.0)()["libc"]
+    # Once: this stand-in has the wrong loader as well.
+    assert (mark.read_text("utf-8"), answer.end) == ("started\n", "done")
+    assert any(line.get("call") == "loader" for line in answer.lines)
+
+
+@needs_a_loader
+def test_the_newest_whole_python_of_the_system_is_taken(tmp_path: Path) -> None:
+    root = with_loader(tmp_path)
+    assert system_python(str(root)) is None
+    with_python(root, "exit 1", 9)
+    whole = with_python(root, "exit 1", 12)
+    (with_python(root, "exit 1", 13).parents[1] / "lib/python3.13/ctypes/__init__.py").unlink()
+    (root / "usr/bin/python3.14").write_text("no modules", "utf-8")
+    assert system_python(str(root)) == str(whole)
+
+
+@needs_a_loader
+def test_a_python_with_the_system_s_loader_does(tmp_path: Path) -> None:
+    mapped = Path("/proc/self/maps").read_text("utf-8")
+    loader = next(word for word in mapped.split() if word.rpartition("/")[2].startswith("ld"))
+    root = with_loader(tmp_path, Path(loader))
+    with_python(root, "exit 1")
+    assert system_python(str(root)) is None
+
+
+def opened(root: Path, name: str) -> list[dict[str, Any]]:
+    reading, writing = os.pipe()
+    Channel(writing, "q", str(root)).open([name])
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        return [json.loads(line) for line in pipe if '"call"' in line]
+
+
+@needs_a_loader
+def test_a_library_that_only_the_system_s_loader_finds_is_opened(tmp_path: Path) -> None:
+    path = tmp_path / "usr" / "lib" / "libonlythere.so.1"
+    path.parent.mkdir(parents=True)
+    compile_library(path, "int one;", "-nostdlib")
+    (answer,) = opened(tmp_path, "libonlythere.so.1")
+    assert answer["library"] == str(path)
+    assert opened(tmp_path, "libonlythere.so.2")[0]["library"] is None
+
+
+@needs_a_loader
+def test_a_library_of_this_python_alone_is_not_the_server_s(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment of conda has a Vulkan loader of its own, through its RPATH."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    code = (
+        "import sys; sys.base_prefix, module = sys.argv[1:3]; sys.path.insert(0, module)\n"
+        "from worker.protocol import Channel\n"
+        "Channel(1, 'q', sys.argv[3]).open(['libinner.so.4'])"
+    )
+    package = str(Path(search.__file__).parents[1])
+    command = [sys.executable, "-c", code, str(folder), package, str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["library"], "this Python's own" in answer["errors"][0]) == (None, True)
+
+
+@needs_a_loader
+def test_a_library_that_nix_ld_adds_is_found(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with_loader(root, Path("/nix/store/abc-nix-ld-2.0.6/libexec/nix-ld"))
+    inside = root / "run/libraries"
+    inside.mkdir(parents=True)
+    shutil.copy(folder / "libinner.so.4", inside)
+    environ = os.environ | {"NIX_LD_LIBRARY_PATH": "/run/libraries"}
+    found = subprocess.run(
+        [sys.executable, "-c", FIND, str(root)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "/run/libraries/libinner.so.4"
+
+
+FIND = """
+import sys
+from tsuku_llm.probe.worker import search
+print(search.find(sys.argv[1], "libinner.so.4")[0])
+"""
 
 
 def test_a_recorded_machine_without_hipblas_gets_vulkan_and_the_package_s_name(

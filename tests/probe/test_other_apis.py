@@ -1,5 +1,6 @@
 """ROCm, Level Zero, OpenCL and OpenVINO as a real child hears them from stub libraries."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -162,6 +163,40 @@ def test_an_npu_is_used_by_openvino_only(stubs: StubDrivers) -> None:
 def test_errors_of_level_zero(stubs: StubDrivers, settings: dict[str, object]) -> None:
     api = probe(stubs.host("level_zero", **settings)).api("level_zero")
     assert (api.state, api.gpus) == (ApiState.FAILED, ())
+
+
+@pytest.mark.parametrize("bus", [True, False])
+def test_a_level_zero_loader_without_intel_s_driver_is_told(
+    stubs: StubDrivers, tmp_path: Path, *, bus: bool
+) -> None:
+    """intel/compute-runtime#832: libze1 is installed, and libze-intel-gpu1 is not."""
+    if bus:
+        on_bus(tmp_path, "0x8086", "0x4c8a", "i915")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text("ID=ubuntu\nID_LIKE=debian\n", "utf-8")
+    host = stubs.host("level_zero", root=tmp_path, zeInit=0x78000001)
+    problem = probe(host).api("level_zero").problem
+    assert (problem is not None) == bus
+    assert problem is None or "apt install libze-intel-gpu1" in problem.fix
+
+
+def test_a_driver_of_level_zero_that_finds_no_gpu_is_not_missing(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    on_bus(tmp_path, "0x8086", "0x4c8a", "i915")
+    driver = tmp_path / "usr/lib/libze_intel_gpu.so.1"
+    driver.parent.mkdir(parents=True)
+    shutil.copy(stubs.library("level_zero"), driver)
+    host = stubs.host("level_zero", root=tmp_path, zeInit=0x78000001)
+    assert probe(host).api("level_zero").problem is None
+
+
+def on_bus(root: Path, vendor: str, device: str, driver: str) -> None:
+    card = root / "sys/bus/pci/devices/0000:00:02.0"
+    card.mkdir(parents=True)
+    for name, value in {"class": "0x030000", "vendor": vendor, "device": device}.items():
+        (card / name).write_text(value + "\n", "utf-8")
+    (card / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
 
 # --- OpenCL ------------------------------------------------------------------------------

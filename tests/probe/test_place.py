@@ -177,7 +177,8 @@ def test_every_table_is_of_a_need() -> None:
 @pytest.mark.parametrize("need", Need)
 def test_every_row_has_words_of_its_own_before_the_one_for_all(need: Need) -> None:
     kinds = {*(kind.value for kind in Kind), "contained", "system-containers", "own-libraries"}
-    systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "nixos", "rhel", "suse", "opensuse"}
+    systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "rhel", "suse", "opensuse"}
+    systems |= {"nixos", "guix"}
     words = [word for row in table()[need] for word in row.split()]
     assert len(words) == len(set(words))
     assert set(words) <= kinds | systems | {"else"}
@@ -301,29 +302,45 @@ LOADER = {"call": "loader", "path": "/lib64/ld-linux-x86-64.so.2"}
 STUB = {**LOADER, "real": "/nix/store/abc-stub-ld-x86_64-unknown-linux-musl/bin/stub"}
 
 
+NIX_LD = {**LOADER, "real": "/nix/store/a-nix-ld-2/libexec"}
+MUSL = {"call": "loader", "path": "/lib/ld-musl-x86_64.so.1"}
+GLIBC = {**LOADER, "real": "/nix/store/a-glibc-2.42/lib/ld-linux-x86-64.so.2"}
+X86 = {"machine": "x86_64", "bits": 64}
+
+
 @pytest.mark.parametrize(
-    ("lines", "bits", "systems", "nix_ld", "words"),
+    ("lines", "system", "systems", "nix_ld", "words"),
     [
-        ((LOADER, LIBC), 64, ("debian",), False, None),
-        ((LIBC,), 64, ("debian",), False, None),
-        ((), 32, ("debian",), False, None),
-        ((LIBC,), 32, ("debian",), False, "32-bit"),
-        ((LOADER, LIBC), 32, ("debian",), False, None),
-        ((STUB, LIBC), 64, ("nixos",), False, "nix-ld"),
-        ((LOADER, LIBC), 64, ("nixos",), False, "nix-ld"),
-        ((LOADER, LIBC), 64, ("nixos",), True, None),
-        (({**LOADER, "real": "/nix/store/a-nix-ld-2/libexec"}, LIBC), 64, ("nixos",), False, None),
-        ((LIBC,), 64, ("guix",), False, "Guix"),
+        ((LOADER, LIBC), X86, ("debian",), False, None),
+        ((LIBC,), X86, ("debian",), False, "no /lib64/ld-linux-x86-64.so.2"),
+        ((LIBC,), X86 | {"machine": "aarch64"}, (), False, "no /lib/ld-linux-aarch64.so.1"),
+        ((LIBC,), X86 | {"machine": "riscv64"}, ("debian",), False, None),
+        ((), X86 | {"bits": 32}, ("debian",), False, None),
+        ((LIBC,), X86 | {"bits": 32}, ("debian",), False, "32-bit"),
+        ((LOADER, LIBC), X86 | {"bits": 32}, ("debian",), False, None),
+        ((STUB, LIBC), X86, ("nixos",), False, "nix-ld"),
+        # nix-ld#85: a shell sets the variable, and the system's loader is the stub. A chroot or a
+        # container may have lost os-release.
+        ((STUB, LIBC), X86, ("nixos",), True, "nix-ld"),
+        ((STUB, LIBC), X86, (), False, "nix-ld"),
+        ((LOADER, LIBC), X86, ("nixos",), False, "nix-ld"),
+        ((LOADER, LIBC), X86, ("nixos",), True, None),
+        ((NIX_LD, LIBC), X86, ("nixos",), False, None),
+        # buildFHSEnv of nixpkgs: a sandbox with glibc's own loader.
+        ((GLIBC, LIBC), X86, ("nixos",), False, None),
+        ((LIBC,), X86, ("guix",), False, "no /lib64/ld-linux-x86-64.so.2"),
+        ((LOADER, LIBC | {"error": "libc.so.6: cannot open"}), X86, (), False, "no libc.so.6"),
+        ((LOADER, MUSL, LIBC | {"error": "libc.so.6: cannot open"}), X86, (), False, None),
     ],
 )
 def test_a_system_that_starts_no_foreign_program_is_told(
     lines: tuple[dict[str, str | None], ...],
-    bits: int,
+    system: dict[str, object],
     systems: tuple[str, ...],
     nix_ld: bool,
     words: str | None,
 ) -> None:
-    found = refusal(DriverAnswer(lines, "done"), bits, systems, nix_ld=nix_ld)
+    found = refusal(DriverAnswer(lines, "done"), system, systems, nix_ld=nix_ld)
     assert (found is None) == (words is None)
     assert words is None or (found and words in found)
 

@@ -20,14 +20,8 @@ STARTS = {
     ("tsuku_llm/ground/processes/children.py", "subprocess.run"): "the one place for all others",
     ("tsuku_llm/launch/run/replace_process.py", "os.execve"): "takes the environment from there",
     ("tsuku_operator/fleet/fleet.py", "ansible_runner"): "takes the environment from there",
-    (
-        "tsuku_llm/probe/worker/questions/libc.py",
-        "subprocess.run",
-    ): "a child of ours: the system's loader",
-    (
-        "tsuku_llm/probe/worker/questions/libraries.py",
-        "os.posix_spawn",
-    ): "a child of ours: the system's loader",
+    ("tsuku_llm/probe/worker/main.py", "os.execve"): "a child of ours, as the system's Python",
+    ("tsuku_llm/probe/worker/search.py", "os.posix_spawn"): "a child of ours: the system's loader",
     (
         "tsuku_operator/bundle/bundle_start.py",
         "subprocess.run",

@@ -3,13 +3,13 @@
 ``tests/reported_machines.json`` has the descriptions. A key of a description:
 
 ``system``: a key of ``SYSTEMS``; ``bus``: PCI ids with the bound kernel module ("10de:2b85 nvidia",
-"-" for none); ``module``: flavour and version of NVIDIA's kernel module; ``libraries``: the version
-of NVIDIA's user libraries, if they are installed; ``cuda``: the code of cuInit, or the devices;
-``nvml``: the code of nvmlInit_v2, or how many devices it lists; ``vulkan``: the devices that the
-loader lists (absent: there is no loader); ``icd``: the drivers' files; ``kfd``: gfx targets of the
-kernel's compute nodes; ``hip``: what the runtime answers; ``loader``, ``libc_so``: what is found of
-the C library. ``files``, ``folders``, ``access``, ``environment`` and ``answers`` are merged into
-the recording as they are.
+"-" for none), then the state of power; ``module``: flavour and version of NVIDIA's kernel module;
+``libraries``: the version of NVIDIA's user libraries, if they are installed; ``cuda``: the code of
+cuInit, or the devices; ``nvml``: the code of nvmlInit_v2, or how many devices it lists; ``vulkan``:
+the devices that the loader lists (absent: no loader); ``icd``: the drivers' files; ``kfd``:
+gfx targets of the kernel's compute nodes; ``hip``: what the runtime answers; ``loader``, ``real``,
+``libc_so``: what is found of the C library. ``files``, ``folders``, ``access``, ``environment`` and
+``answers`` are merged into the recording as they are.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ FLAGS = (
     "movbe xsave aes"
 )
 DEBIAN = {"ID": "debian"}
+STEAMOS = {"ID": "steamos", "ID_LIKE": "arch"}
 UBUNTU = {"ID": "ubuntu", "ID_LIKE": "debian"}
 # Name, the words of os-release, glibc, GLIBCXX, kernel, processor.
 SYSTEMS: Mapping[str, tuple[str, Mapping[str, str], str, str, str, str]] = {
@@ -36,7 +37,14 @@ SYSTEMS: Mapping[str, tuple[str, Mapping[str, str], str, str, str, str]] = {
     "ubuntu-arm": ("Ubuntu 24.04.3 LTS", UBUNTU, "2.39", "3.4.33", "6.8.0-86-generic", "aarch64"),
     "fedora-43": ("Fedora Linux 43", {"ID": "fedora"}, "2.42", "3.4.34", "6.17.8-300", "x86_64"),
     "arch": ("Arch Linux", {"ID": "arch"}, "2.42", "3.4.34", "6.18.2-arch2-1", "x86_64"),
+    "debian-12-arm": ("Debian GNU/Linux 12", DEBIAN, "2.36", "", "6.12.47+rpt-rpi-2712", "aarch64"),
     "nixos": ("NixOS 26.05 (Yarara)", {"ID": "nixos"}, "2.42", "", "6.18.9", "x86_64"),
+    "guix": ("Guix System", {"ID": "guix"}, "2.41", "", "6.17.8", "x86_64"),
+    "steamos": ("SteamOS", STEAMOS, "2.39", "3.4.33", "6.11.11-valve19-1-neptune-611", "x86_64"),
+    "alpine": ("Alpine Linux v3.22", {"ID": "alpine"}, "", "", "6.12.57-0-lts", "x86_64"),
+    "distroless": ("", {}, "2.42", "", "6.17.8", "x86_64"),
+    "android": ("", {}, "", "", "5.10.101-android12-9-00005-ga829d48e78bd", "aarch64"),
+    "freebsd": ("FreeBSD 14.3-RELEASE", {"ID": "freebsd"}, "", "", "14.3-RELEASE", "amd64"),
     "flatpak": (
         "Freedesktop SDK 25.08 (Flatpak runtime)",
         {"ID": "org.freedesktop.platform"},
@@ -97,8 +105,8 @@ def recording(told: Mapping[str, Any]) -> dict[str, Any]:
     whole = {
         "format": 1,
         "system": {
-            "os": "linux",
-            "libc": f"glibc {glibc}",
+            "os": told.get("os", "linux"),
+            "libc": f"glibc {glibc}" if glibc else None,
             "bits": told.get("bits", 64),
             "machine": told.get("machine", machine),
             "release": kernel,
@@ -131,13 +139,14 @@ def _libc(told: Mapping[str, Any], machine: str, glibc: str, cxx: str) -> list[d
     usual = {
         "x86_64": "/lib64/ld-linux-x86-64.so.2",
         "aarch64": "/lib/ld-linux-aarch64.so.1",
-    }[machine]
+    }.get(machine)
     folder = f"/lib/{machine}-linux-gnu"
     loader = told.get("loader", usual)
     found = told.get("libc_so", f"{folder}/libc.so.6")
     lines: list[dict[str, Any]] = []
     if loader:
         lines.append({"call": "loader", "path": loader, "banner": None})
+        lines[0] |= {"real": told["real"]} if "real" in told else {}
     lines.append({"call": "libc.so.6", "path": found})
     if found:
         banner = f"GNU C Library (a distribution) stable release version {glibc}."
@@ -149,7 +158,7 @@ def _libc(told: Mapping[str, Any], machine: str, glibc: str, cxx: str) -> list[d
 
 
 def _pci(at: int, text: str) -> dict[str, Any]:
-    ids, driver = text.split()
+    ids, driver, *power = text.split()
     vendor, device = ids.split(":")
     return {
         "call": "device",
@@ -158,6 +167,7 @@ def _pci(at: int, text: str) -> dict[str, Any]:
         "vendor": f"0x{vendor}",
         "device": f"0x{device}",
         "driver": None if driver == "-" else driver,
+        "power": power[0] if power else "D0",
     }
 
 

@@ -51,6 +51,10 @@ GENERATIONS = (
     Generation("Blackwell Ultra", ((0x3180, 0x3340),), 575, 0, _OPEN),
 )
 
+WITHOUT_VULKAN = frozenset({"Fermi"})
+"""The generations that no build can use: NVIDIA's Vulkan is for Kepler and newer, by its page of
+Vulkan drivers, and llama.cpp's CUDA for Maxwell and newer."""
+
 
 def generation_of(device: int | None) -> Generation | None:
     """Return the generation of a PCI device number; None if it is not known."""

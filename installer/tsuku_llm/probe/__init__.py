@@ -60,9 +60,14 @@ def platform_key(host: Host) -> str:
 
 
 def os_name(host: Host) -> str:
-    """Return the manifest's word for the operating system, or Python's own if it has no other."""
+    """Return the manifest's word for the operating system, or Python's own if it has no other.
+
+    Python says ``linux`` on Android before version 3.13, and ``freebsd14`` with its number.
+    """
     system = str(host.system().get("os"))[:LONGEST_WORD]
-    return SYSTEMS.get(system, system)
+    if system == "linux" and host.environment("TERMUX_VERSION") and not host.system().get("libc"):
+        return "android"
+    return SYSTEMS.get(system) or system.rstrip("0123456789")
 
 
 def arch_name(host: Host) -> str:

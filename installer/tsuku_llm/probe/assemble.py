@@ -50,7 +50,7 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
             libc.parse(system, host.system().get("libc")),
             refuses=libc.refusal(
                 system,
-                host.system().get("bits"),
+                host.system(),
                 kind.place.systems,
                 nix_ld=bool(host.environment("NIX_LD")) or host.access(NIX_LD) is not None,
             ),
@@ -111,7 +111,7 @@ def _apis(
     host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
 ) -> tuple[Api, ...]:
     intel_answer = intel.collect(by_question)
-    level_zero, cl = intel.parse(intel_answer), opencl.parse(opencl.collect(by_question))
+    level_zero, cl = intel.parse(intel_answer, kind), opencl.parse(opencl.collect(by_question))
     apis = (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from tsuku_llm.machine.backends import INTEL
-from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind
+from tsuku_llm.machine.fixes import Need
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer
 from tsuku_llm.probe.facts import answers
+from tsuku_llm.probe.facts.machine import MachineKind
 
 TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
 FLAG_INTEGRATED = 1
@@ -26,7 +28,7 @@ def collect(by_question: Mapping[str, DriverAnswer]) -> DriverAnswer:
     return by_question.get("level_zero", ABSENT)
 
 
-def parse(answer: DriverAnswer) -> Api:
+def parse(answer: DriverAnswer, machine: MachineKind) -> Api:
     """Read the API ``level_zero``: only its GPUs, as SYCL uses no other device."""
     state = answers.state(answer, "zeInit", "zeDriverGet")
     lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
@@ -37,8 +39,16 @@ def parse(answer: DriverAnswer) -> Api:
         version=_version(answers.value(answer, "zeDriverGetApiVersion", "version")),
         gpus=tuple(_gpu(index, line) for index, line in enumerate(lines)),
         evidence=answers.evidence(answer, CODES),
-        problem=answers.broken(answer, "Intel's Level Zero driver"),
+        problem=answers.broken(answer, "Intel's Level Zero driver") or _lacking(answer, machine),
     )
+
+
+def _lacking(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
+    """Return the problem of a loader that has no driver to load: intel/compute-runtime#832."""
+    if answers.value(answer, "runtime", "found") is not False or not machine.has_pci(INTEL):
+        return None
+    text = "the Level Zero loader is installed, and Intel's compute runtime, its driver, is not"
+    return Problem("intel-runtime-missing", text, machine.fix(Need.INTEL_RUNTIME))
 
 
 def openvino(level_zero: Api, opencl: Api, answer: DriverAnswer) -> Api:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from tsuku_llm.machine.hardware import Libc
 from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
+
+LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+"""The loaders that builds name, as the child's ``search`` has them, which shares no code."""
 
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
@@ -16,12 +20,13 @@ _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
 def parse(answer: DriverAnswer, python: object = None) -> Libc:
     """Tell which C library a prebuilt program would find, and its version.
 
-    It is glibc if both its dynamic linker and libc.so.6 are found, and musl if only musl's linker
-    is. Otherwise the answer is the C library of this interpreter, or ``unknown``.
+    It is glibc if both its dynamic linker and a libc.so.6 with its versions are found, and musl if
+    only musl's linker is. Otherwise it is the C library of this interpreter, or ``unknown``.
     """
     loaders = [str(line.get("path")) for line in answers.calls(answer, "loader")]
-    if any("ld-linux" in path for path in loaders) and _path(answer, "libc.so.6"):
-        return Libc("glibc", _glibc_version(answer))
+    # Alpine's gcompat has glibc's names, and no glibc behind them.
+    if any("ld-linux" in path for path in loaders) and (version := _glibc_version(answer)):
+        return Libc("glibc", version)
     banners = [str(line.get("banner")) for line in answers.calls(answer, "loader")]
     if any("ld-musl" in path for path in loaders):
         found = [match[1] for text in banners if (match := _MUSL.search(text))]
@@ -31,23 +36,35 @@ def parse(answer: DriverAnswer, python: object = None) -> Libc:
 
 
 def refusal(
-    answer: DriverAnswer, bits: object, systems: tuple[str, ...], *, nix_ld: bool
+    answer: DriverAnswer,
+    system: Mapping[str, object],
+    systems: tuple[str, ...],
+    *,
+    nix_ld: bool,
 ) -> str | None:
     """Say why no program that was made for other systems starts here; None if nothing shows it.
 
     NixOS has a loader that only prints an error (nixpkgs#269551), unless nix-ld takes its place.
+    ``nix_ld`` tells of that where the answer does not say what the loader really is.
     """
-    if not answers.calls(answer, "libc.so.6"):
+    wanted = LOADERS.get(str(system.get("machine")))
+    if not wanted or not answers.calls(answer, "libc.so.6"):
         return None
     loaders = answers.calls(answer, "loader")
-    if bits == 32 and not loaders:
+    if not loaders and system.get("bits") == 32:
         return "this system is 32-bit: it has no loader for 64-bit programs"
-    real = " ".join(str(line.get("real")) for line in loaders)
-    if systems[:1] == ("guix",) and not loaders:
-        return "Guix starts no program that was made for other systems: it has no common loader"
-    if systems[:1] != ("nixos",) or nix_ld or "nix-ld" in real:
-        return None
-    return "NixOS starts no program that was made for other systems, unless nix-ld is on"
+    if not loaders:
+        return f"this system has no {wanted}, which starts programs made for other systems"
+    known = [text for line in loaders if (text := answers.words(line.get("real")))]
+    if any("stub-ld" in text for text in known) or (
+        systems[:1] == ("nixos",) and not known and not nix_ld
+    ):
+        return "NixOS starts no program that was made for other systems, unless nix-ld is on"
+    # musl's loader has no libc.so.6.
+    musl = any("ld-musl" in str(line.get("path")) for line in loaders)
+    if not musl and answers.words(answers.value(answer, "libc.so.6", "error")):
+        return "the loader of this system finds no libc.so.6, without which no program starts"
+    return None
 
 
 def parse_libstdcxx(answer: DriverAnswer) -> str | None:

@@ -15,7 +15,13 @@ from tsuku_llm.machine.backends import NVIDIA
 from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.machine.nvidia_cards import CLOSED, OPEN, Generation, generation_of
+from tsuku_llm.machine.nvidia_cards import (
+    CLOSED,
+    OPEN,
+    WITHOUT_VULKAN,
+    Generation,
+    generation_of,
+)
 from tsuku_llm.machine.places import OWN_LIBRARIES
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.machine import MachineKind, PciDevice, closed_file
@@ -310,8 +316,8 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
     if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None
-    if held := _held(machine, ("vfio-pci", "pci-stub")):
-        return held
+    if found := _too_old(raw, machine) or _held(machine, ("vfio-pci", "pci-stub")):
+        return found
     if machine.container:
         return _container(raw, machine)
     text = "there is an NVIDIA GPU, but its driver library (libcuda) is not installed"
@@ -495,11 +501,18 @@ UNKNOWN_ERROR = 999
 
 
 def _not_started(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    cards = machine.of_vendor(NVIDIA)
+    # The module lets go of a card that it cannot start at its own start (NVSentinel#155).
+    unbound = raw.kernel is not None and not any(each.driver for each in cards)
     listed = answers.value(raw.nvml, "nvmlDeviceGetCount_v2", "count")
-    if listed != 0 or not machine.has_pci(NVIDIA) or machine.os != "linux" or machine.wsl:
+    if not cards or not (unbound or listed == 0) or machine.os != "linux" or machine.wsl:
         return None
-    text = "NVIDIA's module serves this card, but could not start it"
-    return Problem("nvidia-card-not-started", text, machine.fix(Need.NVIDIA_START))
+    text, need = "NVIDIA's module serves this card, but could not start it", Need.NVIDIA_START
+    asleep = next((each.slot for each in cards if each.power == "D3cold"), None)
+    if asleep:
+        text, need = f"the NVIDIA GPU {asleep} is without power (D3cold), and stays so", Need.D3COLD
+    fix = machine.fix(need, slot=asleep or "")
+    return Problem("nvidia-card-not-started", text, fix)
 
 
 def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
@@ -512,6 +525,16 @@ def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     found = [_misfit(each, generation_of(each.device), branch, flavour, machine) for each in cards]
     # One card that it serves is enough to look for another reason.
     return None if not found or None in found else found[0]
+
+
+def _too_old(_: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of cards that no build can use, with whatever driver."""
+    cards = machine.of_vendor(NVIDIA)
+    served = [generation_of(each.device) for each in cards]
+    if not cards or not all(each and each.name in WITHOUT_VULKAN for each in served):
+        return None
+    text = f"no build can use the NVIDIA GPU {cards[0].slot}: its generation has no Vulkan"
+    return Problem("nvidia-too-old", text, "use the processor: no driver changes that")
 
 
 def _misfit(
@@ -555,8 +578,8 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 # From the most to the least specific cause.
 _CHECKS = (
-    *(_mig, _held_here, _lost, _refused, _not_given, _no_module, _hidden),
-    *(_closed, _no_files, _taken_away, _not_started, _leftover),
+    *(_mig, _too_old, _held_here, _lost, _refused, _not_given, _no_module, _hidden),
+    *(_closed, _not_started, _no_files, _taken_away, _leftover),
 )
 
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"

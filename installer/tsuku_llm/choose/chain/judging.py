@@ -8,14 +8,14 @@ from __future__ import annotations
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.chain.driver import driver_links
 from tsuku_llm.choose.chain.links import Chain, Link, LinkState, Listed, Stage, Subject, subject_of
-from tsuku_llm.choose.chain.ways import FIXES, ways_to_gpus
+from tsuku_llm.choose.chain.ways import system_fix, ways_to_gpus
 from tsuku_llm.choose.fitting import Reason, lacking_libraries, system_obstacle
 from tsuku_llm.choose.selection import Selection
 from tsuku_llm.ground.errors import NotInstalled, TsukuError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
-from tsuku_llm.machine.packages import advice_for, command_for
+from tsuku_llm.machine.packages import advice_for
 
 
 def diagnose(
@@ -101,9 +101,7 @@ def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reaso
 
 
 def _fix(subject: Subject, reason: Reason, selection: Selection, hardware: Hardware) -> str:
-    own = FIXES.get(reason.slug)
-    if reason.slug == "vcruntime":
-        own = command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or own
+    own = system_fix(reason.slug, hardware)
     if reason.slug == "libraries" and subject.variant:
         lacking = lacking_libraries(subject.variant.requires, hardware)
         own = advice_for(lacking, hardware.packages, container=hardware.container)

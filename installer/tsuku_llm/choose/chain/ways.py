@@ -90,6 +90,7 @@ _EFFORTS = {
     **dict.fromkeys(("cuda-capability", "jetson", "rocm-gfx", "opencl-device"), Effort.NEVER),
     **dict.fromkeys(("vulkan-16bit-storage", "vulkan-limits"), Effort.NEVER),
     **dict.fromkeys(("gpu-set-aside", "unknown-requirement", "hidden-device"), Effort.NEVER),
+    "nvidia-too-old": Effort.NEVER,
 }
 """The effort for each reason; one that is not here takes a driver."""
 
@@ -172,7 +173,7 @@ def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | 
         vcruntime=None,
     )
     device = why_not(variant, anywhere)
-    fixes = [_system_fix(system, hardware)] if system else []
+    fixes = [system_fix(system.slug, hardware)] if system else []
     effort = _effort_of(system.slug) if system else Effort.NONE
     if device:
         step = _step(variant.backend, vendor, device, hardware)
@@ -193,10 +194,13 @@ def _effort_of(slug: str) -> int:
     return _EFFORTS.get(slug, Effort.DRIVER)
 
 
-def _system_fix(reason: Reason, hardware: Hardware) -> str:
-    if reason.slug == "vcruntime":
-        return command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or FIXES["vcruntime"]
-    return FIXES.get(reason.slug, "")
+def system_fix(slug: str, hardware: Hardware) -> str:
+    """Return what removes an obstacle of the system, "" if that is not known."""
+    if slug == "vcruntime":
+        return command_for((f"vcruntime-{hardware.arch}",), hardware.packages) or FIXES[slug]
+    if slug == "loader":
+        return fix_for(Need.LOADER, hardware.place)
+    return FIXES.get(slug, "")
 
 
 class DriverStep(NamedTuple):
@@ -290,7 +294,6 @@ FIXES = {
     "glibc": _DISTRIBUTION,
     "libstdcxx": _DISTRIBUTION,
     "macos": "update macOS",
-    "loader": "programs.nix-ld.enable = true; in the configuration of NixOS, or use a container",
     "word-size": "install a 64-bit system",
     "hidden-device": "set GGML_VK_VISIBLE_DEVICES as well, or unset the variable that is named",
     "vcruntime": "install Microsoft's Visual C++ runtime (2015 or later)",

@@ -21,12 +21,16 @@ _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """A display controller or accelerator; ``driver`` is the kernel module bound to it."""
+    """A display controller or accelerator; ``driver`` is the kernel module bound to it.
+
+    ``power`` is its state before the drivers were asked; asking wakes one in D3cold that works.
+    """
 
     slot: str | None
     vendor: int | None
     device: int | None
     driver: str | None
+    power: str | None = None
 
     @property
     def name(self) -> str:
@@ -189,6 +193,7 @@ def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
             vendor=_hex(line.get("vendor")),
             device=_hex(line.get("device")),
             driver=answers.words(line.get("driver")),
+            power=answers.words(line.get("power")),
         )
         for line in answers.calls(answer, "device")
     )

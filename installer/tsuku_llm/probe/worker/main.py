@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 
+from . import search
 from .protocol import Channel
 
 if sys.platform == "win32":
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 THREADS = 8  # more than CUDA's and Vulkan's drivers start; the server needs more than that
+OLDEST, NEWEST = 9, 19  # minor versions of Python 3 that run this package
+STARTED_AGAIN = "TSUKU_LLM_STARTED_AGAIN"
 END_AFTER = 2.0  # seconds beyond the parent's limit: the parent should end the child first
 
 
@@ -29,6 +32,9 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
     ``limit`` is in seconds per question. If the parent was killed and a driver hangs, the child
     ends itself ``END_AFTER`` seconds later.
     """
+    if python := system_python(root):
+        again = [python, *sys.orig_argv[1:]]
+        os.execve(python, again, {**os.environ, STARTED_AGAIN: "1"})  # noqa: S606 - no shell
     pipe = _take_stdout()
     _die_quietly()
     greeting = Channel(pipe, None)
@@ -42,7 +48,7 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
         os._exit(1)
     greeting.greet()
     for question in questions:
-        channel = Channel(pipe, question)
+        channel = Channel(pipe, question, root)
         channel.before(question)
         _watch(limit)
         module, _, names = question.partition(":")
@@ -53,6 +59,30 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
             channel.answer("error", error=f"{type(error).__name__}: {error}")
         channel.end()
     os._exit(0)  # skip the drivers' own destructors, which may crash, too
+
+
+def system_python(root: str) -> str | None:
+    """Return the system's Python, if this one was started by another loader than the system's.
+
+    Another loader (Nix, Guix, Homebrew, musl beside glibc) does not read the system's cache, so
+    drivers do not find their libraries through it. None if this Python will do, or is the only one.
+    """
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            mapped = file.read()
+    except OSError:  # also on systems without it
+        return None
+    loaders = [root + path for path in search.LOADERS.get(search.MACHINE, ())]
+    loaders = [os.path.realpath(path) for path in loaders if os.path.exists(path)]
+    # The variable ends it, should the one that is found have another loader, too.
+    if STARTED_AGAIN in os.environ or not loaders or any(path in mapped for path in loaders):
+        return None
+    for minor in range(NEWEST, OLDEST - 1, -1):
+        path, modules = f"{root}/usr/bin/python3.{minor}", f"python3.{minor}/ctypes/__init__.py"
+        whole = any(os.path.exists(f"{root}/usr/{lib}/{modules}") for lib in ("lib", "lib64"))
+        if whole and os.access(path, os.X_OK):
+            return path
+    return None
 
 
 def _require_threads() -> None:

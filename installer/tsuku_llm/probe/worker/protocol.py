@@ -6,6 +6,8 @@ import ctypes
 import os
 import sys
 
+from . import search
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
 class Channel:
     """The writer of one question's answers, as JSON lines: ``ground.processes.driver_child``."""
 
-    def __init__(self, pipe: int, question: str | None) -> None:
+    def __init__(self, pipe: int, question: str | None, root: str = "") -> None:
         self._pipe = pipe
         self._question = question
+        self._root = root
 
     def before(self, call: str) -> None:
         """Announce a call, so that the parent can name it if it never returns."""
@@ -60,17 +63,15 @@ class Channel:
         return code
 
     def open(self, names: Sequence[str]) -> ctypes.CDLL | None:
-        """Load the first of these libraries that loads."""
+        """Load the first of these libraries that loads, from where a server would find it."""
         errors = []
         for name in names:
             self.before(f"open {name}")
-            try:
-                library = ctypes.CDLL(name)
-            except OSError as error:
-                errors.append(str(error))
-                continue
-            self.answer("open", library=loaded_path(name), name=name)
-            return library
+            library, told = _load(self._root, name)
+            if library is not None:
+                self.answer("open", library=told, name=name)
+                return library
+            errors.append(told)
         self.answer("open", library=None, names=list(names), errors=errors)
         return None
 
@@ -121,6 +122,31 @@ def loaded_path(name: str) -> str:
     except OSError:
         pass
     return name
+
+
+def _load(root: str, name: str) -> tuple[ctypes.CDLL | None, str]:
+    """Load a library as a server would; return it with its file, or None with the error.
+
+    This interpreter may have libraries that no server finds (conda), or its own loader, which does
+    not read the system's cache (Nix, Guix, Homebrew).
+    """
+    try:
+        library, path = ctypes.CDLL(name), loaded_path(name)
+        if sys.base_prefix == "/usr" or not path.startswith(sys.base_prefix + "/"):
+            return library, path
+        error = f"{path} is this Python's own: no server finds it"
+    except OSError as failed:
+        error = str(failed)
+        if not error.startswith(f"{name}: cannot open shared object file"):
+            return None, error
+    found = search.find(root, name) if sys.platform == "linux" else None
+    if found is None:
+        return None, error
+    path = root + found[0]
+    try:
+        return ctypes.CDLL(path), os.path.realpath(path)
+    except OSError as failed:
+        return None, str(failed)
 
 
 def text(raw: bytes) -> str:

@@ -28,7 +28,8 @@ LOADERS: dict[str, tuple[str, ...]] = {
 }
 CACHE_MAGIC = b"glibc-ld.so.cache1.1"
 HEADER, ENTRY = 48, 24
-LONGEST_PATH = 4096
+LONGEST_PATH, LONGEST_ERROR = 4096, 1000
+NIX_LD_LIBRARIES = "/run/current-system/sw/share/nix-ld/lib"
 
 
 def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
@@ -45,9 +46,36 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
     return None
 
 
+def said_by(loader: str, *words: str) -> str | None:
+    """Return the error that a loader prints, such as of a library that it cannot load (--list).
+
+    None if it ends without one. It runs none of the library's code.
+    """
+    if sys.platform == "win32":
+        return None
+    reading, writing = os.pipe()
+    quiet = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
+    aside = (os.POSIX_SPAWN_DUP2, writing, 2)
+    try:
+        child = os.posix_spawn(loader, [loader, *words], os.environ, file_actions=[quiet, aside])
+    except OSError:  # it cannot be asked, so nothing is known
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read(LONGEST_ERROR)
+    _, status = os.waitpid(child, 0)
+    return said.decode("utf-8", "replace") or f"status {status}" if status else None
+
+
 def _candidates(root: str, name: str) -> Iterator[str]:
     # The order of ld.so(8): LD_LIBRARY_PATH, the cache, the default folders.
-    for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+    named = os.environ.get("LD_LIBRARY_PATH", "")
+    # nix-ld, where it is the system's loader, adds to the variable: its src/main.rs.
+    if any("nix-ld" in os.path.realpath(root + loader) for loader in LOADERS.get(MACHINE, ())):
+        named += ":" + os.environ.get("NIX_LD_LIBRARY_PATH", NIX_LD_LIBRARIES)
+    for folder in named.split(":"):
         if folder.startswith("/"):
             yield f"{folder}/{name}"
     yield from _cached(root, name)
@@ -77,6 +105,8 @@ def _cached(root: str, name: str) -> Iterator[str]:
     # A damaged cache may claim more entries than it holds.
     room = (len(data) - start - HEADER) // ENTRY
     wanted = name.encode() + b"\0"
+    if wanted not in data:
+        return
     for index in range(min(count, room)):
         key, value = struct.unpack_from("<II", data, start + HEADER + index * ENTRY + 4)
         if data.startswith(wanted, start + key):

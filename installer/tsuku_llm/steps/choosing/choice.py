@@ -512,7 +512,14 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
         with suppress(TrustError, StoreError):
             if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
                 return f"{TSUKU} install --release {entry.release}{repository_flag(catalog)}"
-    return f"nothing here changes that: no release of {catalog.repository.name} is for {platform}"
+    none = f"no release of {catalog.repository.name} is for {platform}"
+    if system := _WITH_A_PACKAGE.get(platform.partition("-")[0]):
+        return f"{none}; {system} has its own llama.cpp, without {TSUKU}: pkg install llama-cpp"
+    return f"nothing here changes that: {none}"
+
+
+# packages/llama-cpp of termux/termux-packages, and misc/llama-cpp of freebsd/freebsd-ports.
+_WITH_A_PACKAGE = {"android": "Termux", "freebsd": "FreeBSD"}
 
 
 def tell_temporary(note: Callable[[str], None], choice: Choice) -> None:

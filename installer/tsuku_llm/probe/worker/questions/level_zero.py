@@ -8,12 +8,14 @@ import ctypes
 import sys
 from ctypes import byref, c_char, c_uint8, c_uint32, c_uint64, c_void_p
 
+from .. import search
 from ..protocol import Channel, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+RUNTIME = "libze_intel_gpu.so.1"
 DEVICE_PROPERTIES, MEMORY_PROPERTIES = 3, 7
 
 
@@ -55,10 +57,14 @@ class ZeMemoryProperties(ctypes.Structure):
     )
 
 
-def ask(channel: Channel, _root: str) -> None:
+def ask(channel: Channel, root: str) -> None:
     """Initialise Level Zero and list the devices of each driver."""
     zero = channel.open(["ze_loader.dll" if sys.platform == "win32" else "libze_loader.so.1"])
-    if zero is None or channel.call(zero, "zeInit", 0) != 0:
+    if zero is None:
+        return
+    if channel.call(zero, "zeInit", 0) != 0:
+        # The loader's code is the same without a driver, and with one that finds no GPU.
+        channel.answer("runtime", found=search.find(root, RUNTIME) is not None)
         return
     count = c_uint32()
     tell = lambda: {"count": count.value}

@@ -17,18 +17,21 @@ BANNER = b"GNU C Library "
 
 def ask(channel: Channel, root: str) -> None:
     """Ask which dynamic linkers exist, and which versions libc and libstdc++ define."""
-    for loader in search.LOADERS.get(search.MACHINE, ()):
-        if os.path.exists(root + loader):
-            real = os.path.realpath(root + loader).removeprefix(root)
-            channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
+    loaders = search.LOADERS.get(search.MACHINE, ())
+    loaders = tuple(each for each in loaders if os.path.exists(root + each))
+    for loader in loaders:
+        real = os.path.realpath(root + loader).removeprefix(root)
+        channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
     for name in ("libc.so.6", "libstdc++.so.6"):
-        channel.answer(name, **_library(root, name))
+        channel.answer(name, **_library(root, name, loaders))
 
 
-def _library(root: str, name: str) -> dict[str, Any]:
+def _library(root: str, name: str, loaders: tuple[str, ...]) -> dict[str, Any]:
     found = search.find(root, name)
     if found is None:
-        return {"path": None}
+        # The loader may know more places than we do; it knows nothing of another root.
+        error = search.said_by(loaders[0], "--list", name) if loaders and not root else None
+        return {"path": None, "error": error}
     path, data = found
     with data:
         return {"path": path, "versions": _versions(data), "banner": _banner(name, data)}
@@ -50,12 +53,4 @@ def _banner(name: str, data: mmap.mmap) -> str | None:
 
 def _musl_banner(loader: str) -> str | None:
     """Return what musl's linker prints when it runs without a program: its version."""
-    if "musl" not in loader:
-        return None
-    import subprocess  # noqa: PLC0415 - only here, and it is slow to import
-
-    try:
-        shown = subprocess.run([loader], capture_output=True, timeout=2, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return shown.stderr[:200].decode("ascii", "replace")
+    return (search.said_by(loader) or "")[:200] or None if "musl" in loader else None

@@ -24,7 +24,6 @@ LINUX = (
 )
 WINDOWS = ("hipblas.dll",)
 """What upstream's builds need. A release that needs others has the client ask for them as well."""
-LONGEST_ERROR = 1000
 
 
 def ask(channel: Channel, root: str, *names: str) -> None:
@@ -42,7 +41,7 @@ def ask(channel: Channel, root: str, *names: str) -> None:
     for name in names or LINUX:
         channel.before(f"open {name}")
         found = search.find(root, name)
-        error = _error_of(loader, root + found[0]) if found else None
+        error = search.said_by(loader, "--list", root + found[0]) if found else None
         channel.answer("library", name=name, path=found[0] if found else None, error=error)
 
 
@@ -53,24 +52,3 @@ def _loaded(name: str) -> dict[str, Any]:
     except OSError as error:
         return {"path": None, "error": str(error)}
     return {"path": name, "error": None}
-
-
-def _error_of(loader: str, path: str) -> str | None:
-    """Return what the loader says of a library that cannot be loaded; None if it can be."""
-    if sys.platform == "win32":
-        return None
-    reading, writing = os.pipe()
-    quiet = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
-    aside = (os.POSIX_SPAWN_DUP2, writing, 2)
-    try:
-        command = [loader, "--list", path]
-        child = os.posix_spawn(loader, command, os.environ, file_actions=[quiet, aside])
-    except OSError:  # it cannot be asked, so nothing is known against the library
-        os.close(reading)
-        return None
-    finally:
-        os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read(LONGEST_ERROR)
-    _, status = os.waitpid(child, 0)
-    return said.decode("utf-8", "replace") or f"status {status}" if status else None

@@ -27,6 +27,7 @@ def ask(channel: Channel, root: str) -> None:
                 vendor=_read(f"{bus}/{slot}/vendor"),
                 device=_read(f"{bus}/{slot}/device"),
                 driver=_link(f"{bus}/{slot}/driver"),
+                power=_read(f"{bus}/{slot}/power_state"),
             )
 
 
