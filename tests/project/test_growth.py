@@ -22,8 +22,8 @@ from support.growth import Copied, CopiedFile, grows_linearly, steps
 
 from tsuku_llm.archive import Aside, Budget, place, unpack
 from tsuku_llm.archive.formats import gzips
-from tsuku_llm.archive.formats.budget import MEMBERS, Spending
 from tsuku_llm.archive.formats.gzips import GzipReader
+from tsuku_llm.archive.formats.member import MEMBERS, Spending
 from tsuku_llm.archive.formats.tars import _pax, tar_members
 from tsuku_llm.archive.formats.zip_directory import read_directory
 from tsuku_llm.archive.names import MOST_FOLDERS, Names

@@ -14,7 +14,7 @@ from tsuku_llm.archive.composing import (
     needed_artifacts,
     plugins_in,
 )
-from tsuku_llm.archive.formats.budget import Budget
+from tsuku_llm.archive.formats.member import Budget
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.archive.placing import Aside, as_it_is, place
 from tsuku_llm.archive.unpack import copy_folder, in_order, make_links, unpack

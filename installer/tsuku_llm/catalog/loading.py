@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import revocations
-from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
-from tsuku_llm.catalog.copy_store import current_copy
+from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf, current_copy
 from tsuku_llm.catalog.entries import Loaded, with_entries
 from tsuku_llm.catalog.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.catalog.repositories import Repository

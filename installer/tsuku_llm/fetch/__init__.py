@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.fetch.artifacts.progress import Progress, Silent
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, Silent, VerifiedStream
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
 

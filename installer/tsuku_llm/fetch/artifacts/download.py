@@ -11,9 +11,8 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.fetch.artifacts.parallel import NoRanges, fetch_in_parallel
 from tsuku_llm.fetch.artifacts.partial import finish, opened_part, verified
-from tsuku_llm.fetch.artifacts.progress import Progress
 from tsuku_llm.fetch.artifacts.sequential import fetch_in_order
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.artifacts.transfer import Transfer
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import file_name, is_http, shown

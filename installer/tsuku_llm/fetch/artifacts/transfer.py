@@ -11,9 +11,8 @@ import httpx
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.artifacts.partial import CHUNK, PartialFile
 from tsuku_llm.fetch.artifacts.pieces import PieceVerifier, WrongPiece
-from tsuku_llm.fetch.artifacts.progress import Progress
 from tsuku_llm.fetch.artifacts.segments import Gap, SegmentPlan, gaps_of
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.http.http_get import check_no_page
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.retries import Pace

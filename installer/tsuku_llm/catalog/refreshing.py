@@ -18,10 +18,11 @@ from tsuku_llm.catalog.copies import (
     TIMESTAMP,
     FolderCopy,
     ServedCopy,
+    commit,
+    current_copy,
     limited,
     names_of,
 )
-from tsuku_llm.catalog.copy_store import commit, current_copy
 from tsuku_llm.catalog.entries import with_entries
 from tsuku_llm.catalog.loading import (
     Catalog,
