@@ -60,7 +60,8 @@ def fetch(
     from tsuku_llm.fetch.artifacts.download import download
 
     with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
-        return download(artifact, partials, network, progress or Silent(), stream or unread)
+        most = network.limits.connections
+        return download(artifact, partials, network, progress or Silent(), stream or unread, most)
 
 
 @contextlib.contextmanager
