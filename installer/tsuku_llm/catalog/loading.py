@@ -274,7 +274,11 @@ def _newest(repository: Repository, data: Path) -> Catalog:
             lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
             notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
     if embedded is None:
-        raise _nothing_valid(repository, notes)
+        raise MetadataError(
+            f"there is no valid metadata of repository {repository.name!r} on this machine",
+            facts=tuple(notes),
+            hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
+        )
     return catalog_of(repository, verified("embedded", embedded, repository, roots), notes)
 
 
@@ -349,14 +353,6 @@ def catalog_of(repository: Repository, loaded: Loaded, notes: list[str]) -> Cata
     """Make the catalog of a verified copy; ``notes`` come before its own."""
     facts = {each.name: getattr(loaded, each.name) for each in fields(loaded)}
     return Catalog(repository=repository, **facts | {"notes": (*notes, *loaded.notes)})
-
-
-def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
-    return MetadataError(
-        f"there is no valid metadata of repository {repository.name!r} on this machine",
-        facts=tuple(notes),
-        hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
-    )
 
 
 def _release_name(entry: ReleaseEntry | Release) -> str:

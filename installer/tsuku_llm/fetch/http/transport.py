@@ -131,7 +131,12 @@ class _Transport(httpx.BaseTransport):
         if url.username or url.password:
             options["proxy_auth"] = (url.username.encode(), url.password.encode())
         if url.scheme.startswith("socks5"):
-            return _socks(options)
+            if importlib.util.find_spec("socksio") is None:
+                raise ProxyError(
+                    "the environment names a SOCKS proxy, and support for those is not installed",
+                    hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
+                )
+            return httpcore.SOCKSProxy(**options)
         return httpcore.HTTPProxy(**options)
 
     def close(self) -> None:
@@ -140,15 +145,6 @@ class _Transport(httpx.BaseTransport):
             pool.close()
         for backend in self._backends:
             backend.close()
-
-
-def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
-    if importlib.util.find_spec("socksio") is None:
-        raise ProxyError(
-            "the environment names a SOCKS proxy, and support for those is not installed",
-            hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
-        )
-    return httpcore.SOCKSProxy(**options)
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -305,7 +301,9 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
     name, value = next(
         ((name, value) for name in names if (value := _setting(environ, name))), ("", "")
     )
-    if not value or _excluded(host, port, _setting(environ, "no_proxy")):
+    # Entries of NO_PROXY end with a comma or, as for curl, a blank.
+    excluded = re.split(r"[,\s]+", _setting(environ, "no_proxy"))
+    if not value or any(_matches(host.strip("[]"), port, entry) for entry in excluded):
         return None
     return _checked(name, value)
 
@@ -331,11 +329,6 @@ def _checked(name: str, value: str) -> str:
             hint=f"correct or unset {name.upper()}; the proxy for https: is usually an http: one",
         )
     return url
-
-
-def _excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Check a host against NO_PROXY: entries end with a comma or, as for curl, a blank."""
-    return any(_matches(host.strip("[]"), port, entry) for entry in re.split(r"[,\s]+", no_proxy))
 
 
 def _matches(host: str, port: int, entry: str) -> bool:
