@@ -65,7 +65,7 @@ ROOMS = {
     ),
     "steps.program": "catalog ground.processes machine steps steps.choosing steps.metadata store",
     "steps.install": (
-        "archive catalog choose config fetch fetch.http fetch.places "
+        "archive archive.formats catalog choose config fetch fetch.http fetch.places "
         "ground.processes instances launch.failed launch.plan launch.run machine probe steps "
         "steps.choosing steps.drivers steps.metadata steps.program store store.records"
     ),
@@ -305,7 +305,7 @@ WRITES_SETTINGS = {
 }
 """The functions that ``cli.render`` may import: they write a setting or build as a text."""
 
-WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
+WITH_CODE = {"__init__", "fetch", "probe", "trust"}
 """The packages whose ``__init__`` has more than a docstring."""
 
 MAY_PRINT = ("cli", "probe.worker")
