@@ -133,7 +133,7 @@ def install_own(
             check_path(staging.tree)  # as for a signed build: never run another user's file
             try:
                 if not force and (found := _intact(store, receipt.id)):
-                    outcome = "unchanged" if _is_active(store, found) else "installed"
+                    outcome = "unchanged" if store.is_active(found.id) else "installed"
                     found = store.restate(found, tried_since_a_change(session, found))
                     store.activate(found)
                     return OwnBuildReport(outcome, found.receipt, found)
@@ -358,10 +358,3 @@ def _intact(store: Store, version: str) -> Installed | None:
             store.admit(found)
             return found
     return None
-
-
-def _is_active(store: Store, installed: Installed) -> bool:
-    with suppress(TsukuError):
-        active = store.active()
-        return active is not None and active.id == installed.id
-    return False
