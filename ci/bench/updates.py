@@ -27,7 +27,7 @@ from support.builds import pack_tar
 
 from ci.bench import payload
 from ci.bench.lab import BUILD
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import PIECE, Artifact
 from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
 from tsuku_publish.packing.pack import Place, pack_tree

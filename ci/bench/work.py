@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import archive, fetch
+from tsuku_llm import fetch
+from tsuku_llm.archive import unpack as archive
 from tsuku_llm.archive.formats import gzips
 from tsuku_llm.catalog.manifest import Artifact, Pieces
 

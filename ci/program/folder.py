@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ci.program.interpreter import GLIBC
 from tsuku_llm.machine.own_copy import FOLDER
-from tsuku_llm.steps.program.lock import parse_lock
+from tsuku_llm.steps.program.signed_program import parse_lock
 from tsuku_operator.bundle.program_wheels import ProgramTarget, needed_there
 
 PLATFORM = "linux-x86_64"

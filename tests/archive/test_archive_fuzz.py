@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.archives import Tar, Zip, artifact_for, gnu_long, pax, tar, tar_gz, zipped
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.tree_entry import FileEntry
 

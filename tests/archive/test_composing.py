@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.archive import Names, checked_parts, compose
+from tsuku_llm.archive.composing import compose
+from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.ground.errors import CannotCombine
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 

@@ -23,8 +23,8 @@ from support.archives import (
 )
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import Budget, unpack
-from tsuku_llm.archive.formats.budget import MEMBERS
+from tsuku_llm.archive.formats.member import MEMBERS, Budget
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import TsukuError, UnsafeArchive
 
 GOOD = Tar(name="good", data=b"good")

@@ -13,7 +13,8 @@ from support.builds import NO_DEVICE_STEPS, Packed, stand_in, upstream_windows_b
 from support.folder_shop import FolderShop
 from support.serving import serving
 
-from tsuku_llm.archive import Aside, as_it_is, place, unpack
+from tsuku_llm.archive.placing import Aside, as_it_is, place
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import UnsafeArchive
 from tsuku_llm.ground.tree_entry import TreeEntry
 

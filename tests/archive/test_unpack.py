@@ -23,7 +23,8 @@ from support.archives import (
 )
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import Budget, unpack
+from tsuku_llm.archive.formats.member import Budget
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import DigestMismatch, NoSpace, StoreError, TsukuError, UnsafeArchive
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 

@@ -14,8 +14,8 @@ import pytest
 from support.archives import Tar, Zip, artifact_for, tar, tar_gz, zipped
 from support.inflaters import inflater  # noqa: F401 - runs each test with both libraries
 
-from tsuku_llm.archive import unpack
 from tsuku_llm.archive.formats.member import CHUNK
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import TsukuError, UnsafeArchive
 
 LARGE = random.Random(3).randbytes(9 * CHUNK + 17)  # noqa: S311 - more than may wait to be written

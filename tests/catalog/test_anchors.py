@@ -10,8 +10,7 @@ from support.packaged import packaged_program
 from support.repository import FrozenCopy, RepositorySimulator, release_document, signer
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import embedded, loading, repositories
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import embedded, loading, refreshing, repositories
 from tsuku_llm.ground.errors import MetadataError
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"

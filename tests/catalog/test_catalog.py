@@ -23,8 +23,7 @@ from support.repository import (
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, repositories
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.ground.errors import (
     BodyError,
     CorruptStore,
@@ -908,7 +907,7 @@ def test_a_catalog_loads_no_network_and_importing_it_loads_no_tuf() -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from tsuku_llm.catalog import loading, repositories\n"
-        "from tsuku_llm.catalog.refresh import refreshing\n"
+        "from tsuku_llm.catalog import refreshing\n"
         "heavy = ('tuf', 'securesystemslib', 'cryptography', 'msgspec', 'httpx', 'urllib3')\n"
         "print([m for m in heavy if m in sys.modules])\n"
         "data = Path('nowhere')\n"

@@ -9,10 +9,9 @@ from support.folder_shop import FolderShop, Notes
 from support.repository import RepositorySimulator, other_signer, release_document
 from tuf.api.metadata import TargetFile  # type: ignore[attr-defined]  # its own re-export
 
-from tsuku_llm.catalog import loading
+from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.copies import FolderCopy
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.ground.errors import MetadataError, UnknownRequest
 from tsuku_llm.steps.install.install import install
 

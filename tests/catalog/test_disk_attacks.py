@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from support.repository import URL, RepositorySimulator, release_document
 
-from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import FolderCopy
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.ground.errors import MetadataError, TsukuError
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="links and pipes of a POSIX system")

@@ -14,9 +14,8 @@ from support.metadata_attacks import ATTACKS, NEEDS_MEMORY
 from support.repository import FrozenCopy, RepositorySimulator, release_document
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, repositories
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.catalog.copies import LARGEST_FILE
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.fetch import Limits, Network, get
 from tsuku_llm.ground.errors import BodyError, DownloadError, HostUnreachable, MetadataError
 

@@ -17,8 +17,7 @@ from support.repository import RepositorySimulator, cpu_platform, release_docume
 from tuf.api.metadata import MetaFile
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, repositories
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import loading, refreshing, repositories
 from tsuku_llm.ground.errors import HttpStatusError, MetadataError
 
 ROLES = ("timestamp", "snapshot", "targets")

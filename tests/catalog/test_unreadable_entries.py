@@ -14,9 +14,8 @@ from support.release_server import NAME
 from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import MetaFile  # type: ignore[attr-defined]  # its own re-export
 
-from tsuku_llm.catalog import loading
+from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.catalog.revocations import parse
 from tsuku_llm.ground.errors import HttpStatusError, ManifestError, MetadataError, UnknownRequest
 from tsuku_publish.errors import PublishError

@@ -14,7 +14,7 @@ from support.archives import Tar, tar_gz
 from support.downloads import Clock, Seen, artifact_at
 from support.nginx import Nginx, serving
 
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.fetch import Limits, Network, fetch, get
 from tsuku_llm.fetch.artifacts.segments import gaps_of
 from tsuku_llm.ground.errors import HttpStatusError

@@ -23,7 +23,7 @@ from support.http_faults import (
 )
 
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.fetch import Limits, fetch
+from tsuku_llm.fetch import Limits, delivered, fetch
 from tsuku_llm.fetch.artifacts.partial import opened_part
 from tsuku_llm.ground.errors import (
     BodyError,
@@ -310,24 +310,20 @@ def test_the_next_mirror_is_asked_only_for_the_missing_bytes(tmp_path: Path) -> 
     assert len(BODY) - 120_000 <= len(asked) <= len(BODY) - 80_000
 
 
-def test_the_connections_are_shared_by_the_artifacts_of_a_run(tmp_path: Path) -> None:
-    serve = counting()
+def test_the_connections_are_shared_by_the_artifacts_of_an_install(tmp_path: Path) -> None:
+    third = OTHER[: len(OTHER) // 3]
+    large, small = counting(), counting(good(third))
+
+    def serve(exchange: Exchange) -> None:
+        (large if exchange.request.path == "/large" else small)(exchange)
+
     with FaultServer([serve]) as server, Clock().network(limits=WIDE) as network:
-        threads = [
-            threading.Thread(
-                target=fetch, args=(artifact_at(f"{server.url}/x"), tmp_path / name, network)
-            )
-            for name in "abcd"
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert network.further_connection()
-    assert serve.most <= WIDE.connections
-    for name in "abcd":
-        (done,) = (tmp_path / name).iterdir()
-        assert done.read_bytes() == BODY
+        both = [artifact_at(f"{server.url}/large"), artifact_at(f"{server.url}/small", third)]
+        with delivered(both, tmp_path, network) as streams:
+            contents = [stream.file().read() for stream in streams]
+    assert contents == [BODY, third]
+    assert 1 < large.most <= 6
+    assert small.most <= 2
 
 
 class PullThePlug(Seen):

@@ -15,7 +15,7 @@ import pytest
 from support.downloads import Clock, Seen, artifact_at
 from support.http_faults import Exchange, FaultServer, answer
 
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch import Limits, fetch
 from tsuku_llm.fetch.places.pip_index import parse_package_url

@@ -294,7 +294,7 @@ ANSWERS = [
     AnswerPlace("fetch.places.registry", lambda data: parse_manifest(data, REGISTRY)),
     AnswerPlace("fetch.places.registry", layer_of),
     AnswerPlace("fetch.http.registry_login", token_of),
-    AnswerPlace("trust.strict_json", decode_json, (ValueError,)),
+    AnswerPlace("trust.metadata", decode_json, (ValueError,)),
     AnswerPlace("ground.records", lambda data: records.parse(data, records.mapping), (ValueError,)),
     AnswerPlace("ground.processes.driver_child", lambda data: _message(data, ("nvml",))),
     AnswerPlace("launch.gpu.nvml", lambda data: parse_watched(data.decode("utf-8", "replace"))),

@@ -28,7 +28,7 @@ from support.machines import (
 )
 from support.mutations import CHANGES, EDITS, Change, Edit, changed, edited, fuzz, text_of
 
-from tsuku_llm.archive.listing import SignedList
+from tsuku_llm.archive.names import SignedList
 from tsuku_llm.catalog.manifest import Artifact, Release, parse_entry, parse_release
 from tsuku_llm.choose.selection import Request, next_after, select
 from tsuku_llm.config.keys import ORIGIN

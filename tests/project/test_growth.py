@@ -20,13 +20,14 @@ from support import schemas
 from support.archives import Tar, Zip, artifact_for, pax, tar, tar_gz, zipped
 from support.growth import Copied, CopiedFile, grows_linearly, steps
 
-from tsuku_llm.archive import Aside, Budget, place, unpack
 from tsuku_llm.archive.formats import gzips
-from tsuku_llm.archive.formats.budget import MEMBERS, Spending
 from tsuku_llm.archive.formats.gzips import GzipReader
+from tsuku_llm.archive.formats.member import MEMBERS, Budget, Spending
 from tsuku_llm.archive.formats.tars import _pax, tar_members
 from tsuku_llm.archive.formats.zip_directory import read_directory
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
+from tsuku_llm.archive.placing import Aside, place
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.ground.errors import UnsafeArchive
 from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.launch.ask.log import LogReader

@@ -33,7 +33,6 @@ ROOMS = {
     "launch.plan": "launch.compute machine",
     "probe.facts": "machine",
     "catalog": "config machine trust",
-    "catalog.refresh": "catalog trust",
     "launch.ask": "ground.processes launch.compute launch.plan",
     "probe": "machine probe.facts",
     "archive.formats": "catalog",
@@ -61,12 +60,12 @@ ROOMS = {
         "launch.run machine probe steps store store.records"
     ),
     "steps.metadata": (
-        "archive.formats catalog catalog.refresh config fetch fetch.http fetch.places "
+        "archive.formats catalog config fetch fetch.http fetch.places "
         "ground.processes steps steps.choosing store trust"
     ),
     "steps.program": "catalog ground.processes machine steps steps.choosing steps.metadata store",
     "steps.install": (
-        "archive catalog catalog.refresh choose config fetch fetch.http fetch.places "
+        "archive archive.formats catalog choose config fetch fetch.http fetch.places "
         "ground.processes instances launch.failed launch.plan launch.run machine probe steps "
         "steps.choosing steps.drivers steps.metadata steps.program store store.records"
     ),
@@ -306,7 +305,7 @@ WRITES_SETTINGS = {
 }
 """The functions that ``cli.render`` may import: they write a setting or build as a text."""
 
-WITH_CODE = {"__init__", "archive", "fetch", "probe", "trust"}
+WITH_CODE = {"__init__", "fetch", "probe", "trust"}
 """The packages whose ``__init__`` has more than a docstring."""
 
 MAY_PRINT = ("cli", "probe.worker")

@@ -32,11 +32,11 @@ BUDGETS = {
     "--version": (5, 12),
     "--help": (19, 102),
     "list": (57, 141),
-    "which": (54, 137),
-    "serve --exec -- -m x": (79, 174),
-    "serve --exec --fallback -- -m x": (79, 174),
-    "serve -- -m x": (94, 195),
-    "run llama-server": (61, 155),
+    "which": (52, 134),
+    "serve --exec -- -m x": (77, 171),
+    "serve --exec --fallback -- -m x": (77, 171),
+    "serve -- -m x": (92, 192),
+    "run llama-server": (59, 152),
     "config list": (30, 106),
 }
 """The most modules of ours, and of all, that a command may have loaded at its end.

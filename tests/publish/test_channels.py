@@ -15,7 +15,7 @@ from support.teams import MACHINE, PEOPLE, Client, Team, channels_of, release, s
 from support.the_day import day
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.ground.errors import StaleMetadata
 from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files.plan import load_plan

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tsuku_llm.archive import make_links, unpack
+from tsuku_llm.archive.unpack import make_links, unpack
 from tsuku_llm.catalog.manifest import ARCHIVES, Artifact
 from tsuku_llm.ground.errors import NoSpace, UnsafeArchive, UsageError
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry

@@ -22,8 +22,7 @@ from tsuku_llm.catalog.loading import Catalog, load
 from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.ground.errors import DigestMismatch, ManifestError, UsageError
 from tsuku_llm.steps.program import copy_facts
-from tsuku_llm.steps.program.lock import parse_lock
-from tsuku_llm.steps.program.signed_program import program_in
+from tsuku_llm.steps.program.signed_program import parse_lock, program_in
 from tsuku_llm.steps.session import Session
 from tsuku_operator.bundle import bundle_start
 from tsuku_operator.bundle.bundle import create_bundle, proven_wheel

@@ -23,7 +23,7 @@ from tsuku_llm.fetch.places.bundle_file import (
 )
 from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.probe import platform_key
-from tsuku_llm.steps.program.lock import parse_lock
+from tsuku_llm.steps.program.signed_program import parse_lock
 from tsuku_operator.bundle import bundle_start
 from tsuku_operator.bundle.bundle_writer import describe, written_bundle
 from tsuku_operator.bundle.own_wheel import packed, wheel_of

@@ -13,8 +13,7 @@ from support.release_data import release_tool, signers_file
 from support.repository import FrozenCopy, cpu_platform, release_document, signer
 from tuf.api.metadata import Metadata, MetaFile, TargetFile  # type: ignore[attr-defined]
 
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.repositories import Repository, add_repository
 from tsuku_llm.ground.errors import HttpStatusError
 from tsuku_publish.release_files.plan import load_plan, save_channel

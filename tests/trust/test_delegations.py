@@ -15,8 +15,7 @@ from support.repository import RepositorySimulator, release_document, signer
 from tuf.api.metadata import Delegations, MetaFile, SuccinctRoles, Targets
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading, metadata_status
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import loading, metadata_status, refreshing
 from tsuku_llm.fetch.places.small_files import local_chunks
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import HttpStatusError, MetadataError, StaleMetadata, TsukuError

@@ -19,7 +19,7 @@ from support.repository import (
 )
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.ground.errors import MetadataError
 from tsuku_llm.trust import keys
 

@@ -8,8 +8,8 @@ import pytest
 from support.repository import RepositorySimulator, release_document
 
 from tsuku_llm import trust
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.catalog.copies import LARGEST_FILE
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.ground.errors import MetadataError
 
 

@@ -54,8 +54,7 @@ from tuf.ngclient.fetcher import FetcherInterface
 from tuf.ngclient.updater import Updater
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import loading
-from tsuku_llm.catalog.refresh import refreshing
+from tsuku_llm.catalog import loading, refreshing
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import HttpStatusError, TrustError, TsukuError

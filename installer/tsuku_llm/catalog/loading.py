@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import revocations
-from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf
-from tsuku_llm.catalog.copy_store import current_copy
+from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf, current_copy
 from tsuku_llm.catalog.entries import Loaded, with_entries
 from tsuku_llm.catalog.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.catalog.repositories import Repository
@@ -275,7 +274,11 @@ def _newest(repository: Repository, data: Path) -> Catalog:
             lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
             notes.append(_not_used(repository, f"this package has newer metadata: {lower}"))
     if embedded is None:
-        raise _nothing_valid(repository, notes)
+        raise MetadataError(
+            f"there is no valid metadata of repository {repository.name!r} on this machine",
+            facts=tuple(notes),
+            hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
+        )
     return catalog_of(repository, verified("embedded", embedded, repository, roots), notes)
 
 
@@ -350,14 +353,6 @@ def catalog_of(repository: Repository, loaded: Loaded, notes: list[str]) -> Cata
     """Make the catalog of a verified copy; ``notes`` come before its own."""
     facts = {each.name: getattr(loaded, each.name) for each in fields(loaded)}
     return Catalog(repository=repository, **facts | {"notes": (*notes, *loaded.notes)})
-
-
-def _nothing_valid(repository: Repository, notes: list[str]) -> MetadataError:
-    return MetadataError(
-        f"there is no valid metadata of repository {repository.name!r} on this machine",
-        facts=tuple(notes),
-        hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
-    )
 
 
 def _release_name(entry: ReleaseEntry | Release) -> str:

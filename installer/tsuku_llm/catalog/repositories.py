@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import embedded, revocations
-from tsuku_llm.catalog.copies import EMBEDDED, read_file
+from tsuku_llm.catalog.copies import EMBEDDED, OF_A_COPY, read_file
 from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.revocations import ADDED
 from tsuku_llm.config.keys import PACKAGE, REGISTRY
@@ -38,13 +38,6 @@ FILES = (
     *(r"refreshed\.json", r"revoked\.json", r"seen\.json"),
 )
 """Patterns for the files of a repository's folder, without its copies."""
-
-_METADATA = r"(?:[0-9]+\.)?(?:root|timestamp|snapshot|targets)\.json"
-_DELEGATED = r"[0-9]+\.[A-Za-z0-9_.~%-]{1,150}\.json"
-OF_A_COPY = re.compile(
-    rf"metadata/(?:{_METADATA}|{_DELEGATED})?|targets/(?:[^/]+/)*(?:[0-9a-f]{{64}}\.[^/]+)?"
-)
-"""The paths that a whole copy of a repository can contain."""
 
 _OURS = re.compile(
     rf"(?!{re.escape(revocations.FILE)})(?:{'|'.join(FILES)})|{temporaries('|'.join(FILES)).pattern}"

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
-from tsuku_llm.catalog.copies import FolderCopy, read_file
-from tsuku_llm.catalog.copy_store import current_copy
+from tsuku_llm.catalog.copies import FolderCopy, current_copy, read_file
 from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.ground import records

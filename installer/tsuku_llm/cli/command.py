@@ -192,7 +192,10 @@ class Launching(Command):
         if tool := ctx.params.get("tool"):
             # A tool may have words of any kind (llama-quantize IN OUT); it has no such name itself.
             if set(tool.removesuffix(".exe")) & set("/:."):
-                _refuse_habit(f"the installed build has no tool {tool!r}", ctx.meta[ARGV], ctx)
+                from tsuku_llm.cli.suggestions import habit
+
+                if meant := habit(ctx.meta[ARGV], ctx):
+                    raise UsageError(f"the installed build has no tool {tool!r}", hint=meant.hint)
         elif own and not own[0].startswith("-"):
             from tsuku_llm.cli.suggestions import server_call
 
@@ -273,14 +276,6 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
         facts=() if near else tuple(f"{owner} has it" for owner in owners),
         hint=" ".join(hints) or f"see: {typed(context.command_path)} --help",
     )
-
-
-def _refuse_habit(message: str, given: Sequence[str], context: click.Context) -> None:
-    """Refuse a call that means something else here."""
-    from tsuku_llm.cli.suggestions import habit
-
-    if meant := habit(given, context):
-        raise UsageError(message, hint=meant.hint)
 
 
 def _refuse_empty(command: click.Command, context: click.Context, args: list[str]) -> None:

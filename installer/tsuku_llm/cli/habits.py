@@ -31,7 +31,6 @@ add BACKEND -> install --backend BACKEND
 ci -> install
 reinstall -> install --force
 repair -> install --force
-download-tools -> install
 push ... -> models # models are not uploaded from here
 create ... -> models # a model is a GGUF file, and llama-server's arguments are its settings
 cp ... -> models # models are files: copy them as such
@@ -77,7 +76,6 @@ load MODEL -> serve --detach -m MODEL
 unload -> stop
 unload --all -> stop --all
 unload NAME -> stop NAME
-kill -> stop
 kill NAME -> stop NAME
 daemon up -> serve --detach -m MODEL.gguf
 daemon down -> stop
@@ -103,9 +101,7 @@ stats -> status --watch
 containers = status
 container ls = status
 is-active = status
-reload -> restart
 reload NAME -> restart NAME
-restart-runner -> restart
 start-runner -> serve --detach -m MODEL.gguf
 stop-runner -> stop
 install-runner -> install
@@ -145,7 +141,6 @@ policy = explain
 test -> doctor
 doctor --fix -> doctor # nothing is changed without you; it names the fix
 audit = verify
-upgrade -> update
 full-upgrade -> update
 dist-upgrade -> update
 outdated = update --check
@@ -154,8 +149,6 @@ check-upgrade = update --check
 self update -> self-update
 self upgrade -> self-update
 self version = version
-downgrade -> rollback
-undo -> rollback
 deactivate -> rollback
 activate VERSION -> use VERSION
 pin -> config set llm.release installed
@@ -169,9 +162,6 @@ unhold -> config unset llm.release
 cache -> prune
 cache dir -> doctor
 cache ... -> prune
-clean -> prune
-cleanup -> prune
-autoremove -> prune
 system prune -> prune
 config -> config list
 config SETTING VALUE -> config set llm.SETTING VALUE
@@ -188,7 +178,6 @@ source update ... -> repository refresh
 source remove NAME -> repository remove NAME
 repolist = repository list
 makecache -> repository refresh
-services -> service
 services list = status
 services start ... -> serve --detach -m MODEL.gguf
 services stop ... -> stop

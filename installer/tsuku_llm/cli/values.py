@@ -113,15 +113,6 @@ def _of_setting(name: str, context: click.Context) -> Values:
     return [(word, "") for word in words] or [(text_of(key.default), "the default")]
 
 
-def _settings(context: click.Context) -> Values:
-    del context
-    return ((key.name, key.help) for key in KEYS)
-
-
-def _values_of_key(context: click.Context) -> Values:
-    return _of_setting(str(context.params.get("key")), context)
-
-
 def _backends(context: click.Context) -> Values:
     for word in REQUESTS:
         yield word, _WORDS.get(word, f"a GPU of {word}" if word in VENDORS else "")
@@ -132,11 +123,6 @@ def _backends(context: click.Context) -> Values:
                 yield from ((variant.name, "") for variant in platform.variants)
     for installed in _installed(context):
         yield installed.receipt.variant, "installed"
-
-
-def _preferences(context: click.Context) -> Values:
-    del context
-    return ((word, "") for word in (COMBINED, *POLICIES, *NAMES))
 
 
 def _channels(context: click.Context) -> Values:
@@ -165,10 +151,6 @@ def _repositories(context: click.Context) -> Values:
     with suppress(TsukuError):
         for name in configured(_paths().data):
             yield name, ""
-
-
-def _added_repositories(context: click.Context) -> Values:
-    return (each for each in _repositories(context) if each[0] != REPOSITORY)
 
 
 def _versions(context: click.Context) -> Values:
@@ -224,21 +206,23 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 
 _OF_SETTINGS: Mapping[str, Callable[[click.Context], Values]] = {
     "llm.backend": _backends,
-    "llm.prefer": _preferences,
+    "llm.prefer": lambda _: ((word, "") for word in (COMBINED, *POLICIES, *NAMES)),
     "llm.channel": _channels,
     "llm.release": _kept_releases,
     "llm.repository": _repositories,
 }
 
 _KINDS: Mapping[str, Callable[[click.Context], Values]] = {
-    "added repository": _added_repositories,
+    "added repository": lambda context: (
+        each for each in _repositories(context) if each[0] != REPOSITORY
+    ),
     "command": _commands,
-    "key": _settings,
+    "key": lambda _: ((key.name, key.help) for key in KEYS),
     "release": _releases,
     "repository": _repositories,
     "server": _servers,
     "tool": _tools,
-    "value": _values_of_key,
+    "value": lambda context: _of_setting(str(context.params.get("key")), context),
     "version": _versions,
 }
 

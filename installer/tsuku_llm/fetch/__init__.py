@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.fetch.artifacts.progress import Progress, Silent
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, Silent, VerifiedStream
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
 
@@ -61,7 +60,8 @@ def fetch(
     from tsuku_llm.fetch.artifacts.download import download
 
     with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
-        return download(artifact, partials, network, progress or Silent(), stream or unread)
+        most = network.limits.connections
+        return download(artifact, partials, network, progress or Silent(), stream or unread, most)
 
 
 @contextlib.contextmanager

@@ -1,62 +1,8 @@
 """Every error that the program raises on purpose, with its slug and exit code.
 
-TsukuError
-├── UsageError            2  bad-usage
-│   ├── ConfigError       2  bad-config
-│   ├── UnknownModel      2  unknown-model    (or several have the name)
-│   └── SnapshotError     2  bad-snapshot
-├── SelectionError        3  no-variant
-│   ├── UnknownRequest    3  unknown-request
-│   └── WrongBundle       3  wrong-bundle     (nothing for this machine in it)
-├── NoUpdater             3  no-updater       (of this program itself)
-├── DownloadError         4  download-failed
-│   ├── HostUnreachable   4  host-unreachable
-│   ├── HttpStatusError   4  http-status
-│   ├── ProxyError        4  proxy
-│   ├── TlsError          4  tls
-│   ├── BodyError         4  bad-body         (short, over-long, or a web page)
-│   ├── PackageIndexError 4  package-index
-│   ├── TooLarge          4  too-large        (llm.max_download)
-│   └── UpdaterFailed     4  updater-failed   (of this program itself)
-├── TrustError            5  untrusted
-│   ├── MetadataError     5  bad-metadata     (signature, rollback, threshold)
-│   │   ├── StaleMetadata 5  stale-metadata   (expired)
-│   │   └── ClockBehind   5  clock-behind
-│   ├── Revoked           5  revoked
-│   ├── ManifestError     5  bad-manifest
-│   ├── DigestMismatch    5  digest-mismatch
-│   ├── UnsafeArchive     5  unsafe-archive
-│   ├── TamperedInstall   5  tampered-install
-│   ├── TamperedMirror    5  tampered-mirror
-│   └── BadBundle         5  bad-bundle       (damaged, changed, or something else)
-├── StoreError            6  store
-│   ├── LockTimeout       6  lock-timeout
-│   ├── NoSpace           6  no-space
-│   ├── NotWritable       6  not-writable
-│   ├── InUse             6  in-use
-│   ├── CorruptStore      6  corrupt-store
-│   └── UnsafeLocation    6  unsafe-location
-├── LaunchError           7  launch-failed
-│   ├── NotInstalled      7  not-installed
-│   ├── BackendFailed     7  backend-failed
-│   ├── NoProgress        7  no-progress
-│   ├── GateFailed        7  gate-failed
-│   ├── BadModel          7  bad-model
-│   ├── DoesNotFit        7  does-not-fit     (with --require-fit)
-│   ├── AlreadyRunning    7  already-running
-│   ├── NotRunning        7  not-running
-│   └── StillRunning      7  still-running
-├── SilentCpu             8  silent-cpu
-├── NotOnGpu              8  not-on-gpu       (too small a part, or nothing shows it)
-├── GpuLost               8  gpu-lost         (after it served; or it hangs)
-├── UpdateRolledBack      9  update-rolled-back  (update --unattended)
-├── FleetFailed         10  fleet-failed     (a host of fleet)
-├── SystemLimitReached    7  system-limit     (processes, threads, open files, memory, clock)
-├── Declined              0  declined         (the user said no: nothing was changed)
-└── Interrupted         130  interrupted
-
 The library says what happened; only ``cli`` prints and exits. The module that owns a foreign
-library wraps its exceptions, always with ``from``.
+library wraps its exceptions, always with ``from``. The tree is that of the classes below, and
+``docs/reference/errors.md`` has all of them with their exit codes, causes and cures.
 """
 
 from __future__ import annotations

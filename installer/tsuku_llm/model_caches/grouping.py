@@ -100,13 +100,10 @@ def _family(file: ModelFile) -> str:
     """Return a file's name without its quantisation: what the files of one model share."""
     stem = stem_of(file.base)
     tag = quantisation_of(file.base, None)
-    return _letters(stem[: -len(tag)] if tag else stem)
+    plain = (stem[: -len(tag)] if tag else stem).lower().replace("model", "")
+    return re.sub(r"[^a-z0-9]", "", plain)
 
 
 def _belongs(projector: ModelFile, model: ModelFile) -> bool:
     rest = _family(projector).replace("mmproj", "")
     return bool(rest) and (rest in _family(model) or _family(model) in rest)
-
-
-def _letters(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", text.lower().replace("model", ""))

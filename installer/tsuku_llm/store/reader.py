@@ -74,6 +74,13 @@ class StoreReader:
             )
         return found
 
+    def is_active(self, version: str) -> bool:
+        """Tell whether this id is that of the active version; False if that cannot be read."""
+        with suppress(StoreError):
+            active = self.active()
+            return active is not None and active.id == version
+        return False
+
     def previous(self) -> Installed | None:
         """Return the version that ``rollback`` would activate; None if there is none."""
         version = read_pointer(self.data).previous

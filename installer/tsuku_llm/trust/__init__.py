@@ -28,6 +28,7 @@ from tsuku_llm.trust.metadata import (
     Stated,
     check_metadata,
     check_role,
+    decode_json,
     delegated,
     file_name,
     of_kind,
@@ -39,7 +40,6 @@ from tsuku_llm.trust.metadata import (
     threshold_fact,
     versions_of,
 )
-from tsuku_llm.trust.strict_json import decode_json
 
 if TYPE_CHECKING:
     from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports

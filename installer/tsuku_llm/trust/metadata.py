@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from urllib.parse import quote
 
 from tsuku_llm.ground.errors import MetadataError
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_llm.trust.keys import key_objections
-from tsuku_llm.trust.strict_json import decode_json
 
 if TYPE_CHECKING:
     from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
@@ -23,6 +23,30 @@ if TYPE_CHECKING:
         Signed,
         Targets,
     )
+
+
+_LARGEST_INTEGER = 2**53
+
+
+def decode_json(data: bytes) -> Any:
+    """Decode JSON as ``foreign.parse_json``, with integers within 53 bits as the only numbers.
+
+    Readers have different limits: ``json`` accepts documents that python-tuf then cannot verify.
+    Raises ``ValueError``.
+    """
+    return parse_json(data, parse_int=_integer, parse_float=_no_number)
+
+
+def _integer(text: str) -> int:
+    # The length first: converting a very long text to an integer takes quadratic time.
+    if len(text) > len(str(_LARGEST_INTEGER)) + 1 or abs(int(text)) > _LARGEST_INTEGER:
+        raise ValueError("a number has more than 53 bits")
+    return int(text)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"the number {text[:40]} is not an integer")
+
 
 ROLES = ("root", "timestamp", "snapshot", "targets")
 """The roles that every repository has; targets may delegate to more roles."""

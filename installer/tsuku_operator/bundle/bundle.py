@@ -45,8 +45,7 @@ from tsuku_llm.ground.safe_text import has_secret
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import SYSTEMS, platform_key
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.program.lock import LockedPackage, parse_lock
-from tsuku_llm.steps.program.signed_program import program_in
+from tsuku_llm.steps.program.signed_program import LockedPackage, parse_lock, program_in
 from tsuku_llm.steps.session import INDEX_CHANNEL, Session, network_for
 from tsuku_operator.bundle import bundle_start
 from tsuku_operator.bundle.bundle_choice import BundleContents, BundleWish, bundle_contents

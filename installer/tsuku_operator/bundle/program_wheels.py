@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from packaging.utils import parse_wheel_filename
 
-from tsuku_llm.steps.program.lock import LockedPackage
+from tsuku_llm.steps.program.signed_program import LockedPackage
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 """The Pythons that the program supports, as its metadata says."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
+from tsuku_llm.catalog.copies import LARGEST_FILE, OF_A_COPY, TIMESTAMP
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.catalog.repositories import OF_A_COPY
 from tsuku_llm.fetch.places.bundle_file import ARTIFACTS
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tsuku_llm import archive
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
@@ -136,7 +136,7 @@ def _pieces(measured: Measured) -> dict[str, Any]:
 
 def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
     try:
-        return archive.unpack(path, artifact, into)
+        return unpack(path, artifact, into)
     except TsukuError as error:
         raise PublishError(f"{path.name}: {in_one_line(error)}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from platform import machine
 from typing import Any
 
-from tsuku_llm import archive
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import Artifact, require_release
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.errors import ManifestError
@@ -166,7 +166,7 @@ class ReleaseTaker(FeedRun):
                 return in_one_line(error)
             if kept is not None:
                 kept.mkdir()
-                archive.unpack(path, artifact, kept)
+                unpack(path, artifact, kept)
             return contents
 
     def _understood(self, release: UpstreamRelease, contents: Mapping[str, Contents]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import Artifact, Measured, can_fetch
 from tsuku_llm.fetch.http.urls import shown
 from tsuku_llm.ground.disk import disk_errors

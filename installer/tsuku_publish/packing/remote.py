@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urldefrag
 
-from tsuku_llm.archive import unpack
+from tsuku_llm.archive.unpack import unpack
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.fetch import Network, fetch
 from tsuku_llm.fetch.http.urls import shown

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tsuku_llm.archive import Names, checked_parts
+from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.catalog.manifest import can_list
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UnsafeArchive, UsageError

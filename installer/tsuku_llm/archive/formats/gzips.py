@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
 from typing import BinaryIO, Protocol
 
-from tsuku_llm.archive.formats.budget import Spending
-from tsuku_llm.archive.formats.member import CHUNK, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Spending, malformed, unsafe
 
 RAW = -15
 """Window bits for a bare deflate stream, as in zip members."""

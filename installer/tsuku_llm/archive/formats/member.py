@@ -1,4 +1,4 @@
-"""The description of an archive's member, and the errors that all readers share."""
+"""The description of an archive's member, the limits of an archive, and the readers' errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,77 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.errors import UnsafeArchive
 from tsuku_llm.ground.own_name import TSUKU
+
+MEMBERS = 10_000
+"""Limit on members if the manifest lists no files; builds with ROCm's kernels have thousands."""
+
+RATIO = 20
+"""Limit on unpacked to packed size if no files are listed; builds of llama.cpp reach 5."""
+
+SLACK = 64 << 20
+"""Bytes that every archive may unpack to, even if its packed size is tiny."""
+
+LARGEST = 16 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits for one archive: bytes after decompression (headers included) and members."""
+
+    size: int
+    members: int
+
+    @classmethod
+    def of(cls, artifact: Artifact, packed: int | None) -> Budget:
+        """Compute the limits from the manifest; ``packed`` is the archive's size in bytes.
+
+        Listed files limit an archive exactly, up to the container's overhead. Without them,
+        the packed size limits it.
+        """
+        if artifact.files is not None:
+            # Folders and header extensions count as members too: up to four for each listed
+            # path, with up to 4096 bytes each.
+            count = 4 * (len(artifact.files) + len(artifact.links)) + 16
+            size = sum(file.size for file in artifact.files) + 4096 * count
+            # Of a wheel the list chooses some members: the others are counted, and never unpacked.
+            return cls(size, MEMBERS if artifact.format == "wheel" else count)
+        if packed is None:
+            packed = artifact.size or 0
+        return cls(min(LARGEST, SLACK + RATIO * packed), MEMBERS)
+
+
+class Spending:
+    """The part of a budget that is used so far.
+
+    It does not lock: only the thread that reads the archive's headers counts.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._size = 0
+        self._members = 0
+
+    def spend(self, size: int) -> None:
+        """Count bytes; raise ``UnsafeArchive`` if they exceed the budget."""
+        self._size += size
+        if self._size > self._budget.size:
+            limit = f"limit: {self._budget.size} bytes"
+            raise unsafe("it unpacks to more bytes than allowed", facts=(limit,))
+
+    def member(self) -> None:
+        """Count a member; raise ``UnsafeArchive`` if there are too many."""
+        self._members += 1
+        self.check_members(self._members)
+
+    def check_members(self, count: int) -> None:
+        """Refuse a number of members that a container announces before they are read."""
+        if count > self._budget.members:
+            limit = f"limit: {self._budget.members}"
+            raise unsafe("it has more members than allowed", facts=(limit,))
+
 
 CHUNK = 1 << 20
 """Bytes copied at a time."""

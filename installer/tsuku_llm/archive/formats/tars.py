@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tsuku_llm.archive.formats.budget import Spending
 from tsuku_llm.archive.formats.gzips import GzipReader, exact
-from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, Spending, malformed, unsafe
 
 BLOCK = 512
 _LARGEST_EXTENSION = 16 << 10

@@ -14,9 +14,8 @@ import struct
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
-from tsuku_llm.archive.formats.budget import Spending
 from tsuku_llm.archive.formats.gzips import exact
-from tsuku_llm.archive.formats.member import malformed, unsafe
+from tsuku_llm.archive.formats.member import Spending, malformed, unsafe
 
 _EOCD = struct.Struct("<4s4H2LH")
 _EOCD64 = struct.Struct("<4sQ2H2L4Q")

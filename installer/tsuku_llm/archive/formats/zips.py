@@ -8,9 +8,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from tsuku_llm.archive.formats.budget import Spending
 from tsuku_llm.archive.formats.gzips import RAW, exact, inflated
-from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, Spending, malformed, unsafe
 from tsuku_llm.archive.formats.zip_directory import DEFLATED, Entry, read_directory
 
 _INPUT = 256 << 10

@@ -140,13 +140,10 @@ def _nested(value: Any, indent: str) -> Iterator[str]:
                 yield f"{indent}{mark}"
                 yield from _nested(item, f"{indent}  ")
         # A text of several lines, such as a help text, is the answer itself.
-        elif item is not None and "\n" not in (text := _word(item)):
+        elif item is not None and "\n" not in (
+            text := str(item).lower() if isinstance(item, bool) else str(item)
+        ):
             yield f"{indent}{mark} {text}".rstrip()
-
-
-def _word(value: object) -> str:
-    """Return a value as JSON writes it, a text without the quotes."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fields_of(value: object) -> tuple[str, ...]:

@@ -11,9 +11,8 @@ from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.fetch.artifacts.parallel import NoRanges, fetch_in_parallel
 from tsuku_llm.fetch.artifacts.partial import finish, opened_part, verified
-from tsuku_llm.fetch.artifacts.progress import Progress
 from tsuku_llm.fetch.artifacts.sequential import fetch_in_order
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.artifacts.transfer import Transfer
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import file_name, is_http, shown
@@ -35,13 +34,15 @@ def side_by_side(
 ) -> Iterator[list[VerifiedStream]]:
     """Download artifacts in parallel, as ``tsuku_llm.fetch.delivered`` says."""
     streams = [VerifiedStream(artifact.size) for artifact in artifacts]
+    whole = sum(artifact.size or 0 for artifact in artifacts)
 
     # Runs in a thread of the pool, once for each artifact.
     def bring(artifact: Artifact, stream: VerifiedStream) -> None:
         try:
             # Before any request: the network's client stays open until this download ends.
             with network.used():
-                download(artifact, partials, network, progress, stream)
+                share = network.limits.connections * (artifact.size or 0) // max(1, whole)
+                download(artifact, partials, network, progress, stream, max(1, share))
         except BaseException as error:
             # All streams, not only ours: a reader may wait for another artifact, which is
             # useless without this one. Without this it would wait for ever.
@@ -75,18 +76,23 @@ def side_by_side(
 
 
 def download(
-    artifact: Artifact, folder: Path, network: Network, progress: Progress, stream: VerifiedStream
+    artifact: Artifact,
+    folder: Path,
+    network: Network,
+    progress: Progress,
+    stream: VerifiedStream,
+    connections: int,
 ) -> Path:
-    """Download an artifact, as ``tsuku_llm.fetch.fetch`` says."""
+    """Download an artifact, as ``tsuku_llm.fetch.fetch`` says, over so many connections at most."""
     done = folder / artifact.sha256
     # Hashed in every run: another program may have changed the file since.
     if verified(done, artifact):
         stream.opened(done)
         stream.complete()
         return done
-    with opened_part(folder, artifact) as file, network.first_connection():
+    with opened_part(folder, artifact) as file:
         stream.opened(file.path)
-        transfer = Transfer(artifact, file, stream, network, progress)
+        transfer = Transfer(artifact, file, stream, network, progress, connections)
         transfer.begin()
         try:
             _from_any_source(transfer)

@@ -57,7 +57,7 @@ def fetch_in_parallel(transfer: Transfer, plan: SegmentPlan, url: str) -> None:
     in the file and the plan.
     """
     # Made once, not for each attempt: a retry must not forget what the server refused.
-    allowance = Allowance(transfer.network.limits.connections)
+    allowance = Allowance(transfer.connections)
     Retries(transfer.network, transfer.deadline).run(
         lambda: _ParallelDownload(transfer, plan, url, allowance).run(),
         received=lambda: transfer.there,
@@ -140,7 +140,6 @@ class _ParallelDownload:
         # Those that were started, and whose end was not seen in `_ended` yet.
         self._active: list[Connection] = []
         self._crowded = False  # there were several
-        self._reserved = 0  # connections that all artifacts share, see Network
 
     def run(self) -> None:
         """Download until the whole file is hashed, or raise why that is not possible."""
@@ -221,25 +220,11 @@ class _ParallelDownload:
         wanted = self._source.connections = self._allowance.connections
         for number, connection in enumerate(self._active):
             connection.surplus = number >= wanted  # it ends after its segment
-        # One of the active ones uses the artifact's own connection, which is not given back.
-        self._give_back(len(self._active) - 1)
         while len(self._active) < wanted and self._plan.work:
-            # Each further one needs one of those that all artifacts of the run share; if there
-            # is none, the next turn asks again.
-            if self._active:
-                if not self._network.further_connection():
-                    return
-                self._reserved += 1
-                self._crowded = True
+            self._crowded = self._crowded or bool(self._active)
             connection = Connection(self._transfer, self._plan, self._source, self._ended)
             self._active.append(connection)
             connection.start()
-
-    def _give_back(self, further: int) -> None:
-        # Not in the connection's thread: the count `_reserved` then needs no lock.
-        while self._reserved > max(0, further):
-            self._network.drop_connection()
-            self._reserved -= 1
 
     def _hash(self) -> bool:
         """Hash some bytes before the first gap; return whether there are more of them."""
@@ -270,7 +255,6 @@ class _ParallelDownload:
             connection.join()
         # Now none of them writes any more: the caller may truncate or close the file.
         self._source.note()
-        self._give_back(0)
 
 
 class Connection:

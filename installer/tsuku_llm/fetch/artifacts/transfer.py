@@ -11,9 +11,8 @@ import httpx
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.artifacts.partial import CHUNK, PartialFile
 from tsuku_llm.fetch.artifacts.pieces import PieceVerifier, WrongPiece
-from tsuku_llm.fetch.artifacts.progress import Progress
 from tsuku_llm.fetch.artifacts.segments import Gap, SegmentPlan, gaps_of
-from tsuku_llm.fetch.artifacts.stream import VerifiedStream
+from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.http.http_get import check_no_page
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.retries import Pace
@@ -33,7 +32,8 @@ class Transfer:
 
     ``mixed``: the bytes came in more than one answer, or in an earlier run. ``mismatch`` is the
     first error about wrong bytes that came in this run: no later failure hides it.
-    ``encoding`` is the Content-Encoding of the last answer, "" without one.
+    ``encoding`` is the Content-Encoding of the last answer, "" without one. ``connections`` is how
+    many it may use.
 
     Threads: those of the connections call ``file.write_at``, the methods of ``plan``, ``body``
     and ``ended_early``. All else is for the downloading thread only.
@@ -46,10 +46,12 @@ class Transfer:
         stream: VerifiedStream,
         network: Network,
         progress: Progress,
+        connections: int,
     ) -> None:
         self.artifact = artifact
         self.file = file
         self.network = network
+        self.connections = connections
         self.deadline = network.clock() + network.limits.total
         self.plan: SegmentPlan | None = None
         self.mixed = False
@@ -102,7 +104,7 @@ class Transfer:
             gaps = self._missing_at_start = gaps_of(size, there, self.file.noted_gaps())
         # A whole archive over one connection needs no ranges. The rest of one does, and segments
         # keep more of what is there.
-        in_segments = limits.connections > 1 or there > 0
+        in_segments = self.connections > 1 or there > 0
         if in_segments and size is not None and size >= limits.parallel_threshold:
             # Not hashed here: that happens from the start while the rest downloads.
             self.plan = SegmentPlan(size, gaps, limits.segment)

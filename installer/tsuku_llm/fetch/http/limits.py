@@ -22,8 +22,9 @@ class Limits:
     ``piece_tries`` limits how often one source may send the same piece wrong. ``largest``
     limits artifacts of unknown size; it is a few times the largest known one.
 
-    Connections: artifacts of at least ``parallel_threshold`` bytes use several: all artifacts of a
-    run share ``connections``. Each requests a ``segment`` at a time: its smallest and largest size.
+    Connections: artifacts of at least ``parallel_threshold`` bytes use several. Those of an install
+    share ``connections`` by size. Each requests a ``segment`` at a time: its smallest and largest
+    size.
     """
 
     connect: float = 10.0

@@ -49,8 +49,7 @@ class Network:
         self._on_wait = on_wait
         self._stopped = threading.Event()  # set once, and never cleared
         self._users = 0
-        self._connections = 0
-        # Guards `_users`, `_connections` and `_client`, which all downloading threads change.
+        # Guards `_users` and `_client`, which all downloading threads change.
         self._changed = threading.Condition()
         self._client: httpx.Client | None = None
         # The repositories in registries that this run uses, by ``RegistryPlace.api``; each is
@@ -89,32 +88,6 @@ class Network:
             with self._changed:
                 self._users -= 1
                 self._changed.notify_all()  # __exit__ may wait for the last one
-
-    @contextlib.contextmanager
-    def first_connection(self) -> Iterator[None]:
-        """Count the one connection that every artifact may use, even above the limit."""
-        with self._changed:
-            self._connections += 1
-        try:
-            yield
-        finally:
-            self.drop_connection()
-
-    def further_connection(self) -> bool:
-        """Reserve one more connection if the limit allows; return whether it does.
-
-        ``drop_connection`` ends the reservation.
-        """
-        # Compare and count under one lock: artifacts that download in parallel share the limit.
-        with self._changed:
-            free = self._connections < self.limits.connections
-            self._connections += free
-        return free
-
-    def drop_connection(self) -> None:
-        """Give back one connection."""
-        with self._changed:
-            self._connections -= 1
 
     @property
     def client(self) -> httpx.Client:

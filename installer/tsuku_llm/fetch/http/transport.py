@@ -3,16 +3,19 @@
 httpx's own transport lacks a total deadline: its read timeout restarts with every byte. It
 tries one address after the other for the full timeout. It fails on proxy settings of real
 machines. So this module directly uses the connection pools of httpcore, on which httpx is
-built, with the network backend of ``connections``.
+built, with the network backend of ``connections``, and chooses the proxy as the environment says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import ipaddress
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpcore
 import httpx
@@ -21,7 +24,6 @@ from tsuku_llm import __version__
 from tsuku_llm.fetch.http.connections import Backend, ExchangeDeadline
 from tsuku_llm.fetch.http.failures import Transient
 from tsuku_llm.fetch.http.limits import Limits, Timing
-from tsuku_llm.fetch.http.proxies import proxy_for
 from tsuku_llm.fetch.http.race import Resolver
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.http.urls import host_of, shown
@@ -129,7 +131,12 @@ class _Transport(httpx.BaseTransport):
         if url.username or url.password:
             options["proxy_auth"] = (url.username.encode(), url.password.encode())
         if url.scheme.startswith("socks5"):
-            return _socks(options)
+            if importlib.util.find_spec("socksio") is None:
+                raise ProxyError(
+                    "the environment names a SOCKS proxy, and support for those is not installed",
+                    hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
+                )
+            return httpcore.SOCKSProxy(**options)
         return httpcore.HTTPProxy(**options)
 
     def close(self) -> None:
@@ -138,15 +145,6 @@ class _Transport(httpx.BaseTransport):
             pool.close()
         for backend in self._backends:
             backend.close()
-
-
-def _socks(options: dict[str, Any]) -> httpcore.SOCKSProxy:
-    if importlib.util.find_spec("socksio") is None:
-        raise ProxyError(
-            "the environment names a SOCKS proxy, and support for those is not installed",
-            hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
-        )
-    return httpcore.SOCKSProxy(**options)
 
 
 def _refusals() -> tuple[type[Exception], ...]:
@@ -285,3 +283,73 @@ class _Failures:
                 hint="check the connection; a partial download is kept and resumed",
             )
         )
+
+
+_SCHEMES = ("http", "socks5", "socks5h")
+
+
+def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> str | None:
+    """Choose the proxy's URL for a request; None means a direct connection.
+
+    The request's scheme selects ``HTTPS_PROXY`` or ``HTTP_PROXY``, else ``ALL_PROXY`` counts.
+    Lower case wins. Upper-case ``HTTP_PROXY`` is ignored under CGI, where a client can set it
+    (httpoxy). A proxy without a scheme is an http one.
+
+    Raises ``ProxyError`` for a setting that is not a proxy's URL.
+    """
+    names = [f"{scheme}_proxy", "all_proxy"]
+    name, value = next(
+        ((name, value) for name in names if (value := _setting(environ, name))), ("", "")
+    )
+    # Entries of NO_PROXY end with a comma or, as for curl, a blank.
+    excluded = re.split(r"[,\s]+", _setting(environ, "no_proxy"))
+    if not value or any(_matches(host.strip("[]"), port, entry) for entry in excluded):
+        return None
+    return _checked(name, value)
+
+
+def _setting(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name)
+    if value is None and not (name == "http_proxy" and "REQUEST_METHOD" in environ):
+        value = environ.get(name.upper())
+    return (value or "").strip()
+
+
+def _checked(name: str, value: str) -> str:
+    url = value if "://" in value else f"http://{value}"
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.scheme in _SCHEMES and parts.hostname and parts.port != 0)
+    except ValueError:
+        valid = False
+    if not valid:
+        raise ProxyError(
+            f"{name.upper()} is not a proxy that can be used",
+            facts=(f"allowed: {', '.join(f'{scheme}://host:port' for scheme in _SCHEMES)}",),
+            hint=f"correct or unset {name.upper()}; the proxy for https: is usually an http: one",
+        )
+    return url
+
+
+def _matches(host: str, port: int, entry: str) -> bool:
+    """Return whether one entry of NO_PROXY covers a host; an invalid entry covers none."""
+    entry = entry.lower()
+    if entry == "*":
+        return True
+    # ValueError: the entry or the host is a name and not an address.
+    with contextlib.suppress(ValueError):
+        network = ipaddress.ip_network(entry.strip("[]"), strict=False)
+        return ipaddress.ip_address(host) in network
+    name, wanted = _host_and_port(entry)
+    # "example.org", ".example.org" and "*.example.org" all cover the host and its subdomains.
+    name = name.removeprefix("*").strip(".")
+    if not name or wanted not in (None, port):
+        return False
+    return host == name or host.endswith(f".{name}")
+
+
+def _host_and_port(entry: str) -> tuple[str, int | None]:
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(entry if "://" in entry else f"//{entry}")
+        return parts.hostname or "", parts.port
+    return "", None

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tsuku_llm.archive.formats.budget import Budget, Spending
+from tsuku_llm.archive.formats.member import Budget, Spending
 from tsuku_llm.archive.formats.zip_directory import STORED, Entry, read_directory
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
@@ -209,17 +209,13 @@ def opened_bundle(path: Path) -> Iterator[BundleFile]:
     try:
         opened_file = open_foreign(path)
     except OSError as error:
-        raise _not_opened(path, error.strerror or str(error)) from error
+        raise UsageError(
+            f"the bundle {path} cannot be opened",
+            facts=(error.strerror or str(error),),
+            hint=f"name the file that {TSUKU} bundle create made",
+        ) from error
     with opened_file as file:
         with disk_errors("reading the bundle", path):
             bundle = BundleFile(path, file)
         # Not the errors of what the caller does with it: another disk may be full.
         yield bundle
-
-
-def _not_opened(path: Path, reason: str) -> UsageError:
-    return UsageError(
-        f"the bundle {path} cannot be opened",
-        facts=(reason,),
-        hint=f"name the file that {TSUKU} bundle create made",
-    )

@@ -296,7 +296,11 @@ def _child(
 
 
 def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
-    lines = _meaningful(output)
+    # pip's errors, or else its last lines, without credentials in URLs.
+    stripped = (printable(line.strip()) for line in output.splitlines())
+    said = [redacted(line) for line in stripped if line]
+    errors = [line for line in said if line.startswith(("ERROR:", "WARNING: Retrying"))]
+    lines = tuple(f"pip: {line[:300]}" for line in (errors or said)[-_LAST_LINES:])
     if _WRONG_HASH in output:
         return DigestMismatch(
             f"the package index has another file under the name {wheel}",
@@ -304,14 +308,6 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
             hint="nothing was installed; tell the operator of the package index",
         )
     return _failure(wheel, lines)
-
-
-def _meaningful(output: str) -> tuple[str, ...]:
-    """Pick pip's errors, or else its last lines; remove credentials from URLs."""
-    stripped = (printable(line.strip()) for line in output.splitlines())
-    lines = [redacted(line) for line in stripped if line]
-    errors = [line for line in lines if line.startswith(("ERROR:", "WARNING: Retrying"))]
-    return tuple(f"pip: {line[:300]}" for line in (errors or lines)[-_LAST_LINES:])
 
 
 def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:

@@ -17,10 +17,10 @@ from tsuku_llm.ground.errors import UnsafeLocation, UsageError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.plan.addresses import csv_fields, csv_line, hosts_in
 from tsuku_llm.launch.plan.secret_arguments import handed_over
-from tsuku_llm.launch.plan.upstream_config import ConfigValue, config_files, configured
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import Placement
+    from tsuku_llm.launch.plan.upstream_config import ConfigValue
 
 # ruff: noqa: SIM905  (words read better than a column of quotes)
 
@@ -174,7 +174,11 @@ def plan_server(
     server reads, in a preset or in the request of a tool, is relative to ``runs_in``.
     """
     env = environment(environ, build)
-    read = configured(env, build.takes, config_files(env)) if build.reads_config else {}
+    read: Mapping[str, ConfigValue] = {}
+    if build.reads_config:
+        from tsuku_llm.launch.plan.upstream_config import config_files, configured
+
+        read = configured(env, build.takes, config_files(env))
     for name, each in read.items():
         # The server reads these files itself, where it runs.
         is_path = name in _PATH_VARIABLES

@@ -9,7 +9,7 @@ from itertools import chain
 
 from packaging.version import Version
 
-from tsuku_llm.archive import kept_artifacts
+from tsuku_llm.archive.composing import kept_artifacts
 from tsuku_llm.catalog import loading
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import Release, ReleaseEntry, Variant

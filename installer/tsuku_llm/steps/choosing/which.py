@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.disk import disk_errors
@@ -28,7 +28,6 @@ from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_own_folder
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, require_no_plugins
-from tsuku_llm.launch.plan.upstream_config import ConfigValue, config_files, configured
 from tsuku_llm.launch.run.replace_process import replace_process
 from tsuku_llm.machine.backends import (
     VENDORS,
@@ -42,6 +41,9 @@ from tsuku_llm.steps.session import Session, note_place, way_to_undo
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
+
+if TYPE_CHECKING:
+    from tsuku_llm.launch.plan.upstream_config import ConfigValue
 
 _WITHOUT_HTTPS = b"HTTPS is not supported"
 """What a server says that was built without; with HTTPS these words are not compiled.
@@ -231,6 +233,8 @@ def read_in_files(receipt: Receipt, environ: Mapping[str, str]) -> tuple[ConfigV
     """Return what the server of a build would read in upstream's ``config.ini``."""
     if not receipt.reads_config:
         return ()
+    from tsuku_llm.launch.plan.upstream_config import config_files, configured
+
     return tuple(configured(environ, receipt.takes, config_files(environ)).values())
 
 

@@ -9,7 +9,12 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from tsuku_llm import __version__, archive, fetch
+from tsuku_llm import __version__, fetch
+from tsuku_llm.archive.composing import join, join_listed, needed_artifacts
+from tsuku_llm.archive.formats.member import Budget
+from tsuku_llm.archive.placing import Aside, as_it_is, place
+from tsuku_llm.archive.unpack import in_order, unpack
+from tsuku_llm.archive.writing import THREADS
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.choose.fitting import has_machine_code, usable_gpus
 from tsuku_llm.choose.selection import Candidate
@@ -107,14 +112,14 @@ class VersionBuilder:
         """Link what other versions have into the staged tree; download and unpack the rest."""
         store, variant = self.store, self.candidate.variant
         # With what the tree will have of each archive: of a second build it is only a part.
-        pairs = archive.needed_artifacts(variant)
+        pairs = needed_artifacts(variant)
         needed = waiting = tuple(whole for whole, _ in pairs)
         kept = {whole.sha256: part for whole, part in pairs}
         # The archives of a second build are unpacked beside the tree, and join it at the end.
         of_first = {each.sha256 for each in variant.parts[0].artifacts} if variant.parts else kept
         # Reuse. ``linked`` are archives whose files other versions have; they need no download.
         linked = reuse_files(store, staging, pairs, receipts=not self.repair)
-        aside: list[archive.Aside] = []
+        aside: list[Aside] = []
         while waiting:
             # First round: download what is not linked. Second round: download what was linked but
             # has changed since it was installed.
@@ -133,7 +138,7 @@ class VersionBuilder:
                 ]
             # Here every archive is verified as a whole.
             brought += [
-                archive.Aside(each.artifact, each.folder, right[each.artifact.sha256])
+                Aside(each.artifact, each.folder, right[each.artifact.sha256])
                 for each in linked
                 if each.artifact.sha256 in right
             ]
@@ -151,14 +156,14 @@ class VersionBuilder:
         # Archives without a signed list of files were unpacked aside. Now that all of them are
         # there, move their files into the tree.
         if loose := [each for each in aside if each.artifact.sha256 in of_first]:
-            self._server, placed = archive.place(loose, staging.tree, self._server, self._contents)
+            self._server, placed = place(loose, staging.tree, self._server, self._contents)
             self._contents |= {item.path: item for item in placed}
         if joining := [each for each in aside if each.artifact.sha256 not in of_first]:
             parts = [kept[each.artifact.sha256] for each in joining]
             if all(part.files is not None for part in parts):
-                joined = archive.join_listed(joining, parts, staging.tree)
+                joined = join_listed(joining, parts, staging.tree)
             else:
-                joined = archive.join(variant, joining, staging.tree, self._server, self._contents)
+                joined = join(variant, joining, staging.tree, self._server, self._contents)
             self._contents |= {item.path: item for item in joined}
         if aside:
             # What is left are empty folders, duplicates, and what a second build does not add.
@@ -262,7 +267,7 @@ def _unpack(
     arrivals: Sequence[fetch.VerifiedStream],
     *,
     joins: bool,
-) -> archive.Aside:
+) -> Aside:
     """Unpack one of the ``arrivals``: into the tree if its list of files is signed, else aside.
 
     An archive that ``joins`` the tree of another build is always unpacked aside.
@@ -271,17 +276,17 @@ def _unpack(
     if artifact.files is None:
         # The layout is not known: never let such an archive write into the tree.
         folder = staging.unpacked / artifact.sha256
-        wanted = archive.as_it_is(artifact)
+        wanted = as_it_is(artifact)
     threads = 1
-    if not archive.in_order(artifact):
+    if not in_order(artifact):
         # A zip and a wheel have their list of members at the end: wait for it.
         arrival.wait()
         # While another archive still arrives, its connections need the processor, too.
-        threads = archive.THREADS if all(each.there for each in arrivals) else 1
-    budget = archive.Budget.of(artifact, arrival.size())
+        threads = THREADS if all(each.there for each in arrivals) else 1
+    budget = Budget.of(artifact, arrival.size())
     with arrival.file() as file:
-        items = archive.unpack(file, wanted, folder, budget, threads)
-    return archive.Aside(artifact, folder, items)
+        items = unpack(file, wanted, folder, budget, threads)
+    return Aside(artifact, folder, items)
 
 
 def hardware_facts(hardware: Hardware, variant: Variant | None = None) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tsuku_llm.catalog import refreshing
 from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.catalog.loading import Catalog
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.catalog.repositories import (
     Repository,
     add_repository,

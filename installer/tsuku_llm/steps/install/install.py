@@ -279,7 +279,7 @@ def _unchanged(
         if candidate.variant.name in failed:
             continue
         version = version_of(choice.release.release, candidate.variant)
-        installed = _intact(store, version, choice) if _active_id(store) == version else None
+        installed = _intact(store, version, choice) if store.is_active(version) else None
         # The best variant that may start is not the active one: there is something to install.
         if installed is None or installed.receipt.repository != choice.catalog.repository.name:
             return None
@@ -354,7 +354,7 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
             found = store.find(builder.id)
             before = found.receipt if found else None
         installed = None if force else _intact(store, builder.id, choice)
-        is_active = installed and _active_id(store) == builder.id
+        is_active = installed and store.is_active(builder.id)
         outcome = "unchanged" if is_active else "installed"
         receipt = tried_since_a_change(builder.session, installed) if installed else None
         if installed is None:
@@ -468,14 +468,6 @@ def install_beside(session: Session, choice: Choice, candidate: Candidate) -> In
         installed = _intact(store, builder.id, choice) or builder.build()
     store.drop_downloads(installed.receipt.digests)
     return installed
-
-
-def _active_id(store: StoreReader) -> str | None:
-    """Return the id of the active version; None if there is none, or the store cannot be read."""
-    with suppress(TsukuError):
-        active = store.active()
-        return active.id if active else None
-    return None
 
 
 def _intact(store: StoreReader, version: str, choice: Choice) -> Installed | None:

@@ -14,7 +14,7 @@ from tsuku_llm.instances.folder import Instances
 from tsuku_llm.steps.choosing.revocation import require_usable
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.caches import DroppedCaches, drop_caches
-from tsuku_llm.steps.install.versions import all_ids, found, is_active, readable, resolve
+from tsuku_llm.steps.install.versions import all_ids, found, readable, resolve
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Pruned, Store
@@ -54,7 +54,7 @@ def use(session: Session, name: str) -> Installed:
     store = session.store
     installed = found(store, resolve(store, [name])[0])
     require_usable(session, installed.receipt)
-    if is_active(store, installed.id):
+    if store.is_active(installed.id):
         store.admit(installed)  # without a lock, so it works in another user's store
     else:
         store.sweep()

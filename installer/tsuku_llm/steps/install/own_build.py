@@ -15,7 +15,11 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
-from tsuku_llm import __version__, archive
+from tsuku_llm import __version__
+from tsuku_llm.archive.composing import plugins_in
+from tsuku_llm.archive.formats.member import Budget
+from tsuku_llm.archive.placing import Aside, place
+from tsuku_llm.archive.unpack import copy_folder, unpack
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.choose.selection import detected
 from tsuku_llm.config.settings import Settings
@@ -129,7 +133,7 @@ def install_own(
             check_path(staging.tree)  # as for a signed build: never run another user's file
             try:
                 if not force and (found := _intact(store, receipt.id)):
-                    outcome = "unchanged" if _is_active(store, found) else "installed"
+                    outcome = "unchanged" if store.is_active(found.id) else "installed"
                     found = store.restate(found, tried_since_a_change(session, found))
                     store.activate(found)
                     return OwnBuildReport(outcome, found.receipt, found)
@@ -177,7 +181,9 @@ def _require_build(path: Path, data: Path) -> None:
                     hint=f"to make an installed version active: {TSUKU} use VERSION",
                 )
             # First: advice on the owners of a folder that is no build could do harm.
-            if not _has_server(path):
+            # A build has some hundred files: the server is among the first names.
+            names = (name for _, _, files in os.walk(path) for name in files)
+            if _NAME not in islice(names, _MOST_NAMES):
                 raise UsageError(
                     f"{path} is not a build", facts=(f"there is no {_NAME} in it",), hint=_HINT
                 )
@@ -225,8 +231,9 @@ def _filled(
         if kind is None:
             artifact = Artifact(url=path.as_uri(), sha256="", format="folder")
             require_space(data, size_of(path))
-            items = archive.copy_folder(path, artifact, aside)
-            source = ArtifactRecord(path.as_uri(), _digest(items), _total(items))
+            items = copy_folder(path, artifact, aside)
+            size = sum(each.size for each in items if isinstance(each, FileEntry))
+            source = ArtifactRecord(path.as_uri(), _digest(items), size)
         else:
             with disk_errors("reading the build", path), open_foreign(path) as file:
                 measured = Measured.of(file)
@@ -235,11 +242,9 @@ def _filled(
                 )
                 require_space(data, measured.size)
                 file.seek(0)
-                items = archive.unpack(
-                    file, artifact, aside, archive.Budget.of(artifact, measured.size)
-                )
+                items = unpack(file, artifact, aside, Budget.of(artifact, measured.size))
             source = ArtifactRecord(artifact.url, measured.sha256, measured.size)
-        placed = archive.place([archive.Aside(artifact, aside, items)], staging.tree, _NAME, {})
+        placed = place([Aside(artifact, aside, items)], staging.tree, _NAME, {})
     except UnsafeArchive as error:
         error.hint = _HINT
         raise
@@ -247,24 +252,14 @@ def _filled(
     return (*placed, source)
 
 
-def _has_server(folder: Path) -> bool:
-    """Look for a server below a folder, among its first names: a build has some hundred."""
-    names = (name for _, _, files in os.walk(folder) for name in files)
-    return _NAME in islice(names, _MOST_NAMES)
-
-
 def size_of(folder: Path) -> int:
     """Return the bytes of the files below a folder, as far as they can be read."""
     total = 0
-    for place, _, names in os.walk(folder):
+    for inside, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
-                total += Path(place, name).lstat().st_size
+                total += Path(inside, name).lstat().st_size
     return total
-
-
-def _total(entries: Iterable[TreeEntry]) -> int:
-    return sum(each.size for each in entries if isinstance(each, FileEntry))
 
 
 def _digest(entries: Iterable[TreeEntry]) -> str:
@@ -300,7 +295,7 @@ def is_backend(word: str) -> bool:
 
 def _backend(session: Session, build: Build, entries: Iterable[TreeEntry], *, run: bool) -> str:
     """Return the backend of a build: of its plugins, or of the devices that its server lists."""
-    plugins = archive.plugins_in(entries)
+    plugins = plugins_in(entries)
     found = [row.name for row in TABLE if row.name != "cpu" and row.plugin in plugins]
     if run and len(found) != 1:
         check_path(build.tree)
@@ -363,10 +358,3 @@ def _intact(store: Store, version: str) -> Installed | None:
             store.admit(found)
             return found
     return None
-
-
-def _is_active(store: Store, installed: Installed) -> bool:
-    with suppress(TsukuError):
-        active = store.active()
-        return active is not None and active.id == installed.id
-    return False

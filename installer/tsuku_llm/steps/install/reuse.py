@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tsuku_llm.archive import make_links, needed_artifacts
+from tsuku_llm.archive.composing import needed_artifacts
+from tsuku_llm.archive.unpack import make_links
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.tree_entry import TreeEntry

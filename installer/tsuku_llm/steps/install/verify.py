@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from tsuku_llm.archive import kept_artifacts
+from tsuku_llm.archive.composing import kept_artifacts
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.manifest import ReleaseEntry, Variant
 from tsuku_llm.choose.selection import variant_named

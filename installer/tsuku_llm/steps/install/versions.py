@@ -96,12 +96,6 @@ def readable(look: Callable[[], Installed | None]) -> Installed | None:
     return None
 
 
-def is_active(reader: StoreReader, version: str) -> bool:
-    """Return whether a version is the active one; False if the pointer cannot be read."""
-    active = readable(reader.active)
-    return active is not None and active.id == version
-
-
 def resolve(reader: StoreReader, names: Iterable[str]) -> list[str]:
     """Return the ids of the versions that these names mean, each once.
 

@@ -12,9 +12,9 @@ import io
 from collections.abc import Mapping
 
 from tsuku_llm import fetch
-from tsuku_llm.archive.formats.budget import Budget, Spending
+from tsuku_llm.archive.formats.member import Budget, Spending
 from tsuku_llm.archive.formats.zips import zip_members
-from tsuku_llm.catalog.refresh.refreshing import Download
+from tsuku_llm.catalog.refreshing import Download
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, scheme_of, shown
 from tsuku_llm.fetch.places.mirrors import REGISTRY_SCHEME, below

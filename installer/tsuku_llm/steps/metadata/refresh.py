@@ -15,11 +15,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tsuku_llm import fetch, trust
-from tsuku_llm.catalog import loading, metadata_status
+from tsuku_llm.catalog import loading, metadata_status, refreshing
 from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
 from tsuku_llm.catalog.loading import Catalog
 from tsuku_llm.catalog.metadata_status import Freshness
-from tsuku_llm.catalog.refresh import refreshing
 from tsuku_llm.catalog.repositories import (
     OFFICIAL,
     Repository,

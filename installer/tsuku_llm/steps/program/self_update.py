@@ -29,9 +29,8 @@ from tsuku_llm.machine.own_copy import NAME, PUBLISHER, Updater, publisher_comma
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.program.copy_facts import copy_facts, own_updater
-from tsuku_llm.steps.program.lock import parse_lock
 from tsuku_llm.steps.program.renewed import StagedCopy, staged_copy
-from tsuku_llm.steps.program.signed_program import SignedProgram, program_in
+from tsuku_llm.steps.program.signed_program import SignedProgram, parse_lock, program_in
 from tsuku_llm.steps.session import Session
 
 _PIP = "import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"

@@ -22,7 +22,6 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
-from tsuku_llm.launch.plan.build_arguments import require_known
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
@@ -171,7 +170,10 @@ class VersionStart(NamedTuple):
         """
         self.session.reader.admit(self.installed)
         require_not_revoked(self.session, self.installed.receipt)
-        require_known(self.arguments, self.installed.receipt.takes, self.installed.id)
+        if self.installed.receipt.takes:
+            from tsuku_llm.launch.plan.build_arguments import require_known
+
+            require_known(self.arguments, self.installed.receipt.takes, self.installed.id)
         if downloads_in(self.arguments, environ):
             from tsuku_llm.steps.serve.downloads import require_https
 

@@ -15,7 +15,6 @@ The order of steps, each of which may be the last one if this process is killed:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -25,7 +24,6 @@ from tsuku_llm.ground.errors import (
     NotOnGpu,
     SelectionError,
     SilentCpu,
-    StoreError,
     TsukuError,
 )
 from tsuku_llm.ground.own_name import TSUKU
@@ -60,7 +58,6 @@ from tsuku_llm.steps.servers.server_trials import (
 )
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.layout import UNATTENDED_LOCK
-from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import (
     RolledBack,
@@ -179,7 +176,7 @@ def _updated(session: Session) -> UnattendedReport:
         return _refused_by_gate(session, report, error)
     except BaseException:
         # Nothing has moved, or the next run finds the journal and the pointer, and goes on.
-        if _active_id(session.reader) == former.id:
+        if session.reader.is_active(former.id):
             drop_journal(session.paths.data)
         raise
     new = None if isinstance(made, UpToDate) else made.installed
@@ -187,13 +184,6 @@ def _updated(session: Session) -> UnattendedReport:
         drop_journal(session.paths.data)
         return UnattendedReport(UpdateOutcome.UNCHANGED, former, None)
     return _judged(session, former, new)
-
-
-def _active_id(reader: StoreReader) -> str | None:
-    with suppress(StoreError):
-        active = reader.active()
-        return active.id if active else None
-    return None
 
 
 def _known_failure(data: Path, report: UpdateReport) -> PassedOver | None:

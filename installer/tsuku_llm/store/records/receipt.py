@@ -246,16 +246,13 @@ def _stays_inside(link: LinkEntry) -> bool:
     return True
 
 
-def _is_link_target(text: str) -> bool:
-    return bool(text) and not text.startswith("/") and "\\" not in text and text.isprintable()
-
-
 _path = records.checked(str, is_tree_path)
 
 _FILES = records.many(records.record(FileEntry, {"path": _path, "sha256": records.digest}))
-_LINKS = records.many(
-    records.record(LinkEntry, {"path": _path, "target": records.checked(str, _is_link_target)})
+_target = records.checked(
+    str, lambda text: text != "" and text[0] != "/" and "\\" not in text and text.isprintable()
 )
+_LINKS = records.many(records.record(LinkEntry, {"path": _path, "target": _target}))
 _ARTIFACT = records.record(
     ArtifactRecord, {"sha256": records.digest, "files": _FILES, "links": _LINKS}
 )

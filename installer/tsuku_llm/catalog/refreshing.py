@@ -18,10 +18,11 @@ from tsuku_llm.catalog.copies import (
     TIMESTAMP,
     FolderCopy,
     ServedCopy,
+    commit,
+    current_copy,
     limited,
     names_of,
 )
-from tsuku_llm.catalog.copy_store import commit, current_copy
 from tsuku_llm.catalog.entries import with_entries
 from tsuku_llm.catalog.loading import (
     Catalog,
@@ -207,7 +208,13 @@ class _Refresh:
                 name = trust.file_name("snapshot", stated.state.version)
                 kept = (each.copy.read(name) for each in earlier if each.copy and each.versions)
                 if any(data not in (None, copy.files[name]) for data in kept):
-                    raise _two_contents(name)
+                    raise MetadataError(
+                        "the repository serves metadata that is not what this machine has under "
+                        "the same version",
+                        facts=(f"file: {name}",),
+                        hint="try another network; if the error remains, tell the repository's "
+                        "publisher",
+                    )
             self._require_fresh(stated.role, stated.state)
             # Keep these now, too (TUF 5.4.5, 5.5.7).
             keep_seen(folder, root, stated.versions)
@@ -359,14 +366,6 @@ def _rollback(known: _Earlier, served: Mapping[str, int]) -> MetadataError:
         ),
         hint="a mirror may be outdated, or someone withholds newer metadata: try another network; "
         "if the error remains, tell the repository's publisher",
-    )
-
-
-def _two_contents(name: str) -> MetadataError:
-    return MetadataError(
-        "the repository serves metadata that is not what this machine has under the same version",
-        facts=(f"file: {name}",),
-        hint="try another network; if the error remains, tell the repository's publisher",
     )
 
 

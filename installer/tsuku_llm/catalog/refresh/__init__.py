@@ -1,1 +1,0 @@
-"""The refresh of signed metadata."""
