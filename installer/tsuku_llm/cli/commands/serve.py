@@ -177,9 +177,6 @@ def serve_command(
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = with_model(session, model, argv, arguments)
-        elif console.can_ask and not notify:
-            # A script that starts llama-server as a router needs no advice.
-            _hint_at_models(session, arguments)
         from tsuku_llm.steps.serve.version_start import Serving
 
         how = Serving(
@@ -192,6 +189,8 @@ def serve_command(
             # Programs in other folders find the same server: it runs in none of theirs.
             own_folder=notify == "library",
         )
+        if model is None:
+            how = _with_models(session, arguments, how, advises=console.can_ask and not notify)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render.services import servers as render
@@ -304,15 +303,18 @@ def with_model(
     return argv, words
 
 
-def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
-    """Tell how to name a model, if a start names none and there is a build for it."""
-    from tsuku_llm.launch.plan.wishes import names_a_model
+def _with_models(
+    session: Session, arguments: tuple[str, ...], how: Serving, *, advises: bool
+) -> Serving:
+    """Add every model to a start that names none; if there is none, tell how to get one."""
+    from tsuku_llm.steps.report.models import offered_models, without_a_model
 
-    reader, environ = session.reader, session.machine.environ
-    if not names_a_model(arguments, environ) and reader.active():
-        from tsuku_llm.steps.report.models import without_a_model
-
-        session.user.note(without_a_model(reader, environ, session.settings.model_path))
+    folders = session.settings.model_path
+    found = offered_models(arguments, session.machine.environ, folders)
+    # A script that starts llama-server as a router needs no advice.
+    if found == () and advises and session.reader.active():
+        session.user.note(without_a_model(session.reader))
+    return how._replace(models=found or ())
 
 
 FALLBACK = {True: "auto", False: "off", None: None}

@@ -19,9 +19,9 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.model_header import first_part
-from tsuku_llm.launch.plan.wishes import last_value, wishes_in
+from tsuku_llm.launch.plan.wishes import last_value, names_a_model, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, local_models
-from tsuku_llm.model_caches.naming import matching
+from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.steps.choosing.which import lacks_https
 from tsuku_llm.steps.session import working_folder
 from tsuku_llm.store.reader import StoreReader
@@ -177,19 +177,18 @@ def no_model(
     )
 
 
-def without_a_model(reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]) -> str:
-    """Say how to choose a model, for a start that names none.
+def offered_models(
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    folders: Sequence[str],
+) -> tuple[LocalModel, ...] | None:
+    """Return every model for a start that names none; None for one that does, or does not serve."""
+    if names_a_model(arguments, environ):
+        return None
+    return local_models(environ, folders).models
 
-    llama-server is a router then: it offers the models of its own cache.
-    """
-    names = [model.name for model in local_models(environ, folders).models]
-    if not names:
-        ways = "; or: ".join(ways_to_a_model(reader))
-        return f"no model is named, and none was found on this machine; {ways}"
-    if len(names) == 1:
-        name = shell_word(names[0])
-        return f"no model is named; to serve the one that is here: {TSUKU} serve -m {name}"
-    return (
-        f"no model is named; {len(names)} are here, such as {names[0]}: see {TSUKU} models, "
-        f"then: {TSUKU} serve -m NAME"
-    )
+
+def without_a_model(reader: StoreReader) -> str:
+    """Say how to get a model, for a start that names none where none is."""
+    ways = "; or: ".join(ways_to_a_model(reader))
+    return f"no model is named, and none was found on this machine; {ways}"

@@ -149,11 +149,13 @@ def _runs_on(report: StartReport) -> str:
 
 def planned_lines(plan: Planned) -> tuple[str, ...]:
     """Return the plan for people: the decision, the variables that count, the arguments."""
+    offered = plan.preset.models if plan.preset else ()
     return (
         plan.line,
         f"in {plan.cwd}",
         *(f"with {name}={value}" for name, value in plan.environment.items()),
         *(f"without {name}" for name in plan.removed),
         *((f"placed: {plan.placement.told}",) if plan.placement else ()),
+        *(f"offers {each.alias or each.name}: {each.path}" for each in offered),
         f"would run: {shlex.join(plan.argv)}",
     )
