@@ -177,6 +177,7 @@ def serve_command(
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = with_model(session, model, argv, arguments)
+        from tsuku_llm.launch.plan.wishes import names_a_model
         from tsuku_llm.steps.serve.version_start import Serving
 
         how = Serving(
@@ -189,8 +190,8 @@ def serve_command(
             # Programs in other folders find the same server: it runs in none of theirs.
             own_folder=notify == "library",
         )
-        if model is None:
-            how = _with_models(session, arguments, how, advises=console.can_ask and not notify)
+        if not (model or names_a_model(arguments, session.machine.environ)):
+            how = _with_models(session, how, advises=console.can_ask and not notify)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render.services import servers as render
@@ -303,18 +304,16 @@ def with_model(
     return argv, words
 
 
-def _with_models(
-    session: Session, arguments: tuple[str, ...], how: Serving, *, advises: bool
-) -> Serving:
+def _with_models(session: Session, how: Serving, *, advises: bool) -> Serving:
     """Add every model to a start that names none; if there is none, tell how to get one."""
-    from tsuku_llm.steps.report.models import offered_models, without_a_model
+    from tsuku_llm.model_caches.finding import local_models
+    from tsuku_llm.steps.report.models import without_a_model
 
-    folders = session.settings.model_path
-    found = offered_models(arguments, session.machine.environ, folders)
+    found = local_models(session.machine.environ, session.settings.model_path).models
     # A script that starts llama-server as a router needs no advice.
-    if found == () and advises and session.reader.active():
+    if not found and advises and session.reader.active():
         session.user.note(without_a_model(session.reader))
-    return how._replace(models=found or ())
+    return how._replace(models=found)
 
 
 FALLBACK = {True: "auto", False: "off", None: None}

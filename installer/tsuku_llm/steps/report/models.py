@@ -19,9 +19,9 @@ from tsuku_llm.ground.errors import (
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.model_header import first_part
-from tsuku_llm.launch.plan.wishes import last_value, names_a_model, wishes_in
+from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, local_models
-from tsuku_llm.model_caches.naming import LocalModel, matching
+from tsuku_llm.model_caches.naming import matching
 from tsuku_llm.steps.choosing.which import lacks_https
 from tsuku_llm.steps.session import working_folder
 from tsuku_llm.store.reader import StoreReader
@@ -175,17 +175,6 @@ def no_model(
         if names
         else "; or: ".join(ways_to_a_model(reader, "chat")),
     )
-
-
-def offered_models(
-    arguments: Sequence[str],
-    environ: Mapping[str, str],
-    folders: Sequence[str],
-) -> tuple[LocalModel, ...] | None:
-    """Return every model for a start that names none; None for one that does, or does not serve."""
-    if names_a_model(arguments, environ):
-        return None
-    return local_models(environ, folders).models
 
 
 def without_a_model(reader: StoreReader) -> str:
