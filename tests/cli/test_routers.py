@@ -5,18 +5,23 @@ server-models.cpp of b11434): the model's name is ``--alias``, the router's port
 and a pipe to the router tells them of its end.
 """
 
+import http.client
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.model_shelves import ollama_model
 from support.processes import gone, stopped
 from support.program import environment, run_program
 from support.servers import install_stand_in
-from support.waiting import family
+from support.tiny_model import write_tiny_model
+from support.waiting import PROMPTLY, family
 
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
@@ -125,3 +130,58 @@ def test_one_that_outlives_its_router_is_named_and_ended(routers: Routers) -> No
     # Another router of the same build keeps what it has.
     assert routers.models("other") == others
     assert other["state"] == "running"
+
+
+# --- a real router --------------------------------------------------------------------------
+
+
+def asked(port: int, path: str, model: str) -> Any:
+    """What a server answers to two words for one of its models."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PROMPTLY)
+    body = {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "two words"}]}
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    text = response.read()
+    connection.close()
+    assert response.status == 200, text
+    return json.loads(text)
+
+
+@pytest.mark.index
+def test_a_real_router_serves_every_model_by_its_name(home: Path, tmp_path: Path) -> None:
+    """Two clients name different models at once, and a name that upstream would change."""
+    (tmp_path / "own").mkdir()
+    for name in ("one", "two words"):
+        write_tiny_model(tmp_path / "own" / f"{name}.gguf")
+    third = ollama_model(tmp_path / "user" / ".ollama" / "models", "three:7b-q4_0")
+    write_tiny_model(third)
+    others = dict.fromkeys(("HF_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"), "")
+    env = environment(
+        home,
+        TSUKU_LLM_CHANNEL="index",
+        TSUKU_LLM_BACKEND="cpu",
+        TSUKU_LLM_MODEL_PATH=str(tmp_path / "own"),
+        HOME=str(tmp_path / "user"),
+        **others,
+    )
+
+    def data(*words: str) -> Any:
+        done = run_program(words[0], "--json", *words[1:], env=env)
+        assert done.code == 0, done.stderr
+        return done.document["data"]
+
+    data("install")
+    record = data("serve", "--detach", "--", "--port", "0", "-c", "128")
+    try:
+        port = record["port"]
+        with ThreadPoolExecutor() as threads:
+            one = threads.submit(asked, port, "/v1/chat/completions", "one")
+            two = threads.submit(asked, port, "/v1/messages", "two words")
+            assert one.result()["model"] == "one"
+            assert two.result()["model"] == "two words"
+        assert asked(port, "/v1/chat/completions", "three:7b-q4_0")["choices"]
+        loaded = {each["name"]: each["pid"] for each in data("status")["models"]["default"]}
+        assert [*loaded] == ["one", "three@7b-q4_0", "two words"]
+    finally:
+        assert data("stop")["stopped"][0]["outcome"] == "stopped"
+    assert all(map(gone, loaded.values()))

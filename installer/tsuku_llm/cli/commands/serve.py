@@ -107,6 +107,7 @@ replace = click.option(
         f"{TSUKU} serve -m MODEL.gguf": "Serve a model until Ctrl-C.",
         f"{TSUKU} serve -m qwen2.5:7b -- -c 8192": "Serve one that is here already, by its name "
         "in models, with a context of 8192.",
+        f"{TSUKU} serve": "Serve all that are here, each loaded at its first request.",
         f"{TSUKU} serve --detach --name big -m MODEL.gguf -- --port 8081": "Serve in the "
         "background; then see status, logs and stop.",
         f"{TSUKU} serve --require-gpu -m MODEL.gguf": "Fail if the model is not on the GPU.",
