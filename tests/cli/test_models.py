@@ -7,9 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.builds import stand_in
 from support.model_shelves import hub_file, ollama_model, small_model, small_projector
 from support.program import Result, environment, run_on_terminal, run_program
+from support.server_helps import recorded_help
 from support.servers import install_stand_in
+from support.stored import install
+
+from tsuku_llm.launch.plan.build_arguments import help_lines
+from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -256,27 +262,110 @@ def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
     assert " -m tiny" not in unit
 
 
-@pytest.mark.usefixtures("build")
-def test_a_start_without_a_model_tells_how_to_name_one(
-    run: Run, env: dict[str, str], user: Path
-) -> None:
-    def said(*words: str, **extra: str) -> str:
-        code, text = run_on_terminal(b"", "serve", "--dry-run", *words, env={**env, **extra})
-        assert code == 0, text
-        return " ".join(text.split())
+# --- a start without a model ----------------------------------------------------------------
 
-    assert "5 are here" in said()
-    named = (("-m", "x"), ("-hf", "a/b", "--offline"), ("--models-dir", "/x"), ("--version",))
-    for words in named:
-        assert "no model is named" not in said("--", *words)
-    assert "no model is named" not in said(LLAMA_ARG_MODEL="/x")
-    # A script may start the server as a router.
-    assert "no model is named" not in run("serve", "--dry-run").stderr
+
+def install_router(home: Path, *serve: str, reads_config: bool = False) -> None:
+    """Install a build that knows presets."""
+    build = stand_in(home / "router", backend="cpu", serve=serve)
+    files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
+    takes = help_lines(recorded_help("b10434"))
+    store = Store(home / "llm")
+    install(store, files=files, links={}, takes=takes, reads_config=reads_config)
+
+
+@pytest.fixture
+def router(home: Path) -> None:
+    install_router(home, "listen")
+
+
+@pytest.mark.usefixtures("router")
+def test_a_start_without_a_model_offers_all(run: Run, user: Path, home: Path) -> None:
+    done = run("serve", "--dry-run", "--json", "--", "--port", "0")
+    assert done.code == 0, done.stdout
+    preset = done.document["data"]["preset"]
+    file = home / "llm" / "state" / "servers" / "default.ini"
+    assert preset["path"] == str(file)
+    assert not file.exists()
+    assert [each["alias"] or each["name"] for each in preset["models"]] == [
+        each["name"] for each in run("models", "--json").document["data"]["models"]
+    ]
+    shown = run("serve", "--dry-run", "--", "--port", "0")
+    assert "serving 5 models of this machine" in shown.stderr
+    assert f"offers tiny: {user / '.cache' / 'llama.cpp' / 'tiny.gguf'}" in shown.stdout
+    try:
+        data = run("serve", "--detach", "--json", "--", "--port", "0").document["data"]
+        words = Path(f"/proc/{data['pid']}/cmdline").read_text().split("\0")
+        assert words[1:5] == ["--models-preset", str(file), "--port", "0"]
+        folder = user / ".lmstudio" / "models" / "lms" / "gemma-GGUF"
+        assert (
+            f"[lms/gemma-GGUF:Q8_0]\nmodel = {folder / 'gemma-Q8_0.gguf'}\n"
+            f"mmproj = {folder / 'mmproj-f16.gguf'}\noffline = true\n"
+        ) in file.read_text()
+    finally:
+        run("stop")
+    assert not file.exists()
+
+
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("-m", "/x"), {}),
+        (("--models-dir", "/x"), {}),
+        (("--models-preset", "/x"), {}),
+        (("--version",), {}),
+        ((), {"LLAMA_ARG_MODEL": "/x"}),
+        ((), {"LLAMA_ARG_MODELS_PRESET": "/x"}),
+    ],
+)
+def test_a_start_that_names_its_models_gets_no_preset(
+    run: Run, words: tuple[str, ...], extra: dict[str, str]
+) -> None:
+    done = run("serve", "--dry-run", "--json", "--", *words, **extra)
+    assert done.document["data"]["preset"] is None
+    assert done.document["data"]["argv"][1:] == list(words)
+    assert "no model is named" not in done.stderr
+
+
+def test_upstreams_own_file_may_name_the_models(run: Run, user: Path, home: Path) -> None:
+    """A router that reads the name of its preset in ``config.ini`` keeps it (llama.cpp#26118)."""
+    install_router(home, "listen", reads_config=True)
+    own = user / ".config" / "llama.cpp" / "config.ini"
+    own.parent.mkdir(parents=True)
+    own.write_text("models-preset = /x.ini\n")
+    done = run("serve", "--dry-run", "--json", XDG_CONFIG_HOME=str(user / ".config"))
+    assert done.document["data"]["argv"][1:] == []
+
+
+@pytest.mark.usefixtures("build")
+def test_a_build_without_presets_says_so(run: Run) -> None:
+    done = run("serve", "--dry-run", "--json")
+    assert done.document["data"]["preset"] is None
+    assert done.document["data"]["argv"][1:] == []
+    assert "is not known to have --models-preset" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_models(run: Run, home: Path) -> None:
+    install_router(home, "dump")
+    folder = home / "llm" / "state" / "servers"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_bytes(b"no folder")
+    done = run("serve", "--exec", "--", "--port", "0")
+    assert done.code == 0, done.stderr
+    assert "the server offers the models of its own cache only" in done.stderr
+    assert "arg 0\n" in done.stdout
+    assert "arg --models-preset\n" not in done.stdout
+
+
+@pytest.mark.usefixtures("router")
+def test_without_any_model_a_start_tells_how_to_get_one(env: dict[str, str], user: Path) -> None:
     del env["TSUKU_LLM_MODEL_PATH"]
-    alone = user / "alone"
-    small_model(alone / ".cache" / "llama.cpp" / "one.gguf")
-    assert "serve -m one" in said(HOME=str(alone))
-    assert "-hf OWNER/REPOSITORY" in said(HOME=str(user / "nobody"))
+    env["HOME"] = str(user / "nobody")
+    code, text = run_on_terminal(b"", "serve", "--dry-run", env=env)
+    assert code == 0, text
+    assert "-hf OWNER/REPOSITORY" in " ".join(text.split())
+    assert "--models-preset" not in text
 
 
 # --- the other commands, and the setting ---------------------------------------------------

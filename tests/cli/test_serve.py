@@ -59,6 +59,7 @@ def test_X18_a_dry_run_shows_what_would_be_started_and_starts_nothing(
             "layers": [],
             "passed_over": [],
         },
+        "preset": None,
     }
     shown = run_program(*words, env=env, cwd=tmp_path)
     assert shown.code == 0

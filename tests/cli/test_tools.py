@@ -127,6 +127,7 @@ def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
         "environment": {"LLAMA_ARG_CTX_SIZE": "512"},
         "removed": ["LD_PRELOAD"],
         "placement": None,
+        "preset": None,
     }
     shown = run(home, folder, *words, **extra).stdout.splitlines()
     assert shown == [

@@ -80,7 +80,7 @@ ROOMS = {
         "steps.install steps.metadata steps.program steps.serve store store.records"
     ),
     "steps.servers": (
-        "config ground.processes instances launch.ask launch.plan launch.run steps "
+        "config ground.processes instances launch.ask launch.gpu launch.plan launch.run steps "
         "steps.choosing steps.drivers steps.install steps.serve store store.records"
     ),
     "api": (
@@ -107,8 +107,8 @@ ROOMS = {
     ),
     "cli.commands": (
         "catalog cli cli.render cli.render.services cli.services cli.terminal config "
-        "ground.processes launch.plan machine steps steps.choosing steps.install steps.metadata "
-        "steps.program steps.report steps.serve steps.servers"
+        "ground.processes launch.plan machine model_caches steps steps.choosing steps.install "
+        "steps.metadata steps.program steps.report steps.serve steps.servers"
     ),
 }
 """Which rooms (folders of tsuku_llm, or modules at its top) each room may import, at any place.

@@ -1,7 +1,7 @@
 /* A stand-in for llama-server that does what the file "stand-in.txt" beside it says.
  *
  * Each line is "MODE STEP TEXT", and the steps of the mode that the arguments choose
- * (version, devices, compute or serve) are taken in order. Mode compute is a start with one of the
+ * (version, devices, compute or serve; model for a server of a router) are taken in order. Mode compute is a start with one of the
  * reference models; without a step for it, it listens and answers as computed (answers.h):
  *
  *     out TEXT, err TEXT    a line on that stream
@@ -36,6 +36,8 @@
  *     open FILE             open a file and keep it open
  *     mapped FILE N         map N bytes of a model, by its absolute path
  *     child                 go on in a child, and end with it: a router, or a script
+ *     route NAME            as a router that serves: start a server for that model
+ *     pipe                  as such a server: end with 1 when the pipe to the router breaks
  *     map FILE              map a file of its folder, as the loader maps a library
  *     unmap FILE            undo the last "map"
  *     write FILE            write a byte over the first one of a file of its folder
@@ -332,6 +334,39 @@ static int listen_unix(const char *path)
     return server;
 }
 
+static char routed[8][256];
+static int routes;
+
+/* As server_models::load in upstream's tools/server/server-models.cpp starts them (b11434). */
+static void start_models(int port)
+{
+    char own[4096] = {0}, number[16];
+    if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
+        exit(98);
+    snprintf(number, sizeof number, "%d", port);
+    setenv("LLAMA_SERVER_ROUTER_PORT", number, 1);
+    for (int i = 0; i < routes; i++) {
+        int ends[2];
+        if (pipe(ends) || fcntl(ends[1], F_SETFD, FD_CLOEXEC))
+            exit(92);
+        if (vfork() == 0) { /* once this server listens, they have their own arguments */
+            dup2(ends[0], 0);
+            execl(own, own, "--host", "127.0.0.1", "--port", "0", "--alias", routed[i], NULL);
+            _exit(91);
+        }
+        close(ends[0]);
+    }
+}
+
+/* As server_child::setup there. */
+static void wait_for_the_end_of_the_pipe(void)
+{
+    char byte;
+    while (read(0, &byte, 1) > 0)
+        ;
+    exit(1);
+}
+
 static void serve(int argc, char **argv, int silent)
 {
     const char *host = option(argc, argv, "--host", "");
@@ -354,6 +389,7 @@ static void serve(int argc, char **argv, int silent)
         exit(1);
     }
     getsockname(server, (struct sockaddr *)&address, &size);
+    start_models(ntohs(address.sin_port));
     if (!silent) {
         fprintf(stderr, "I srv llama_server: model loaded\n");
         fprintf(stderr, "I srv llama_server: listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));
@@ -492,6 +528,10 @@ static void step(const char *name, const char *text, int argc, char **argv)
             exit(92);
     } else if (!strcmp(name, "mapped"))
         map_model(text);
+    else if (!strcmp(name, "route"))
+        snprintf(routed[routes++ % 8], sizeof routed[0], "%s", text);
+    else if (!strcmp(name, "pipe"))
+        wait_for_the_end_of_the_pipe();
     else if (!strcmp(name, "child"))
         go_on_in_a_child();
     else if (!strcmp(name, "unmap"))
@@ -511,7 +551,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
 int main(int argc, char **argv)
 {
     char path[4096], line[4096];
-    const char *mode = has(argc, argv, "--version")        ? "version"
+    const char *mode = getenv("LLAMA_SERVER_ROUTER_PORT")  ? "model"
+                       : has(argc, argv, "--version")      ? "version"
                        : has(argc, argv, "--list-devices") ? "devices"
                        : has(argc, argv, "--help")         ? "help"
                        : has_reference(argc, argv)         ? "compute"

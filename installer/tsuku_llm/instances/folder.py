@@ -42,6 +42,10 @@ class Instances:
         """Return the path of a server's log, which may not exist."""
         return self.folder / f"{name}.log"
 
+    def preset(self, name: str) -> Path:
+        """Return the path of the models of a server that is a router, which may not exist."""
+        return self.folder / f"{name}.ini"
+
     def find(self, name: str) -> Record | None:
         """Return the record of a name, or None. Raises CorruptStore."""
         try:
@@ -88,9 +92,10 @@ class Instances:
             replace_file(self._path(record.name), record.to_json())
 
     def forget(self, name: str) -> None:
-        """Remove a record, also a damaged one; the log stays (``remove_logs``)."""
+        """Remove a record, also a damaged one, and a preset; the log stays (``remove_logs``)."""
         with disk_errors(f"removing the record of the server {name}", self.folder):
             self._path(name).unlink(missing_ok=True)
+            self.preset(name).unlink(missing_ok=True)
 
     def remove_logs(self, *, dry_run: bool = False) -> tuple[str, ...]:
         """Remove the logs of every name without a record, unless ``dry_run``; return these names.

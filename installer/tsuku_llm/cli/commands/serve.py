@@ -107,6 +107,7 @@ replace = click.option(
         f"{TSUKU} serve -m MODEL.gguf": "Serve a model until Ctrl-C.",
         f"{TSUKU} serve -m qwen2.5:7b -- -c 8192": "Serve one that is here already, by its name "
         "in models, with a context of 8192.",
+        f"{TSUKU} serve": "Serve all that are here, each loaded at its first request.",
         f"{TSUKU} serve --detach --name big -m MODEL.gguf -- --port 8081": "Serve in the "
         "background; then see status, logs and stop.",
         f"{TSUKU} serve --require-gpu -m MODEL.gguf": "Fail if the model is not on the GPU.",
@@ -177,9 +178,7 @@ def serve_command(
         require_address(arguments, session.machine.environ)
         if model is not None:
             argv, arguments = with_model(session, model, argv, arguments)
-        elif console.can_ask and not notify:
-            # A script that starts llama-server as a router needs no advice.
-            _hint_at_models(session, arguments)
+        from tsuku_llm.launch.plan.wishes import names_a_model
         from tsuku_llm.steps.serve.version_start import Serving
 
         how = Serving(
@@ -192,6 +191,8 @@ def serve_command(
             # Programs in other folders find the same server: it runs in none of theirs.
             own_folder=notify == "library",
         )
+        if not (model or names_a_model(arguments, session.machine.environ)):
+            how = _with_models(session, how, advises=console.can_ask and not notify)
         # Before the other ways: a dry run starts nothing.
         if dry_run:
             from tsuku_llm.cli.render.services import servers as render
@@ -304,15 +305,16 @@ def with_model(
     return argv, words
 
 
-def _hint_at_models(session: Session, arguments: tuple[str, ...]) -> None:
-    """Tell how to name a model, if a start names none and there is a build for it."""
-    from tsuku_llm.launch.plan.wishes import names_a_model
+def _with_models(session: Session, how: Serving, *, advises: bool) -> Serving:
+    """Add every model to a start that names none; if there is none, tell how to get one."""
+    from tsuku_llm.model_caches.finding import local_models
+    from tsuku_llm.steps.report.models import without_a_model
 
-    reader, environ = session.reader, session.machine.environ
-    if not names_a_model(arguments, environ) and reader.active():
-        from tsuku_llm.steps.report.models import without_a_model
-
-        session.user.note(without_a_model(reader, environ, session.settings.model_path))
+    found = local_models(session.machine.environ, session.settings.model_path).models
+    # A script that starts llama-server as a router needs no advice.
+    if not found and advises and session.reader.active():
+        session.user.note(without_a_model(session.reader))
+    return how._replace(models=found)
 
 
 FALLBACK = {True: "auto", False: "off", None: None}

@@ -150,6 +150,30 @@ class GpuObserver:
         )
 
 
+def look_without_log(
+    pid: int, plan: LaunchPlan, files: Collection[str], nvidia: nvml.GpuMemory | None
+) -> tuple[int | None, Verdict]:
+    """Return the GPU memory of a process that has loaded a model, and where that computes.
+
+    For a server whose start was not followed, such as one of a router's. It is asked nothing.
+    """
+    wishes = wishes_in(plan.argv, plan.env)
+    layout = read_layout(wishes.model) if wishes.model else None
+    whole, wanted = _bytes_of_layers(layout, wishes.layers)
+    seen = Observed(
+        backend=plan.backend,
+        files=frozenset(files),
+        wishes=wishes,
+        process=sample_processes((pid,), wishes.model),
+        nvidia_memory=nvidia.of((pid,)) if nvidia else None,
+        model_size=layout.total if layout else None,
+        whole=whole,
+        wanted=None if wishes.split or wishes.refusal else wanted,
+        canary=CanaryResult(problem="it was not asked"),
+    )
+    return seen.memory[1] if seen.memory else None, decide(collect_signs(seen))
+
+
 def _need_of_all_layers(plan: LaunchPlan, model: str) -> int | None:
     """Estimate what a device holds with every layer on it; None for what the header lacks."""
     try:

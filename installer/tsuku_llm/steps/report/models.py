@@ -177,19 +177,7 @@ def no_model(
     )
 
 
-def without_a_model(reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]) -> str:
-    """Say how to choose a model, for a start that names none.
-
-    llama-server is a router then: it offers the models of its own cache.
-    """
-    names = [model.name for model in local_models(environ, folders).models]
-    if not names:
-        ways = "; or: ".join(ways_to_a_model(reader))
-        return f"no model is named, and none was found on this machine; {ways}"
-    if len(names) == 1:
-        name = shell_word(names[0])
-        return f"no model is named; to serve the one that is here: {TSUKU} serve -m {name}"
-    return (
-        f"no model is named; {len(names)} are here, such as {names[0]}: see {TSUKU} models, "
-        f"then: {TSUKU} serve -m NAME"
-    )
+def without_a_model(reader: StoreReader) -> str:
+    """Say how to get a model, for a start that names none where none is."""
+    ways = "; or: ".join(ways_to_a_model(reader))
+    return f"no model is named, and none was found on this machine; {ways}"

@@ -18,6 +18,7 @@ from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_mo
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.steps.serve.all_models import RouterPreset
 
 
 class Placed(NamedTuple):
@@ -25,7 +26,7 @@ class Placed(NamedTuple):
 
     ``cards`` are the devices of that list. ``placement`` is None where no device can be used.
     ``told`` is a sentence for the user, empty if there was nothing to choose. ``models`` are the
-    headers of the models, None where they were not read.
+    headers of the models, None where they were not read. ``preset`` are the models of a router.
     """
 
     plan: LaunchPlan
@@ -34,6 +35,7 @@ class Placed(NamedTuple):
     placement: Placement | None = None
     told: str = ""
     models: ModelFiles | None = None
+    preset: RouterPreset | None = None
 
 
 def place_start(

@@ -7,7 +7,7 @@ same checks and end with the same errors; that of ``serve`` asks the build for i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import Placement
+    from tsuku_llm.steps.serve.all_models import RouterPreset
     from tsuku_llm.steps.serve.version_start import Serving
 
 _TOLD = ("LLAMA_", "GGML_", "MTMD_", "LD_LIBRARY_PATH")
@@ -88,14 +89,15 @@ def _checked_plan(
     return plan
 
 
-@documented("id", "argv", "cwd", "environment", "removed", "placement")
+@documented("id", "argv", "cwd", "environment", "removed", "placement", "preset")
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A start that is only shown.
 
     ``environment`` is the part of the environment that the build reads.
     ``removed`` are the variables that the build does not get, because they could load foreign code.
-    ``placement`` is None for a build for the CPU, and where its devices are not known.
+    ``placement`` is None for a build for the CPU, and where its devices are not known. ``preset``
+    has the models of a start without a model; the file is not written.
     """
 
     id: str
@@ -105,6 +107,7 @@ class Planned:
     environment: Mapping[str, str]
     removed: tuple[str, ...] = ()
     placement: Placement | None = None
+    preset: RouterPreset | None = None
 
 
 def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned:
@@ -137,7 +140,8 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
             if gpu_only or not isinstance(error, SilentCpu):
                 raise
             placed = start._replace(insist=True).planned()
-        return _shown(session.machine.environ, installed, placed.plan, placed.placement)
+        shown = _shown(session.machine.environ, installed, placed.plan)
+        return replace(shown, placement=placed.placement, preset=placed.preset)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
@@ -149,12 +153,7 @@ def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Plann
     return _shown(session.machine.environ, installed, plan)
 
 
-def _shown(
-    environ: Mapping[str, str],
-    installed: Installed,
-    plan: LaunchPlan,
-    placement: Placement | None = None,
-) -> Planned:
+def _shown(environ: Mapping[str, str], installed: Installed, plan: LaunchPlan) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     # What the start adds for the drivers' caches is shown, too.
     told = {
@@ -166,4 +165,4 @@ def _shown(
     removed = tuple(sorted(environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     line = installed.receipt.line
-    return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement)
+    return Planned(installed.id, line, argv, plan.cwd, shown, removed)

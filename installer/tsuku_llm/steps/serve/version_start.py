@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import (
     NoProgress,
     NotOnGpu,
     SilentCpu,
+    StoreError,
     TsukuError,
 )
 from tsuku_llm.ground.own_name import TSUKU
@@ -26,7 +27,14 @@ from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
-from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
+from tsuku_llm.launch.plan.wishes import (
+    MODELS_PRESET,
+    answers_and_ends,
+    downloads_in,
+    names_a_model,
+    wishes_in,
+    without_options,
+)
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
 from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
 from tsuku_llm.steps.drivers.caches import BuildCaches, build_caches, would_give
@@ -49,7 +57,9 @@ if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
     from tsuku_llm.launch.run.supervise import StopHandle
+    from tsuku_llm.model_caches.naming import LocalModel
     from tsuku_llm.steps.drivers.warming import Warming
+    from tsuku_llm.steps.serve.all_models import RouterPreset
     from tsuku_llm.steps.serve.reloading import Reload
 
 
@@ -69,6 +79,7 @@ class Serving(NamedTuple):
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     ``own_folder``: the server does not run in the user's folder, but in one of our own.
     ``reload`` may ask for the active version while the server runs.
+    ``models`` are what a start without a model offers.
     """
 
     name: str = "default"
@@ -85,6 +96,7 @@ class Serving(NamedTuple):
     on_signal: Callable[[int], None] | None = None
     own_folder: bool = False
     reload: Reload | None = None
+    models: tuple[LocalModel, ...] = ()
 
 
 class VersionStart(NamedTuple):
@@ -203,6 +215,12 @@ class VersionStart(NamedTuple):
         plan = plan_server(
             check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
         )
+        preset = self._preset(plan)
+        if preset:
+            # The user's arguments stay last, as behind the devices of a placement.
+            at = 1 + len(check.build.arguments)
+            words = (MODELS_PRESET, str(preset.path))
+            plan = plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
         for each in plan.configured:
             value = shown_variable(each.variable, each.value)
             self.session.user.note(f"{each.source} has {each.key} = {value}")
@@ -233,10 +251,41 @@ class VersionStart(NamedTuple):
                 require_fit(fit)
             for line in fit.told if fit else ():
                 self.session.user.note(line)
-        return placed
+        return placed._replace(preset=preset)
+
+    def _preset(self, plan: LaunchPlan) -> RouterPreset | None:
+        """Return the preset of a start that names no model; None if it needs none."""
+        if not self.how.models or names_a_model(plan.argv, plan.env):
+            return None
+        from tsuku_llm.instances.folder import Instances
+        from tsuku_llm.steps.serve.all_models import preset_of
+
+        path = Instances(self.session.paths.state).preset(self.how.name)
+        preset = preset_of(self.how.models, path, plan.takes)
+        note = self.session.user.note
+        if preset is None:
+            note(
+                f"no model is named, and {self.installed.id} is not known to have {MODELS_PRESET}: "
+                f"{_CACHE_ONLY}; to serve another: {TSUKU} serve -m NAME"
+            )
+        else:
+            note(preset.told)
+        return preset
+
+    def _with_preset(self, placed: Placed) -> LaunchPlan:
+        """Write the preset of a start, and return its plan; without the preset if that fails."""
+        try:
+            if placed.preset:
+                placed.preset.write()
+        except StoreError as error:
+            # A container or a service whose disk is read-only.
+            self.session.user.note(f"warning: {error.message}: {_CACHE_ONLY}")
+            words = tuple(without_options(placed.plan.argv, (MODELS_PRESET,)))
+            return placed.plan._replace(argv=words)
+        return placed.plan
 
     def _run(self, placed: Placed, caches: BuildCaches, keep: tuple[int, ...]) -> int:
-        check, plan = placed.check, placed.plan
+        check, plan = placed.check, self._with_preset(placed)
         if ".sock" in plan.env.get("LLAMA_ARG_HOST", "") or any(".sock" in w for w in plan.argv):
             from tsuku_llm.launch.ask.health import remove_dead_sockets
 
@@ -466,6 +515,8 @@ class VersionStart(NamedTuple):
 
 
 _DIED = "the server ended after it had served"
+
+_CACHE_ONLY = "the server offers the models of its own cache only"
 
 _LONGEST = 2000
 """Characters of an explanation in the record of a server."""

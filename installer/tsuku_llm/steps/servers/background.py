@@ -13,9 +13,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
@@ -26,9 +26,15 @@ from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import follow_log, read_log
 from tsuku_llm.instances.record import Record, ServerState, checked_name
+from tsuku_llm.instances.router import RouterChild, children_of
+from tsuku_llm.launch.gpu import nvml
+from tsuku_llm.launch.gpu.observation import look_without_log
+from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.session import Session
+from tsuku_llm.store.records.installed import Installed
 
 GRACE = 15.0
 """Seconds that a server gets to end after SIGTERM before it is killed."""
@@ -122,16 +128,31 @@ def _document(line: bytes) -> Mapping[str, Any]:
 # --- the other processes -------------------------------------------------------------------
 
 
+class LoadedModel(NamedTuple):
+    """A model that a router has loaded, and its server: in main memory and on GPUs, in bytes.
+
+    None is not known. After the end of the router it is a server that was left behind.
+    """
+
+    name: str
+    pid: int
+    memory: int
+    gpu_memory: int | None
+    verdict: Verdict
+
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     """The servers in the background, and what is known of the release that each runs.
 
-    ``damaged`` says why the other records cannot be read. Both are by the servers' names.
+    ``damaged`` says why the other records cannot be read. ``models`` are those that routers have
+    loaded. All three are by the servers' names.
     """
 
     servers: tuple[Record, ...]
     releases: Mapping[str, ReleaseStatus]
     damaged: Mapping[str, StoreError]
+    models: Mapping[str, tuple[LoadedModel, ...]] = field(default_factory=dict)
 
 
 def servers(session: Session, name: str | None = None) -> Servers:
@@ -143,12 +164,34 @@ def servers(session: Session, name: str | None = None) -> Servers:
     records = instances.all() if name is None else (server(session.paths.state, name),)
     known = revocation.signed_status(session, verify=False) if records else None
     told: dict[str, ReleaseStatus] = {}
+    loaded: dict[str, tuple[LoadedModel, ...]] = {}
     for record in records:
         with suppress(StoreError):  # the version was damaged or removed while its server runs
             version = record.report and session.reader.find(record.report.id)
             if known and version:
                 told[record.name] = known.of(version.receipt)
-    return Servers(records, told, instances.damaged() if name is None else {})
+            if version and (children := children_of(record)):
+                loaded[record.name] = _loaded(children, version)
+    return Servers(records, told, instances.damaged() if name is None else {}, loaded)
+
+
+def _loaded(children: Sequence[RouterChild], version: Installed) -> tuple[LoadedModel, ...]:
+    """Look where the servers of a router compute, without a question to them."""
+    receipt = version.receipt
+    if receipt.backend == "cpu":
+        return tuple(_loaded_model(child, None, Verdict.ON_CPU) for child in children)
+    nvidia = nvml.gpu_memory(children[0].environ)
+    files = tuple(file.path.rpartition("/")[2] for file in receipt.files)
+    found: list[LoadedModel] = []
+    for child in children:
+        plan = LaunchPlan(child.argv, version.tree, child.environ, receipt.backend)
+        seen = look_without_log(child.process.pid, plan, files, nvidia)
+        found.append(_loaded_model(child, *seen))
+    return tuple(found)
+
+
+def _loaded_model(child: RouterChild, gpu_memory: int | None, verdict: Verdict) -> LoadedModel:
+    return LoadedModel(child.model, child.process.pid, child.memory, gpu_memory, verdict)
 
 
 def server(state: Path, name: str) -> Record:
@@ -182,8 +225,9 @@ def page_of(state: Path, name: str) -> str:
 class StoppedServer:
     """The way a server was stopped.
 
-    ``outcome`` is ``stopped``, ``killed``, ``gone`` (it had ended before), or ``unreadable``: its
-    record was damaged and is removed, and its processes are not known.
+    ``outcome`` is ``stopped``, ``killed``, ``gone`` (it had ended before), ``left`` (the same, and
+    servers of its models were left, which are ended now), or ``unreadable``: its record was damaged
+    and is removed, and its processes are not known.
     """
 
     name: str
@@ -205,10 +249,17 @@ def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
         instances.forget(name)
         return StoppedServer(name, "unreadable")
     was_up = record.state.is_up
+    # A router ends its servers itself. Look now: they lose their parent, and some may hang.
+    children = children_of(record)
     killed = was_up and not _ended(instances, record, grace)
+    left = [child.process for child in children if child.process.is_alive]
+    for process in left:
+        if not _goes(process, signal.SIGTERM, grace):
+            _kill(process, name)
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
-    return StoppedServer(name, "killed" if killed else "stopped" if was_up else "gone")
+    outcome = "killed" if killed else "stopped" if was_up else "left" if left else "gone"
+    return StoppedServer(name, outcome)
 
 
 def stop_if_there(state: Path, name: str) -> None:
@@ -265,13 +316,18 @@ def _ended(instances: Instances, record: Record, grace: float) -> bool:
         return True
     # The supervisor did not end its server in time, or is gone: kill what is left.
     for process in _left(instances, record):
-        if not _goes(process, _KILL, _KILLED_LIMIT):
-            raise StillRunning(
-                f"process {process.pid} of the server {record.name} does not end",
-                facts=("it was killed, but still exists: a driver call blocks it",),
-                hint="restart the machine, or its GPU driver",
-            )
+        _kill(process, record.name)
     return False
+
+
+def _kill(process: Process, name: str) -> None:
+    """Kill a process of a server. Raises StillRunning."""
+    if not _goes(process, _KILL, _KILLED_LIMIT):
+        raise StillRunning(
+            f"process {process.pid} of the server {name} does not end",
+            facts=("it was killed, but still exists: a driver call blocks it",),
+            hint="restart the machine, or its GPU driver",
+        )
 
 
 def _left(instances: Instances, record: Record) -> list[Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tsuku_llm.cli.render.installed import told_lines
@@ -12,9 +13,9 @@ from tsuku_llm.ground.own_name import TSUKU
 if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
     from tsuku_llm.instances.record import Record
-    from tsuku_llm.launch.plan.report import StartReport, Trouble
+    from tsuku_llm.launch.plan.report import StartReport, Trouble, Verdict
     from tsuku_llm.steps.serve.tools import Planned
-    from tsuku_llm.steps.servers.background import Servers, StoppedServer
+    from tsuku_llm.steps.servers.background import LoadedModel, Servers, StoppedServer
 
 
 def lines(found: Servers) -> tuple[str, ...]:
@@ -22,7 +23,11 @@ def lines(found: Servers) -> tuple[str, ...]:
     nothing = () if found.servers else ("no server runs in the background",)
     return (
         *nothing,
-        *(text for record in found.servers for text in _paragraph(record)),
+        *(
+            text
+            for record in found.servers
+            for text in _paragraph(record, found.models.get(record.name, ()))
+        ),
         *told_lines(found.releases),
         *(
             f"damaged: {name}: {error.message}; {error.hint}"
@@ -71,6 +76,7 @@ _STOPPED = {
     "stopped": "{} has ended",
     "killed": "{} did not end in time, and was killed",
     "gone": "{} had ended before",
+    "left": "{} had ended before; servers of its models were left, and have ended now",
     "unreadable": "{}: its damaged record is removed; if its server still runs, end that process "
     "yourself",
 }
@@ -82,10 +88,30 @@ def stopped_lines(stopped: tuple[StoppedServer, ...]) -> tuple[str, ...]:
     return told or ("no server runs in the background",)
 
 
-def _paragraph(record: Record) -> tuple[str, ...]:
+def _paragraph(record: Record, models: Sequence[LoadedModel] = ()) -> tuple[str, ...]:
     """Return the server in one line, and the result of its start below it."""
     first = f"{record.name}: {record.state.value} at {record.address}{_how_it_ended(record)}"
-    return (first, record.report.line if record.report else "", *table(_facts(record), indent=2))
+    return (
+        first,
+        record.report.line if record.report else "",
+        *table([*_facts(record), *_models(record, models)], indent=2),
+    )
+
+
+def _models(record: Record, models: Sequence[LoadedModel]) -> list[tuple[str, str]]:
+    """Return the models that a router has loaded, or the servers of them that it has left."""
+    what = "loaded" if record.state.is_up else "left behind"
+    end = "" if record.state.is_up else f"; end it: {TSUKU} stop --name {record.name}"
+    found: list[tuple[str, str]] = []
+    for each in models:
+        gpu = f", {size(each.gpu_memory)} of the GPU's" if each.gpu_memory else ""
+        where = f"{_told_verdict(each.verdict)}, process {each.pid}{end}"
+        found.append((what, f"{each.name}: {size(each.memory)} of memory{gpu}, {where}"))
+    return found
+
+
+def _told_verdict(verdict: Verdict) -> str:
+    return verdict.value.replace("_", " ")
 
 
 def _how_it_ended(record: Record) -> str:
@@ -141,7 +167,7 @@ def _trouble(trouble: Trouble) -> str:
 def _runs_on(report: StartReport) -> str:
     if report.ready and not report.is_judged:
         return "not known yet"  # for a moment: it is ready before this is looked at
-    return f"{report.backend or 'unknown'} ({report.verdict.value.replace('_', ' ')})"
+    return f"{report.backend or 'unknown'} ({_told_verdict(report.verdict)})"
 
 
 # --- what a start would run ---------------------------------------------------------------
@@ -149,11 +175,13 @@ def _runs_on(report: StartReport) -> str:
 
 def planned_lines(plan: Planned) -> tuple[str, ...]:
     """Return the plan for people: the decision, the variables that count, the arguments."""
+    offered = plan.preset.models if plan.preset else ()
     return (
         plan.line,
         f"in {plan.cwd}",
         *(f"with {name}={value}" for name, value in plan.environment.items()),
         *(f"without {name}" for name in plan.removed),
         *((f"placed: {plan.placement.told}",) if plan.placement else ()),
+        *(f"offers {each.alias or each.name}: {each.path}" for each in offered),
         f"would run: {shlex.join(plan.argv)}",
     )
