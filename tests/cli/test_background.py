@@ -157,7 +157,8 @@ def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
         f"  OpenAI API  http://127.0.0.1:{server['port']}/v1",
     ]
     assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
-    assert told.stderr == ""
+    # On a busy machine lines say that it still starts.
+    assert "warning" not in told.stderr
     assert home.run("stop").stdout == "default has ended\n"
     assert home.run("status").stdout == "no server runs in the background\n"
     assert home.run("stop", "--all").stdout == "no server runs in the background\n"
@@ -553,7 +554,7 @@ def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
     )
     started = home.run(*SERVE, "--json", "--", "--port", "0")
     assert started.code == 0, started.stderr
-    (warning,) = started.stderr.splitlines()
+    (warning,) = (line for line in started.stderr.splitlines() if line.startswith("warning: "))
     assert warning.startswith("warning: the vulkan build would run on the CPU: it lists no device")
     said = home.data("logs")["lines"]
     assert warning in said
@@ -606,16 +607,16 @@ def test_a_server_that_cannot_be_started_again_is_named_with_a_way_out(home: Hom
         left = replace(record, name="orphan", supervisor=dead, server=Process.of(orphan.pid))
         Instances(home.state).write(left)
         alone = home.run("restart", "orphan")
-        assert (alone.code, alone.stderr) == (
-            7,
+        assert alone.code == 7
+        assert alone.stderr.endswith(
             f"""error[launch-failed]: the server orphan cannot be asked: its supervisor was killed
 hint: stop it: tsuku-llm stop orphan; then: {again.format("orphan")}
-""",
+"""
         )
     os.kill(started["supervisor"], signal.SIGKILL)
     assert gone(started["supervisor"])
     assert gone(started["pid"])
-    assert home.run("restart").stderr == (
+    assert home.run("restart").stderr.endswith(
         "error[not-running]: the server default does not run any more\n"
         f"hint: start it: {again.format('default')}\n"
     )
