@@ -18,8 +18,8 @@ from ci.schemas import FOLDER, closed
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.progress_bar import (
     Bars,
-    Events,
     Job,
+    JsonLines,
     Lines,
     ProgressEvent,
     SparseStatus,
@@ -182,7 +182,7 @@ def test_an_archive_that_did_not_arrive_is_not_called_downloaded_or_unpacked() -
 
 
 def test_without_a_terminal_there_are_lines() -> None:
-    assert isinstance(Console(json=True).progress, Events)
+    assert isinstance(Console(json=True).progress, JsonLines)
     assert isinstance(Console().progress, Lines)
 
 
@@ -287,7 +287,7 @@ def test_a_dumb_terminal_and_json_get_lines(tmp_path: Path) -> None:
 def test_a_program_gets_a_line_of_json_at_most_each_second() -> None:
     clock = iter((0.0, 0.5, 1.0, 1.0, 1.5, 1.9, 2.0, 2.0, 2.1, 2.2, 3.0, 3.5))
     said: list[ProgressEvent] = []
-    events = Events(said.append, lambda: next(clock))
+    events = JsonLines(said.append, lambda: next(clock))
     events.stage("metadata of official", "refreshing")
     events.begin("a.tar.gz", 100, 7)
     events.stage("a.tar.gz", "unpacking")  # it waits for the bytes
@@ -317,7 +317,7 @@ def test_a_program_gets_a_line_of_json_at_most_each_second() -> None:
 
 def test_a_download_that_breaks_off_is_not_told_as_downloaded() -> None:
     said: list[ProgressEvent] = []
-    events = Events(said.append, lambda: 0.0)
+    events = JsonLines(said.append, lambda: 0.0)
     events.begin("a.tar.gz", 100)
     events.advance(10)
     events.end()

@@ -10,7 +10,7 @@ from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import json_line
 from tsuku_llm.cli.terminal.progress_bar import (
     Bars,
-    Events,
+    JsonLines,
     Lines,
     ProgressEvent,
     SparseStatus,
@@ -39,9 +39,9 @@ class Console:
         self.simulated: str | None = None
         on_terminal = streams.is_terminal(sys.stderr)
         drawn = on_terminal and not json
-        self.progress: Bars | Lines | Events = Bars() if drawn else Lines(self.note)
+        self.progress: Bars | Lines | JsonLines = Bars() if drawn else Lines(self.note)
         if json and not on_terminal:
-            self.progress = Events(_write_event)
+            self.progress = JsonLines(_write_event)
         self.status: Status | SparseStatus = Status() if drawn else SparseStatus(self.note)
 
     def be_quiet(self) -> None:

@@ -398,7 +398,7 @@ class ProgressEvent(NamedTuple):
     unit: Literal["B"] = "B"
 
 
-class Events(Tracker):
+class JsonLines(Tracker):
     """Lines for programs, each with the JSON object of a ``ProgressEvent``; ``write`` prints it."""
 
     def __init__(
