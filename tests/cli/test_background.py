@@ -168,13 +168,11 @@ def test_a_second_start_names_the_server_that_has_the_name_or_the_port(home: Hom
     first = home.start()
     again = home.run(*SERVE)
     assert again.code == 7
-    (error, *rest) = again.stderr.splitlines()
+    *_, error, address, hint = again.stderr.splitlines()
     who = f"the server default (process {first['supervisor']})"
     assert error == f"error[already-running]: {who} is running already"
-    assert rest == [
-        f"  it listens at 127.0.0.1:{first['port']}",
-        "hint: tsuku-llm stop --name default, or give this one another --name",
-    ]
+    assert address == f"  it listens at 127.0.0.1:{first['port']}"
+    assert hint == "hint: tsuku-llm stop --name default, or give this one another --name"
     port = str(first["port"])
     same_port = home.run(*SERVE, "--name", "second", "--", "--port", port)
     assert same_port.code == 7

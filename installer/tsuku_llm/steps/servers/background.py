@@ -78,7 +78,6 @@ def start(
     except OSError as error:
         raise LaunchError("the supervisor cannot be started", facts=(str(error),)) from error
     try:
-        on_loading("the server starts")
         said, code = _followed(child, on_loading, giving_up)
     except BaseException:
         # The supervisor ends its server when it gets SIGTERM.
