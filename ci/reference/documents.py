@@ -28,7 +28,7 @@ With `--json`, and if stderr is not a terminal, progress is told there, in lines
 {"event": "downloading", "name": "llama-b11429-bin-ubuntu-x64.tar.gz", "done": 4194304, "total": 17664000, "unit": "B"}
 ```
 
-`event` is `downloading` (at the begin, and then at most once a second for each file), `downloaded`, or what is done with the file then, such as `unpacking`, `checking`, `computing with`, `verifying` and `refreshing`. `done` counts bytes, and `total` is null if the size is not known. [progress-line.json](../schemas/progress-line.json) is the schema. Lines that do not begin with `{"event": ` are notes for people. `--quiet` leaves progress and notes out.
+`event` is `downloading` (at the begin, and then at most once a second for each file), `downloaded`, or what is done with the file then, such as `unpacking`, `checking`, `computing with` and `refreshing`. `done` counts bytes, and `total` is null if the size is not known. [progress-line.json](../schemas/progress-line.json) is the schema. Lines that do not begin with `{"event": ` are notes for people. `--quiet` leaves progress and notes out.
 
 ## What stays
 

@@ -595,7 +595,7 @@ def test_a_server_is_started_again_with_its_arguments_and_the_active_version(hom
 def test_a_server_that_cannot_be_started_again_is_named_with_a_way_out(home: Home) -> None:
     none = home.run("restart")
     assert (none.code, none.stdout) == (7, "")
-    assert none.stderr.startswith("error[not-running]: there is no server called default\n")
+    assert "error[not-running]: there is no server called default\n" in none.stderr
     started = home.start()
     again = "tsuku-llm serve --detach --name {} -- --port 0"
     record = Instances(home.state).find("default")
@@ -625,9 +625,9 @@ def test_a_server_that_does_not_come_back_is_an_error_with_its_reason(home: Home
     home.install(("err no", "exit 1"), release="b200")
     done = home.run("restart")
     assert (done.code, done.stdout) == (7, "")
-    assert done.stderr.startswith(
-        "error[launch-failed]: the server default was not started again: the server did not start: "
-    )
+    # On a busy machine lines before it say that it starts again.
+    what = "error[launch-failed]: the server default was not started again"
+    assert f"{what}: the server did not start: " in done.stderr
     assert "hint: see: tsuku-llm logs --name default; or stop it: tsuku-llm stop" in done.stderr
     assert home.servers()["default"]["state"] == "ended"
 

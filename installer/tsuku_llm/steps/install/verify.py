@@ -97,7 +97,6 @@ def verify(
         except CorruptStore as error:
             facts = (error.message, *error.facts)
             return VersionCheck(version, facts, f"{TSUKU} uninstall {version}")
-        session.user.progress.stage(version, "verifying")
         receipt = installed.receipt
         # The receipt is as easy to change as the files: only what was signed proves anything.
         signed: tuple[ReleaseEntry, tuple[Variant, ...]] | str
