@@ -20,6 +20,16 @@ With `--json`, each command prints one document on stdout, and nothing else ther
 
 `data` has one of the objects that the table names for the command. It is empty after an error, unless the command has something to tell even then (`verify`, `doctor`, `serve`). `simulated` is there only if a recorded machine stands for this one. Each command has a [JSON Schema](https://json-schema.org); [release-file.json](../schemas/release-file.json) is that of a signed release file.
 
+## Progress
+
+With `--json`, and if stderr is not a terminal, progress is told there, in lines of one JSON object each:
+
+```json
+{"event": "downloading", "name": "llama-b11429-bin-ubuntu-x64.tar.gz", "done": 4194304, "total": 17664000, "unit": "B"}
+```
+
+`event` is `downloading` (at the begin, and then at most once a second for each file), `downloaded`, or what is done with the file then, such as `unpacking`, `checking`, `computing with` and `refreshing`. `done` counts bytes, and `total` is null if the size is not known. [progress-line.json](../schemas/progress-line.json) is the schema. Lines that do not begin with `{"event": ` are notes for people. `--quiet` leaves progress and notes out.
+
 ## What stays
 
 `format` is 1. While it is 1:

@@ -27,6 +27,7 @@ from ci.schemas.keys import KEYS, Bytes, Moment, Sha256, Unsigned
 from tsuku_llm.catalog import manifest
 from tsuku_llm.catalog.requirements import Requirements
 from tsuku_llm.cli.terminal.answer import FORMAT, ReportedError
+from tsuku_llm.cli.terminal.progress_bar import ProgressEvent
 from tsuku_llm.ground.errors import TsukuError
 
 FOLDER = Path(__file__).parents[2] / "docs/schemas"
@@ -53,7 +54,11 @@ def schemas() -> dict[str, dict[str, Any]]:
         for program, commands in ANSWERS.items()
         for command in commands
     }
-    return {**found, "release-file.json": release_file_schema()}
+    return {
+        **found,
+        "progress-line.json": progress_schema(),
+        "release-file.json": release_file_schema(),
+    }
 
 
 def file_of(command: str, program: str = CLIENT) -> str:
@@ -110,6 +115,12 @@ def _cleaned(value: Any) -> Any:
         else _cleaned(each)
         for key, each in value.items()
     }
+
+
+def progress_schema() -> dict[str, Any]:
+    """Return the schema of a line of progress on stderr."""
+    _, shared = _components([as_written(ProgressEvent)])
+    return {"$schema": DIALECT, **shared["ProgressEvent"], "title": "A line of progress"}
 
 
 def release_file_schema() -> dict[str, Any]:

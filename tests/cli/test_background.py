@@ -157,7 +157,8 @@ def test_the_text_says_what_runs_and_how_to_stop_it(home: Home) -> None:
         f"  OpenAI API  http://127.0.0.1:{server['port']}/v1",
     ]
     assert told.stdout.splitlines()[-1] == "stop it with: tsuku-llm stop --name default"
-    assert told.stderr == ""
+    # On a busy machine lines say that it still starts.
+    assert "warning" not in told.stderr
     assert home.run("stop").stdout == "default has ended\n"
     assert home.run("status").stdout == "no server runs in the background\n"
     assert home.run("stop", "--all").stdout == "no server runs in the background\n"
@@ -167,13 +168,11 @@ def test_a_second_start_names_the_server_that_has_the_name_or_the_port(home: Hom
     first = home.start()
     again = home.run(*SERVE)
     assert again.code == 7
-    (error, *rest) = again.stderr.splitlines()
+    *_, error, address, hint = again.stderr.splitlines()
     who = f"the server default (process {first['supervisor']})"
     assert error == f"error[already-running]: {who} is running already"
-    assert rest == [
-        f"  it listens at 127.0.0.1:{first['port']}",
-        "hint: tsuku-llm stop --name default, or give this one another --name",
-    ]
+    assert address == f"  it listens at 127.0.0.1:{first['port']}"
+    assert hint == "hint: tsuku-llm stop --name default, or give this one another --name"
     port = str(first["port"])
     same_port = home.run(*SERVE, "--name", "second", "--", "--port", port)
     assert same_port.code == 7
@@ -553,7 +552,7 @@ def test_a_lost_gpu_is_a_warning_to_who_starts_the_server(home: Home) -> None:
     )
     started = home.run(*SERVE, "--json", "--", "--port", "0")
     assert started.code == 0, started.stderr
-    (warning,) = started.stderr.splitlines()
+    (warning,) = (line for line in started.stderr.splitlines() if line.startswith("warning: "))
     assert warning.startswith("warning: the vulkan build would run on the CPU: it lists no device")
     said = home.data("logs")["lines"]
     assert warning in said
@@ -596,7 +595,7 @@ def test_a_server_is_started_again_with_its_arguments_and_the_active_version(hom
 def test_a_server_that_cannot_be_started_again_is_named_with_a_way_out(home: Home) -> None:
     none = home.run("restart")
     assert (none.code, none.stdout) == (7, "")
-    assert none.stderr.startswith("error[not-running]: there is no server called default\n")
+    assert "error[not-running]: there is no server called default\n" in none.stderr
     started = home.start()
     again = "tsuku-llm serve --detach --name {} -- --port 0"
     record = Instances(home.state).find("default")
@@ -606,16 +605,16 @@ def test_a_server_that_cannot_be_started_again_is_named_with_a_way_out(home: Hom
         left = replace(record, name="orphan", supervisor=dead, server=Process.of(orphan.pid))
         Instances(home.state).write(left)
         alone = home.run("restart", "orphan")
-        assert (alone.code, alone.stderr) == (
-            7,
+        assert alone.code == 7
+        assert alone.stderr.endswith(
             f"""error[launch-failed]: the server orphan cannot be asked: its supervisor was killed
 hint: stop it: tsuku-llm stop orphan; then: {again.format("orphan")}
-""",
+"""
         )
     os.kill(started["supervisor"], signal.SIGKILL)
     assert gone(started["supervisor"])
     assert gone(started["pid"])
-    assert home.run("restart").stderr == (
+    assert home.run("restart").stderr.endswith(
         "error[not-running]: the server default does not run any more\n"
         f"hint: start it: {again.format('default')}\n"
     )
@@ -626,9 +625,9 @@ def test_a_server_that_does_not_come_back_is_an_error_with_its_reason(home: Home
     home.install(("err no", "exit 1"), release="b200")
     done = home.run("restart")
     assert (done.code, done.stdout) == (7, "")
-    assert done.stderr.startswith(
-        "error[launch-failed]: the server default was not started again: the server did not start: "
-    )
+    # On a busy machine lines before it say that it starts again.
+    what = "error[launch-failed]: the server default was not started again"
+    assert f"{what}: the server did not start: " in done.stderr
     assert "hint: see: tsuku-llm logs --name default; or stop it: tsuku-llm stop" in done.stderr
     assert home.servers()["default"]["state"] == "ended"
 

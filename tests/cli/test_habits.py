@@ -183,7 +183,6 @@ uninstall-runner -> uninstall --all
 requests -> logs
 tag a b -> models
 package --gguf m.gguf a -> models
-launch claude -> status
 info = probe
 info qwen3 -> explain -m qwen3
 devices = probe

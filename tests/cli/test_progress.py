@@ -1,21 +1,27 @@
 """Progress: a line for each archive on a terminal, else a few; never in the way of the answer."""
 
+import json
 import os
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import pytest
+from jsonschema import Draft202012Validator
 from support.program import environment
 from support.tools import open_terminal
 
+from ci.schemas import FOLDER, closed
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.progress_bar import (
     Bars,
     Job,
+    JsonLines,
     Lines,
+    ProgressEvent,
     SparseStatus,
     Status,
     amount,
@@ -176,7 +182,7 @@ def test_an_archive_that_did_not_arrive_is_not_called_downloaded_or_unpacked() -
 
 
 def test_without_a_terminal_there_are_lines() -> None:
-    assert isinstance(Console(json=True).progress, Lines)
+    assert isinstance(Console(json=True).progress, JsonLines)
     assert isinstance(Console().progress, Lines)
 
 
@@ -278,15 +284,81 @@ def test_a_dumb_terminal_and_json_get_lines(tmp_path: Path) -> None:
         ]
 
 
-def test_a_long_wait_is_a_line_each_time_that_it_has_doubled() -> None:
-    now = 1000.0
-    said: list[str] = []
-    status = SparseStatus(said.append, lambda: now)
-    for second in range(100):
-        now = 1000.0 + second
-        status.show(f"{second} s")
+def test_a_program_gets_a_line_of_json_at_most_each_second() -> None:
+    clock = iter((0.0, 0.5, 1.0, 1.0, 1.5, 1.9, 2.0, 2.0, 2.1, 2.2, 3.0, 3.5))
+    said: list[ProgressEvent] = []
+    events = JsonLines(said.append, lambda: next(clock))
+    events.stage("metadata of official", "refreshing")
+    events.begin("a.tar.gz", 100, 7)
+    events.stage("a.tar.gz", "unpacking")  # it waits for the bytes
+    for _ in range(5):
+        events.advance(10)
+    events.begin("a.tar.gz", 100)  # once more, from the begin
+    events.advance(100)
+    events.end()
+    events.stage("a.tar.gz", "checking")
+    events.finish()
+    events.begin("b.whl", None)
+    events.advance(5)
+    events.end()
+    assert [tuple(each) for each in said] == [
+        ("refreshing", "metadata of official", 0, None, "B"),
+        ("downloading", "a.tar.gz", 7, 100, "B"),
+        ("downloading", "a.tar.gz", 27, 100, "B"),
+        ("downloading", "a.tar.gz", 57, 100, "B"),
+        ("downloading", "a.tar.gz", 0, 100, "B"),
+        ("downloaded", "a.tar.gz", 100, 100, "B"),
+        ("unpacking", "a.tar.gz", 100, 100, "B"),
+        ("checking", "a.tar.gz", 100, 100, "B"),
+        ("downloading", "b.whl", 0, None, "B"),
+        ("downloaded", "b.whl", 5, None, "B"),
+    ]
+
+
+def test_a_download_that_breaks_off_is_not_told_as_downloaded() -> None:
+    said: list[ProgressEvent] = []
+    events = JsonLines(said.append, lambda: 0.0)
+    events.begin("a.tar.gz", 100)
+    events.advance(10)
+    events.end()
+    assert [each.event for each in said] == ["downloading"]
+
+
+def test_with_json_in_a_pipe_each_line_of_progress_is_as_its_schema_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOW, "--json"], capture_output=True, text=True, check=True
+    )
+    schema = json.loads((FOLDER / "progress-line.json").read_text("utf-8"))
+    lines = done.stderr.splitlines()
+    events = [json.loads(line) for line in lines if line.startswith('{"event": ')]
+    for each in events:
+        Draft202012Validator(closed(schema)).validate(each)
+    assert [each["event"] for each in events] == ["downloading", "downloaded", "unpacking"]
+    assert [line for line in lines if not line.startswith("{")] == [
+        "a note \\x1b[31m in between",
+        "the end",
+    ]
+
+
+def test_a_long_wait_is_a_line_in_a_log_at_the_next_pause_with_the_newest_text() -> None:
+    said: Queue[str] = Queue()
+    status = SparseStatus(said.put, (0.0, 0.0))
+    status.show("the server starts")
+    assert [said.get(), said.get()] == ["the server starts"] * 2
+    status.show("it loads")
     status.close()
-    assert said == ["10 s", "20 s", "40 s", "80 s"]
+    assert said.empty()
+    status.show("another one")
+    assert said.get() == "another one"
+    status.close()
+
+
+def test_a_short_wait_is_no_line_in_a_log() -> None:
+    said: Queue[str] = Queue()
+    status = SparseStatus(said.put, (3600.0,))
+    status.show("short")
+    status.close()
+    assert said.empty()
 
 
 def test_a_long_wait_is_one_line_on_a_terminal_that_is_replaced_and_removed(

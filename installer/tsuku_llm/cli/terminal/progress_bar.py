@@ -10,8 +10,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count, pairwise
+from typing import Literal, NamedTuple
 
 from tsuku_llm.cli.terminal import streams, text
 from tsuku_llm.ground.safe_text import printable
@@ -382,6 +383,63 @@ class Lines(Tracker):
         pass
 
 
+class ProgressEvent(NamedTuple):
+    """One line of progress on stderr: a file, and how much of it is there.
+
+    ``event`` is ``downloading`` (at the begin, and then at most once in a second), ``downloaded``,
+    or what is done with the file after that, such as ``unpacking`` and ``checking``. ``done`` and
+    ``total`` are counted in ``unit``; ``total`` is null if it is not known.
+    """
+
+    event: str
+    name: str
+    done: int
+    total: int | None
+    unit: Literal["B"] = "B"
+
+
+class JsonLines(Tracker):
+    """Lines for programs, each with the JSON object of a ``ProgressEvent``; ``write`` prints it."""
+
+    def __init__(
+        self, write: Callable[[ProgressEvent], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__()
+        self._write = write
+        self._clock = clock
+
+    def close(self) -> None:
+        """Do nothing: a log keeps its lines."""
+
+    hide = close
+
+    def _begun(self, job: Job) -> None:
+        job.samples.append((self._clock(), job.done))
+        self._say("downloading", job)
+
+    def _advanced(self, job: Job, size: int) -> None:
+        # Its last sample is the last line.
+        if self._clock() - job.samples[-1][0] >= 1:
+            self._begun(job)
+
+    def _ended(self, job: Job) -> None:
+        # An archive that did not arrive has an error of its own, in the document.
+        if job.total in (None, job.done):
+            self._say("downloaded", job)
+            if job.stage and job.done:
+                self._staged(job)
+
+    def _staged(self, job: Job) -> None:
+        if job.done or job.stage != "unpacking":
+            self._say(job.stage, job)
+
+    def _emptied(self) -> None:
+        pass
+
+    def _say(self, event: str, job: Job) -> None:
+        self._write(ProgressEvent(event, job.name, job.done, job.total))
+
+
 class Status:
     """A text about a long wait that replaces the one before it: on a terminal."""
 
@@ -397,24 +455,38 @@ class Status:
 
 
 class SparseStatus:
-    """The same as lines, for a log: after 10 seconds, 20, 40 and so on; ``note`` prints them."""
+    """The same as lines, for a log: after 2 seconds, 4, 8, 16 and so on; ``note`` prints them.
 
-    def __init__(
-        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    ``pauses`` are the seconds before each line; None stands for these.
+    """
+
+    def __init__(self, note: Callable[[str], None], pauses: Iterable[float] | None = None) -> None:
         self._note = note
-        self._clock = clock
-        self._begun: float | None = None
-        self._next = 10.0
+        self._pauses = pauses
+        self._text = ""
+        # Ends the thread that prints, if it lives.
+        self._over: threading.Event | None = None
+        self._thread = threading.Thread()
 
     def show(self, text: str) -> None:
-        """Print the text if it is time for one."""
-        now = self._clock()
-        if self._begun is None:
-            self._begun = now
-        if now - self._begun >= self._next:
-            self._next *= 2
-            self._note(text)
+        """Print the text when it is time for a line, unless another one comes before."""
+        # The thread only reads the text: it prints this one or the one before it.
+        self._text = text
+        if self._over is None:
+            self._over = threading.Event()
+            self._thread = threading.Thread(target=self._tick, args=(self._over,), daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
-        """Do nothing: a log keeps its lines."""
+        """Print no more; a log keeps its lines."""
+        if self._over:
+            self._over.set()
+            # As in ``Bars``: a child process is tied to this one only if no other thread lives.
+            self._thread.join()
+            self._over = None
+
+    def _tick(self, over: threading.Event) -> None:
+        for pause in self._pauses or chain((2.0,), (2.0 * 2**n for n in count())):
+            if over.wait(pause):
+                return
+            self._note(self._text)

@@ -183,6 +183,24 @@ def newest_package(url: str, scratch: Path, network: Network, deadline: float) -
 
 
 @contextlib.contextmanager
+def unsigned_wheel(
+    requirement: str,
+    scratch: Path,
+    network: Network,
+    tell: Callable[[int], None],
+    deadline: float,
+) -> Iterator[Path]:
+    """Let pip download the wheel of a requirement whose digest is not known; yield its path.
+
+    ``tell`` gets the number of bytes that pip has so far. The rest is as for ``newest_package``.
+    """
+    wheel = Wheel(requirement, "")
+    with _scratch_folder(scratch, requirement):
+        _run_pip(wheel, scratch, network, tell, deadline)
+        yield _only_wheel(scratch / "wheel", wheel)
+
+
+@contextlib.contextmanager
 def locked_wheels(
     requirements: str, options: tuple[str, ...], scratch: Path, network: Network
 ) -> Iterator[list[Path]]:
@@ -219,13 +237,19 @@ def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
 
 
 def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
-    with disk_errors("reading what pip fetched", folder):
-        files = sorted(folder.glob("*.whl"))
-        if len(files) != 1:
-            raise _failure(wheel, ("pip reported success, but left no wheel",))
-        with open_foreign(files[0]) as file:
-            while chunk := file.read(_CHUNK):
-                yield chunk
+    with (
+        disk_errors("reading what pip fetched", folder),
+        open_foreign(_only_wheel(folder, wheel)) as file,
+    ):
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _only_wheel(folder: Path, wheel: Wheel) -> Path:
+    files = sorted(folder.glob("*.whl"))
+    if len(files) != 1:
+        raise _failure(wheel, ("pip reported success, but left no wheel",))
+    return files[0]
 
 
 def _run_pip(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -74,7 +74,14 @@ def refresh(session: Session, *, patience: float | None = None) -> Catalog:
     if patience is not None:
         seconds, timeout = min(seconds, patience), min(timeout, patience)
     note_others(session, but=repository.name)
-    with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
+    progress = session.user.progress
+    # A host that does not answer takes seconds.
+    progress.stage(f"metadata of {repository.name}", "refreshing")
+    with (
+        fetch.Network(session.machine.environ, on_wait=session.user.note) as network,
+        ExitStack() as until_the_end,
+    ):
+        until_the_end.callback(progress.finish)
         # Two processes must not write the copies of one repository at the same time. A short
         # patience covers the wait for the lock; without one, the network has all its time.
         began = network.clock()

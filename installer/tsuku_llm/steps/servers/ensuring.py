@@ -92,6 +92,7 @@ def start_server(
     words = handed_over(arguments)
     line = children.this_program("serve", *how, "--json", "--name", name, "--", *words.argv)
     env = words.added_to(_environment(session.machine.environ, chosen))
+    on_loading("the server starts")
     said, code = background.start(line, on_loading, env=env)
     if code is not None:
         raise _failure(said, code, name)

@@ -1,0 +1,119 @@
+"""The settings with which coding tools use a server of ours. Data only.
+
+``$url`` is the address of the server, ``$base`` that of its OpenAI API, ``$model`` the name of the
+model, and ``$key`` the API key. Each source was read on 28 November 2026.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class CodingTool(NamedTuple):
+    """A tool: where its settings belong, what they are, and the page or thread that says so."""
+
+    place: str
+    settings: str
+    source: str
+
+
+TOOLS = {
+    "claude": CodingTool(
+        "in a shell, before claude starts",
+        """export ANTHROPIC_BASE_URL=$url
+export ANTHROPIC_AUTH_TOKEN=$key
+export ANTHROPIC_MODEL=$model""",
+        "https://docs.anthropic.com/en/docs/claude-code/llm-gateway",
+    ),
+    "codex": CodingTool(
+        "in ~/.codex/config.toml; and in the shell: export TSUKU_LLM_KEY=$key",
+        """model = "$model"
+model_provider = "tsuku-llm"
+
+[model_providers.tsuku-llm]
+name = "tsuku-llm"
+base_url = "$base"
+env_key = "TSUKU_LLM_KEY"
+wire_api = "responses\"""",
+        "https://dev.to/aihubmix/codex-configtoml-a-working-setup-and-what-each-error-means-2ghj",
+    ),
+    "opencode": CodingTool(
+        "in opencode.json",
+        """{
+  "$$schema": "https://opencode.ai/config.json",
+  "model": "tsuku-llm/$model",
+  "provider": {
+    "tsuku-llm": {
+      "npm": "@ai-sdk/openai-compatible",
+      "options": {"baseURL": "$base", "apiKey": "$key"},
+      "models": {"$model": {}}
+    }
+  }
+}""",
+        "https://docs.ollama.com/integrations/opencode",
+    ),
+    "continue": CodingTool(
+        "in ~/.continue/config.yaml",
+        """name: tsuku-llm
+version: 0.0.1
+schema: v1
+models:
+  - name: "$model"
+    provider: openai
+    model: "$model"
+    apiBase: $base
+    apiKey: $key""",
+        "https://docs.continue.dev/customize/model-providers/top-level/openai",
+    ),
+    "zed": CodingTool(
+        "in Zed's settings.json; and in the shell that starts Zed: export TSUKU_LLM_API_KEY=$key",
+        """{
+  "language_models": {
+    "openai_compatible": {
+      "tsuku-llm": {
+        "api_url": "$base",
+        "available_models": [{"name": "$model", "max_tokens": 32768}]
+      }
+    }
+  }
+}""",
+        "https://zed.dev/docs/ai/use-a-local-model",
+    ),
+    "aider": CodingTool(
+        "in a shell",
+        """export OPENAI_API_BASE=$base
+export OPENAI_API_KEY=$key
+aider --model openai/$model""",
+        "https://aider.chat/docs/llms/openai-compat.html",
+    ),
+    "vscode": CodingTool(
+        "in chatLanguageModels.json: run Chat: Open Language Models (JSON)",
+        """[
+  {
+    "name": "tsuku-llm",
+    "vendor": "customendpoint",
+    "apiKey": "$key",
+    "apiType": "chat-completions",
+    "models": [
+      {
+        "id": "$model",
+        "name": "$model",
+        "url": "$base/chat/completions",
+        "toolCalling": true,
+        "vision": false,
+        "maxInputTokens": 28672,
+        "maxOutputTokens": 4096
+      }
+    ]
+  }
+]""",
+        "https://github.com/microsoft/vscode/issues/316916",
+    ),
+    "open-webui": CodingTool(
+        "in a shell, before open-webui starts",
+        """export OPENAI_API_BASE_URL=$base
+export OPENAI_API_KEY=$key
+open-webui serve""",
+        "https://github.com/open-webui/open-webui/blob/main/.env.example",
+    ),
+}

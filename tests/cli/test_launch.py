@@ -1,0 +1,123 @@
+"""``launch``: what each coding tool needs, read by what reads it: a shell, JSON, TOML, YAML.
+
+What must come out is of each tool's own page, which ``coding_tools`` names.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+import yaml
+from support.program import environment, run_program
+from support.servers import install_stand_in
+
+from tsuku_llm.cli.services.coding_tools import TOOLS
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
+
+ALIAS = 'a "model" of $(mine)\'s'
+MODEL = "a--model--of---mine--s"
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A home with two servers: one without a key, and one with one."""
+    folder = tmp_path_factory.mktemp("launch") / "home"
+    folder.mkdir(mode=0o755)
+    install_stand_in(folder / "llm", serve=("listen",))
+    found = environment(folder)
+    for name, more in (("default", ()), ("locked", ("--api-key", "CANARY"))):
+        started = run_program(
+            *("serve", "--detach", "--name", name, "--", "--port", "0", "--alias", ALIAS, *more),
+            env=found,
+        )
+        assert started.code == 0, started.stderr
+    yield found
+    run_program("stop", "--all", env=found)
+
+
+def told(env: dict[str, str], tool: str, *words: str) -> Any:
+    result = run_program("launch", tool, *words, "--json", env=env)
+    assert result.code == 0, result.stderr
+    return result.document["data"]
+
+
+def base(env: dict[str, str]) -> str:
+    servers = run_program("status", "--json", env=env).document["data"]["servers"]
+    (found,) = (each for each in servers if each["name"] == "default")
+    return f"http://127.0.0.1:{found['port']}/v1"
+
+
+def exported(settings: str) -> dict[str, str]:
+    """What a shell has after the lines that export."""
+    lines = [line for line in settings.splitlines() if line.startswith("export ")]
+    script = "\n".join((*lines, "env -0"))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    return dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+
+
+def test_the_tools_of_the_shell_find_the_server(env: dict[str, str]) -> None:
+    url = base(env)
+    claude = exported(told(env, "claude")["settings"])
+    # It adds /v1/messages itself.
+    assert claude["ANTHROPIC_BASE_URL"] == url.removesuffix("/v1")
+    assert (claude["ANTHROPIC_AUTH_TOKEN"], claude["ANTHROPIC_MODEL"]) == ("none", MODEL)
+    aider = told(env, "aider")["settings"]
+    assert exported(aider)["OPENAI_API_BASE"] == url
+    assert f"aider --model openai/{MODEL}" in aider.splitlines()
+    assert exported(told(env, "open-webui")["settings"])["OPENAI_API_BASE_URL"] == url
+
+
+def test_the_tools_with_a_file_find_the_server(env: dict[str, str]) -> None:
+    url = base(env)
+    codex = tomli.loads(told(env, "codex")["settings"])
+    provider = codex["model_providers"][codex["model_provider"]]
+    # The only API that it speaks since February 2026.
+    assert (provider["base_url"], provider["wire_api"]) == (url, "responses")
+    assert f"export {provider['env_key']}=none" in told(env, "codex")["place"]
+    opencode = json.loads(told(env, "opencode")["settings"])
+    name, _, model = opencode["model"].partition("/")
+    assert opencode["provider"][name]["options"] == {"baseURL": url, "apiKey": "none"}
+    assert list(opencode["provider"][name]["models"]) == [model] == [MODEL]
+    (of_continue,) = yaml.safe_load(told(env, "continue")["settings"])["models"]
+    assert (of_continue["provider"], of_continue["apiBase"]) == ("openai", url)
+    zed = json.loads(told(env, "zed")["settings"])["language_models"]["openai_compatible"]
+    assert {each["api_url"] for each in zed.values()} == {url}
+    # Its variable has the provider's name.
+    assert f"{next(iter(zed)).upper().replace('-', '_')}_API_KEY=none" in told(env, "zed")["place"]
+    ((vscode,),) = ([*each["models"]] for each in json.loads(told(env, "vscode")["settings"]))
+    assert (vscode["id"], vscode["url"]) == (MODEL, f"{url}/chat/completions")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_tool_has_its_source_and_no_key_is_shown(env: dict[str, str], tool: str) -> None:
+    shown = run_program("launch", tool, "--name", "locked", env=env)
+    assert shown.code == 0, shown.stderr
+    first, *_, last = shown.stdout.splitlines()
+    assert first.startswith("# in ")
+    assert last.startswith("# see: https://")
+    assert "THE-KEY-OF-YOUR-SERVER" in shown.stdout
+    assert "CANARY" not in shown.stdout
+    assert "$" not in shown.stdout.replace('"$schema"', "")
+
+
+def test_without_a_server_or_with_another_tool_the_way_out_is_named(env: dict[str, str]) -> None:
+    missing = run_program("launch", "claude", "--name", "none", env=env)
+    assert (missing.code, missing.stdout) == (7, "")
+    assert missing.stderr.startswith("error[not-running]: there is no server called none\n")
+    unknown = run_program("launch", "emacs", env=env)
+    assert unknown.code == 2
+    assert all(f"'{tool}'" in unknown.stderr for tool in TOOLS)
+    shown = run_program("launch", "--help", env=env).stdout
+    assert all(tool in shown for tool in TOOLS)
+
+
+def test_the_settings_are_printed_whole(env: dict[str, str], tmp_path: Path) -> None:
+    shown = run_program("launch", "opencode", env=env, cwd=tmp_path).stdout
+    assert json.loads("\n".join(shown.splitlines()[1:-1]))["provider"]
+    assert list(tmp_path.iterdir()) == []
