@@ -1,7 +1,8 @@
 """The settings with which coding tools use a server of ours. Data only.
 
 ``$url`` is the address of the server, ``$base`` that of its OpenAI API, ``$model`` the name of the
-model, and ``$key`` the API key. Each source was read on 28 November 2026.
+model, and ``$key`` the API key. The pages were looked up on 28 November
+2026 (excerpts of some); none of the tools was started with these settings.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ name = "tsuku-llm"
 base_url = "$base"
 env_key = "TSUKU_LLM_KEY"
 wire_api = "responses\"""",
-        "https://dev.to/aihubmix/codex-configtoml-a-working-setup-and-what-each-error-means-2ghj",
+        "https://developers.openai.com/codex/config-advanced",
     ),
     "opencode": CodingTool(
         "in opencode.json",
