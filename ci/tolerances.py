@@ -4,7 +4,8 @@
 with each of its plugins for a kind of processor. With ``--model MODEL.gguf`` it also compares the
 canary's answers of that model with the one of the plain server. With ``--wrong`` it does both with
 the kernels of ``tests/support/c/wrong_kernels.c`` as well. The bounds of ``launch.compute`` lie
-between the two. With ``--starts N`` it judges N starts instead, each with settings drawn at random:
+between the two. ``--text`` measures what ``bench`` compares instead: what the model expects of a
+text. With ``--starts N`` it judges N starts instead, each with settings drawn at random:
 none may be refused. ``tolerances.md`` has what it printed, and on what.
 """
 
@@ -33,7 +34,8 @@ from typing import NamedTuple
 
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.launch.ask.canary import ask_canary, exchange
-from tsuku_llm.launch.compute.canary_answer import Answer, deviation, what_is_wrong
+from tsuku_llm.launch.ask.speed import read_along
+from tsuku_llm.launch.compute.canary_answer import Answer, deviation, divergence, what_is_wrong
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.wishes import Wishes
@@ -108,7 +110,7 @@ class Subject(NamedTuple):
 
     def canary(self, variables: Sequence[str], folder: Path, *, beside: bool = False) -> Answer:
         """Return the answer to the canary; ``beside`` other requests, which share its batches."""
-        with self._serving(variables, folder) as address:
+        with self.serving(variables, folder) as address:
             if not beside:
                 return ask_canary(address, Wishes(), limit=_PATIENCE).answer
             # Longer than the canary takes: they are computed before, beside and after it.
@@ -136,7 +138,8 @@ class Subject(NamedTuple):
         return script.name
 
     @contextmanager
-    def _serving(self, variables: Sequence[str], folder: Path) -> Iterator[ServerAddress]:
+    def serving(self, variables: Sequence[str], folder: Path) -> Iterator[ServerAddress]:
+        """Run the server with its model until the end of the block."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = ServerAddress(port=probe.getsockname()[1])
@@ -171,6 +174,18 @@ def measured(subject: Subject, settings: dict[str, tuple[str, ...]]) -> Iterator
         with TemporaryDirectory() as folder:
             answer = subject.canary((), Path(folder), beside=True)
             yield Found("beside other requests", "always so", _nats(answer, right))
+
+
+def of_the_text(subject: Subject, settings: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield how far what each setting expects of a text is from the first one's."""
+    right: Answer = ()
+    for name, variables in settings.items():
+        with TemporaryDirectory() as folder, subject.serving(variables, Path(folder)) as address:
+            answer = read_along(address)
+        right = right or answer
+        apart = divergence(answer, right)
+        far = what_is_wrong(answer) or ("no answer" if apart is None else f"{apart:.3f} nats")
+        yield f"- {name}: {far}{_unused(variables)}, {len(answer)} tokens"
 
 
 def of_each_plugin(subject: Subject) -> Iterator[Found]:
@@ -262,20 +277,27 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--model", type=Path, help="a model that is asked the canary's question")
     parser.add_argument("--wrong", action="store_true", help="also with wrong kernels (CPU)")
     parser.add_argument("--starts", type=int, metavar="N", help="judge N starts instead")
+    parser.add_argument("--text", action="store_true", help="compare what bench compares instead")
     given = parser.parse_args(words)
+    if given.text and not given.model:
+        parser.error("--text needs --model")
     model = given.model.resolve() if given.model else None
     subject = Subject(given.server.resolve(), given.backend, given.device, model)
     for line in machine(subject):
         print(line)
-    print("\n| setting | gate | canary, nats |\n|---|---|---|")
     with TemporaryDirectory() as folder:
+        settings = dict(SETTINGS)
+        if given.wrong:
+            settings |= wrong_settings(Path(folder))
+        if given.text:
+            for line in of_the_text(subject, settings):
+                print(line, flush=True)
+            return
+        print("\n| setting | gate | canary, nats |\n|---|---|---|")
         if given.starts:
             for row in starts(subject, given.starts):
                 print(f"| {' | '.join(row)} |", flush=True)
             return
-        settings = dict(SETTINGS)
-        if given.wrong:
-            settings |= wrong_settings(Path(folder))
         # Each row when it is there: all of them take minutes.
         for row in chain(of_each_plugin(subject), measured(subject, settings)):
             print(f"| {' | '.join(row)} |", flush=True)
