@@ -18,7 +18,7 @@ ANSWERS = {
     "How do I use it with Claude Code or Codex?": ("docs/guide.md", "tsuku-llm launch claude"),
     "How do I go back after a bad update?": ("docs/guide.md", "tsuku-llm rollback"),
     "How do I let other computers in?": ("docs/guide.md", "**Other computers cannot connect.**"),
-    "How do I remove all of it?": ("docs/guide.md", "**How is all of it removed?**"),
+    "How do I remove all of it?": ("docs/guide.md", "[Remove all of it](tasks/remove.md)"),
 }
 
 
