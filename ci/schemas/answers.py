@@ -71,7 +71,16 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "status": (Servers, {"metrics": str}),
     "logs": ({"name": str, "lines": list[str]},),
     "open": ({"name": str, "page_url": str},),
-    "launch": ({"tool": str, "name": str, "place": str, "settings": str, "page": str},),
+    "launch": (
+        {
+            "tool": str,
+            "name": str,
+            "place": str,
+            "settings": str,
+            "models": tuple[str, ...],
+            "page": str,
+        },
+    ),
     "stop": ({"stopped": tuple[StoppedServer, ...]},),
     "restart": (Record,),
     "fallback": (NotedFailures,),

@@ -80,6 +80,15 @@ def routers(home: Path) -> Iterator[Routers]:
     routers.end()
 
 
+def test_a_coding_tool_gets_a_name_that_the_router_knows(routers: Routers) -> None:
+    routers.start("big")
+    told = routers.data("launch", "claude", "--name", "big")
+    assert told["models"] == ["o/r:Q8_0", "tiny"]
+    assert told["settings"].endswith("ANTHROPIC_MODEL=o/r:Q8_0")
+    said = routers.said("launch", "claude", "--name", "big")
+    assert "# one of its models: o/r:Q8_0, tiny\n" in said
+
+
 def test_status_lists_the_loaded_models(routers: Routers) -> None:
     record = routers.start("big")
     loaded = routers.data("status")["models"]["big"]

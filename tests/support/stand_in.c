@@ -263,6 +263,18 @@ static void converse(int client, const char *request)
     close(client);
 }
 
+static char routed[8][256];
+static int routes;
+
+/* The models of a router, as far as clients read them. */
+static void list_models(char *body)
+{
+    strcpy(body, "{\"data\":[");
+    for (int i = 0; i < routes; i++)
+        sprintf(body + strlen(body), "%s{\"id\":\"%s\"}", i ? "," : "", routed[i]);
+    strcat(body, "]}");
+}
+
 static void answer(int client)
 {
     static char request[65536], body[8192];
@@ -308,6 +320,8 @@ static void answer(int client)
         for (int i = 1; i < 600; i++)
             sprintf(body + strlen(body), ",%d", i);
         strcat(body, "]}");
+    } else if (routes && !strncmp(request, "GET /v1/models", 14)) {
+        list_models(body);
     } else if (said(request, body, sizeof body)) {
         content = body;
     } else if (!(content = computed(request))) {
@@ -333,9 +347,6 @@ static int listen_unix(const char *path)
     }
     return server;
 }
-
-static char routed[8][256];
-static int routes;
 
 /* As server_models::load in upstream's tools/server/server-models.cpp starts them (b11434). */
 static void start_models(int port)

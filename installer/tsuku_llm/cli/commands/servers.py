@@ -169,19 +169,31 @@ def launch_command(console: Console, *, tool: str, name: str | None) -> CommandR
 
     with open_session(console, looking=True, tolerant=True) as session:
         chosen = options.DEFAULT_NAME if name is None else name
-        base, model, has_key = served_as(session.paths.state, chosen)
+        base, models, has_key = served_as(session.paths.state, chosen)
     values = {
         "url": base.removesuffix("/v1"),
         "base": base,
-        "model": model,
+        "model": models[0],
         # The key itself is a secret, and goes to no terminal.
         "key": "THE-KEY-OF-YOUR-SERVER" if has_key else "none",
     }
     row = TOOLS[tool]
     place, settings = (Template(text).substitute(values) for text in (row.place, row.settings))
     return CommandResult(
-        {"tool": tool, "name": chosen, "place": place, "settings": settings, "page": row.source},
-        (f"# {place}", *settings.splitlines(), f"# see: {row.source}"),
+        {
+            "tool": tool,
+            "name": chosen,
+            "place": place,
+            "settings": settings,
+            "models": models,
+            "page": row.source,
+        },
+        (
+            f"# {place}",
+            *([f"# one of its models: {', '.join(models)}"] if len(models) > 1 else []),
+            *settings.splitlines(),
+            f"# see: {row.source}",
+        ),
         exact=True,
     )
 

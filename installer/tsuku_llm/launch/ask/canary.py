@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from tsuku_llm.ground.foreign import parse_json, read_foreign
+from tsuku_llm.ground.foreign import parse_json, parse_object, read_foreign
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
@@ -146,6 +146,18 @@ def read_slots(content: bytes) -> tuple[Slot, ...]:
             for row in parse_json(content)
         )
     except (KeyError, TypeError, ValueError, OverflowError):
+        return ()
+
+
+def models_of(address: ServerAddress, wishes: Wishes) -> tuple[str, ...]:
+    """Return the names under which a server offers its models; none if it does not tell them."""
+    if address.tls:
+        return ()
+    try:
+        status, content = _ask(address, "GET /v1/models", api_key(wishes), limit=_QUEUE_LIMIT)
+        rows = parse_object(content)["data"] if status == 200 else ()
+        return tuple(str(row["id"]) for row in rows)
+    except (OSError, KeyError, TypeError, ValueError):
         return ()
 
 

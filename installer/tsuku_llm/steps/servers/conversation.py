@@ -13,7 +13,7 @@ from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
-from tsuku_llm.launch.ask.canary import api_key
+from tsuku_llm.launch.ask.canary import api_key, models_of
 from tsuku_llm.launch.ask.chat import Message, Piece, stream_answer
 from tsuku_llm.launch.plan.addresses import address_of, require_address
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
@@ -86,9 +86,10 @@ def answer(state: Path, name: str, messages: Sequence[Message]) -> Generator[Pie
         ) from error
 
 
-def served_as(state: Path, name: str) -> tuple[str, str, bool]:
-    """Return the URL of a server's OpenAI API, the name of its model, and whether it wants a key.
+def served_as(state: Path, name: str) -> tuple[str, tuple[str, ...], bool]:
+    """Return the URL of a server's OpenAI API, the names of its models, and whether it wants a key.
 
+    A router is asked for its models; there is at least one name.
     Raises ``NotRunning``, and ``LaunchError`` for a server that is not ready or has no port.
     """
     record = server(state, name)
@@ -102,11 +103,18 @@ def served_as(state: Path, name: str) -> tuple[str, str, bool]:
     argv, env = command_of(record)
     wishes = wishes_in(argv, env)
     alias = last_value(argv, env, ("-a", "--alias", "LLAMA_ARG_ALIAS"))
+    # A server with one model takes any name for it; this one may stand in quotes and in a shell.
     named = wishes.hub[-1] if wishes.hub else "default"
     loaded = Path(wishes.model).stem if wishes.model else named
-    model = alias[1].partition(",")[0] if alias else loaded
-    # A server with one model takes any name for it; this one may stand in quotes and in a shell.
-    return base, re.sub(r"[^A-Za-z0-9.:/@+_-]", "-", model), api_key(wishes) is not None
+    names: tuple[str, ...] = (alias[1].partition(",")[0] if alias else loaded,)
+    if not (wishes.names_model or alias):
+        offered = models_of(address_now(record, argv, env), wishes)
+        names = tuple(filter(_PLAIN.fullmatch, offered)) or names
+    return base, tuple(_OTHER.sub("-", each) for each in names), api_key(wishes) is not None
+
+
+_OTHER = re.compile(r"[^A-Za-z0-9.:/@+_-]")
+_PLAIN = re.compile(r"[A-Za-z0-9.:/@+_-]+")
 
 
 def _running(state: Path, arguments: Sequence[str]) -> Record | None:
