@@ -70,7 +70,9 @@ TAKES_WORDS |= {"repository add", *(f"service {way}" for way in ("systemd", "lau
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - TAKES_WORDS))
 def test_no_command_takes_one_word_too_many(name: str, program: Run) -> None:
     arguments = [each for each in COMMANDS[name].params if isinstance(each, click.Argument)]
-    words = ["bash" if name == "completion" else "x" for _ in arguments]
+    words = [
+        each.type.choices[0] if isinstance(each.type, click.Choice) else "x" for each in arguments
+    ]
     for each in COMMANDS[name].params:
         if isinstance(each, click.Option) and each.required:
             words += [each.opts[-1], "x"]
