@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ class Routers:
         os.kill(hanging, signal.SIGSTOP)
         assert stopped(hanging)
         for pid in (record["supervisor"], record["pid"]):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the router ends with its supervisor
+                os.kill(pid, signal.SIGKILL)
             assert gone(pid)
 
     def end(self) -> None:

@@ -60,6 +60,7 @@ LOOKING = {
     "logs": (("logs",), 7),
     "stop": (("stop",), 7),
     "open": (("open",), 7),
+    "launch": (("launch", "claude"), 7),
     "restart": (("restart",), 7),
     "list": (("list",), 0),
     "which": (("which",), 0),

@@ -295,6 +295,7 @@ static std::initializer_list<enum llama_example> mmproj_examples = {
         [](common_params & params) { }
     ).set_examples({LLAMA_EXAMPLE_IMATRIX}));
     add_opt(common_arg(
+        // note: "-mm" comes after "--scale"
         {"-mm", "--mmproj"}, "FILE",
         "of a list with a name",
         [](common_params & params, const std::string & value) { }

@@ -158,10 +158,11 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
 @options.server_option
 @click.pass_obj
 def launch_command(console: Console, *, tool: str, name: str | None) -> CommandResult:
-    """Print the settings with which a coding tool uses a server in the background.
+    """Print what a coding tool needs to use a server.
 
     TOOL is claude, codex, opencode, continue, zed, aider, vscode or open-webui. Nothing is written,
-    and the tool is not started. Without --name it is the server called default.
+    and the tool is not started. The server runs in the background; without --name it is the one
+    called default.
     """
     from string import Template
 

@@ -73,7 +73,9 @@ def _argument(
     lists = []
     while parts and bare[parts[0][0] : parts[0][1]].strip().startswith("{"):
         first, last = parts.pop(0)
-        lists.append(tuple(_WORD.findall(text[first:last])))
+        # Places in the copy: a comment may have words, too.
+        words = (match.span(1) for match in _WORD.finditer(bare, first, last))
+        lists.append(tuple(text[begin:end] for begin, end in words))
     # One list of names, a second one of those that negate it; hints of values, help, what it does.
     names, negative = [*lists, (), ()][:2]
     values = len(parts) - 2
