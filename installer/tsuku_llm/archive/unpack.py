@@ -168,7 +168,7 @@ def make_links(artifact: Artifact, into: Path) -> tuple[LinkEntry, ...]:
 
 
 FOLDER_BUDGET = Budget(LARGEST, MEMBERS)
-"""Limits for a folder: more is no build, but perhaps the folder that it was compiled in."""
+"""Limits for a folder. A larger one is probably the folder in which a build was compiled."""
 
 _READ = (
     os.O_RDONLY

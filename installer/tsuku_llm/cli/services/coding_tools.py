@@ -1,8 +1,8 @@
 """The settings with which coding tools use a server of ours. Data only.
 
 ``$url`` is the address of the server, ``$base`` that of its OpenAI API, ``$model`` the name of the
-model, and ``$key`` the API key. The pages were looked up on 28 November
-2026 (excerpts of some); none of the tools was started with these settings.
+model, and ``$key`` the API key. The pages were looked up on 28 November 2026, some as excerpts.
+None of the tools was started with these settings.
 """
 
 from __future__ import annotations

@@ -302,7 +302,9 @@ def _measure_once(
         session, run.installed, arguments, on_ready, name="bench", require_gpu=gpu
     )
     if wrong := what_is_wrong(run.answer):
-        run.failure = LaunchError(f"its answers are wrong: {wrong}")
+        run.failure = LaunchError(
+            f"its answers are wrong: {wrong}", hint=f"take another variant: {TSUKU} explain"
+        )
 
 
 def _report(
