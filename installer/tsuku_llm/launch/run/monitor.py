@@ -250,7 +250,8 @@ class StartMonitor:
         address, start = readiness.address, self._start
         # One token first: a driver may compile for longer than the canary request may take.
         warm_up = self._warm_up(readiness, observer)
-        if warm_up and warm_up.first().problem:
+        warmed = warm_up.first() if warm_up else None
+        if warmed and warmed.problem:
             # It ends, or wants another key: the canary request below tells what it is.
             warm_up = None
         report = self.report
@@ -290,8 +291,10 @@ class StartMonitor:
             raise _refused(self.report, broken, limit)
         if self.report.verdict is Verdict.ON_CPU:
             start.warn(_silent_cpu(self.report))
-        elif warm_up and start.warming and start.warming.needs_prompts(self.report.verdict):
-            warmed = warm_up.rest()
+        elif warm_up and warmed and start.warming:
+            # Where the processor computes a part, one token was all: the next start needs none.
+            if start.warming.needs_prompts(self.report.verdict):
+                warmed = warm_up.rest()
             # As above: an end at such a request is the end of a failed start.
             if warmed.unanswered and self._over.wait(_ENDING):
                 readiness.deny()
