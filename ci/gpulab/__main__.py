@@ -18,6 +18,7 @@ from ci.gpulab.machine import Machine, prepare
 from ci.gpulab.model import write_model
 from ci.gpulab.own import add_own_build
 from ci.gpulab.placing import place
+from ci.gpulab.routing import show_all_models
 from ci.gpulab.starting import show_starts
 from ci.gpulab.steps import compare, first_prompts, refuse, refuse_a_part, serve
 from ci.gpulab.visible import show_visible
@@ -120,6 +121,7 @@ def _steps(
     # Before all others: their prompts are compiled after it.
     document["first prompts"] = first_prompts(machine, model, "-c", "4096")
     document["starts"] = show_starts(machine)
+    document["all models"] = show_all_models(machine)
     document["visible cards"] = show_visible(machine, model)
     document["on the GPU"] = serve(machine, model)
     document["on the GPU, verbose"] = serve(machine, model, "-lv", "4")

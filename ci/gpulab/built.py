@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ci.gpulab.machine import Machine
+from ci.gpulab.routing import show_all_models
 from ci.gpulab.starting import show_starts
 from ci.gpulab.steps import compare, serve
 from ci.gpulab.visible import show_visible
@@ -61,6 +62,7 @@ def show_built(
             cards[backend] = [str(each) for each in start.get("gpu_names") or ()]
         if backend in backends:
             document[f"starts {backend}"] = show_starts(own)
+            document[f"all models {backend}"] = show_all_models(own)
             document[f"visible cards {backend}"] = show_visible(own, model)
     listed = own.program("list", "--json")
     document["list"] = {"shown": listed.code == 0, "versions": listed.data.get("versions")}
