@@ -22,7 +22,7 @@ SAME = 0.6
 """The most nats by which the answers of one right server differ: twice what was seen."""
 
 OTHER = 1.0
-"""The same for two right builds, drivers or devices: 1.6 times what other kernels were seen to do."""
+"""The same for two right builds, drivers or devices: 1.6 times what other kernels change."""
 
 _FLAT = 1e-6
 """Nats between numbers that a right server never gives for different texts or tokens."""

@@ -35,7 +35,7 @@ from tsuku_llm.launch.plan.planning import Build, LaunchPlan
 from tsuku_llm.launch.plan.report import CanaryResult, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle, oom_kills
-from tsuku_llm.launch.run.warm_up import WarmUp, WarmUpListener
+from tsuku_llm.launch.run.warm_up import WarmedUp, WarmUp, WarmUpListener
 
 if TYPE_CHECKING:  # a server that does not come to serve needs none of it
     from tsuku_llm.launch.gpu.life import LifeWatch, ServerProblem
@@ -291,16 +291,23 @@ class StartMonitor:
             raise _refused(self.report, broken, limit)
         if self.report.verdict is Verdict.ON_CPU:
             start.warn(_silent_cpu(self.report))
-        elif warm_up and warmed and start.warming:
-            # Where the processor computes a part, one token was all: the next start needs none.
-            if start.warming.needs_prompts(self.report.verdict):
-                warmed = warm_up.rest()
-            # As above: an end at such a request is the end of a failed start.
-            if warmed.unanswered and self._over.wait(_ENDING):
-                readiness.deny()
-                return False
-            start.warming.on_warmed(warmed)
+        elif warm_up and warmed and not self._warmed(warm_up, warmed):
+            readiness.deny()
+            return False
         start.tell(self.report)
+        return True
+
+    def _warmed(self, warm_up: WarmUp, result: WarmedUp) -> bool:
+        """Warm up a server that has answered the first prompt; return False if it has ended."""
+        listener = self._start.warming
+        assert listener
+        # Where the processor computes a part, one token was all: the next start needs none.
+        if listener.needs_prompts(self.report.verdict):
+            result = warm_up.rest()
+            # An end at such a request is the end of a failed start.
+            if result.unanswered and self._over.wait(_ENDING):
+                return False
+        listener.on_warmed(result)
         return True
 
     def _on_judging(self) -> None:
