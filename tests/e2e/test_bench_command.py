@@ -75,6 +75,40 @@ def found_versions(found: Any) -> list[str]:
     return sorted(each["id"] for each in found["results"])
 
 
+def says(folder: Path, *nats: float | None) -> str:
+    """The step of a server whose likeliest tokens have these surprises; None is no number.
+
+    Its 51st answer has another token: one that repeats a token for ever is another fault.
+    """
+    folder.mkdir()
+    for number in range(2):
+        rows = [{"id": each, "logprob": n and -n} for each, n in enumerate(nats)]
+        told = {"completion_probabilities": [{"id": number, "top_logprobs": rows}]}
+        (folder / str(number)).write_text(json.dumps(told), "utf-8")
+    return f"says {folder / '0'} 50 {folder / '1'}"
+
+
+@pytest.mark.parametrize(
+    ("nats", "words"),
+    [
+        ((None, None), "its answers are wrong: the probabilities of its"),
+        ((0.1, 3.0), "so it is not recommended"),
+    ],
+    ids=["no-numbers", "other-answers"],
+)
+def test_a_variant_that_answers_wrongly_is_not_recommended(
+    nats: tuple[float | None, ...], words: str, shop: ReleaseServer, tmp_path: Path, model: Path
+) -> None:
+    """However fast it is."""
+    vulkan = ("speed 4000 120", says(tmp_path / "wrong", *nats))
+    cpu = ("speed 400 20", says(tmp_path / "right", 2.5, 0.1))
+    user = published(shop, tmp_path / "home", vulkan=vulkan, cpu=cpu)
+    done = bench(user, model, "--yes", "--rounds", "1")
+    assert done.code == 0, done.stderr
+    assert words in " ".join((done.stdout + done.stderr).split())
+    assert "the fastest is vulkan" not in done.stdout
+
+
 def test_the_text_has_a_table_bars_and_advice(user: User, model: Path) -> None:
     done = bench(user, model, "--yes", "--rounds", "1")
     assert done.code == 0
