@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.processes import gone
-from support.program import COMMAND, Result, environment, run_program
+from support.program import COMMAND, Result, environment, run_on_terminal, run_program
 from support.stored import FILES, install, snapshot
 
 from tsuku_llm.cli.terminal.text import size as shown
@@ -365,6 +365,15 @@ def test_verify_reports_intact_versions(store: Store, program: Program, as_json:
     lines.insert(0, "2 versions were checked: every file is as it was installed.")
     assert program("verify") == Result(0, "\n".join([*lines, ""]), "")
     assert [each["id"] for each in as_json("verify", "b200")["data"]["versions"]] == [new.id]
+
+
+@posix
+def test_verify_shows_which_version_it_checks(store: Store) -> None:
+    """On a terminal at once, and elsewhere only if it lasts."""
+    installed = put(store, "b100")
+    code, said = run_on_terminal(b"", "verify", env=os.environ)
+    assert code == 0
+    assert f"checking the files of {installed.id}" in said
 
 
 def test_verify_names_changed_missing_and_foreign_files_at_once(

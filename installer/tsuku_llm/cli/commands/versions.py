@@ -5,6 +5,8 @@ They are: list, which, use, rollback, fallback, uninstall, prune, verify.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import click
 
 from tsuku_llm.cli import options
@@ -170,8 +172,13 @@ def verify_command(console: Console, *, versions: tuple[str, ...], compute: bool
     """
     from tsuku_llm.steps.install.verify import verify
 
-    with open_session(console, looking=True) as session:
-        verdicts = verify(session, versions, compute=compute)
+    def checking(version: str) -> None:
+        # The status has a thread, and a server that computes is tied to this process without one.
+        if not compute:
+            console.status.show(f"checking the files of {version}")
+
+    with open_session(console, looking=True) as session, closing(console.status):
+        verdicts = verify(session, versions, compute=compute, on_version=checking)
     failure = render.verified_failure(verdicts)
     return CommandResult(
         {"versions": verdicts},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -65,7 +65,11 @@ class VersionCheck:
 
 
 def verify(
-    session: Session, names: Sequence[str] = (), *, compute: bool = False
+    session: Session,
+    names: Sequence[str] = (),
+    *,
+    compute: bool = False,
+    on_version: Callable[[str], None] = lambda _: None,
 ) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
@@ -73,6 +77,7 @@ def verify(
     signed, as this machine knows it. It asks no host. With ``compute`` the named versions, else the
     active one, are tried as at an install. Raises ``NotInstalled`` and ``UsageError`` as ``use``
     does, and ``NotInstalled`` if no version is named or active that could compute.
+    ``on_version`` is called with the id of each version before its files are hashed.
     """
     reader = session.reader
     ids = resolve(reader, names) if names else all_ids(reader)
@@ -92,6 +97,7 @@ def verify(
             return error.message
 
     def check(version: str) -> VersionCheck:
+        on_version(version)
         try:
             installed = found(reader, version)
         except CorruptStore as error:
