@@ -5,7 +5,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,13 +145,6 @@ def test_tls_makes_https_and_needs_both_files(home: Home, tmp_path: Path) -> Non
     server = home.start("--host", "localhost", "--port", "0", *cert, **key)
     assert server["page_url"].startswith("https://localhost:")
     require_both(server, trusting)
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder in which a socket's path is short enough wherever the tests' folder is."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        yield Path(name)
 
 
 def test_a_unix_socket_is_told_as_a_curl_command(home: Home, short_folder: Path) -> None:
