@@ -338,6 +338,32 @@ def test_upstreams_own_file_may_name_the_models(run: Run, user: Path, home: Path
     assert done.document["data"]["argv"][1:] == []
 
 
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_a_preset_of_the_users_is_shown_and_judged(way: str, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my.ini"
+    file.write_text("[*]\nngl = 7\n[big]\nmodel = /absent.gguf\nctx-size = abc\nfrob = 1\n")
+    words = ("--", "--models-preset", str(file)) if way == "argument" else ()
+    extra = {"LLAMA_ARG_MODELS_PRESET": str(file)} if way == "variable" else {}
+    wrong = {
+        "model": "model: there is no file /absent.gguf",
+        "ctx-size": "ctx-size wants a number",
+        "frob": "it has no frob",
+    }
+    done = run("serve", "--dry-run", *words, **extra)
+    assert done.code == 0, done.stderr
+    assert f"{file} [*] has ngl = 7\n" in done.stderr
+    assert f"{file} [big] has ctx-size = abc\n" in done.stderr
+    for problem in wrong.values():
+        assert f"warning: {file} [big]: {problem}\n" in done.stderr
+    found = run("explain", "--json", *words, **extra).document["data"]["arguments"]
+    told = {each["word"]: each for each in found if each["source"]}
+    assert told["ngl"]["source"] == f"{file} [*]"
+    assert told["ngl"]["problem"] is None
+    assert {word: told[word]["problem"] for word in wrong} == wrong
+    assert f"from {file} [big]: ctx-size wants a number" in run("explain", *words, **extra).stdout
+
+
 @pytest.mark.usefixtures("build")
 def test_a_build_without_presets_says_so(run: Run) -> None:
     done = run("serve", "--dry-run", "--json")
@@ -356,6 +382,22 @@ def test_a_folder_that_cannot_be_written_costs_only_the_models(run: Run, home: P
     assert "the server offers the models of its own cache only" in done.stderr
     assert "arg 0\n" in done.stdout
     assert "arg --models-preset\n" not in done.stdout
+
+
+def test_a_key_in_upstreams_own_file_is_known_to_launch(run: Run, user: Path, home: Path) -> None:
+    """The process of a server has no word of it: the files that it has read have."""
+    install_router(home, "listen", reads_config=True)
+    own = user / ".config" / "llama.cpp" / "config.ini"
+    own.parent.mkdir(parents=True)
+    own.write_text("api-key = hush-hush\n")
+    config = {"XDG_CONFIG_HOME": str(user / ".config")}
+    try:
+        assert run("serve", "--detach", "-m", "tiny", "--", "--port", "0", **config).code == 0
+        told = run("launch", "claude", **config).stdout
+        assert "THE-KEY-OF-YOUR-SERVER" in told
+        assert "hush" not in told
+    finally:
+        run("stop")
 
 
 @pytest.mark.usefixtures("router")

@@ -77,7 +77,9 @@ def argument_lines(explanation: Explanation) -> tuple[str, ...]:
         also = ", ".join([*each.names, *([variable] if variable else [])])
         about = each.problem or (f"also {also}" if also else "")
         words = " ".join([each.word, *each.values])
-        rows.append((words, f"from {each.source}" if each.source else about))
+        if each.source:
+            about = f"from {each.source}{f': {each.problem}' if each.problem else ''}"
+        rows.append((words, about))
     return ("the server's arguments:", *table(rows)) if rows else ()
 
 

@@ -41,7 +41,14 @@ from tsuku_llm.launch.memory.placement import Card, place
 from tsuku_llm.launch.plan.build_arguments import Understood, understood
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
-from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
+from tsuku_llm.launch.plan.upstream_config import preset_in
+from tsuku_llm.launch.plan.wishes import (
+    USERS_PRESET,
+    Wishes,
+    last_value,
+    visible_devices,
+    wishes_in,
+)
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.snapshot import ReplayHost
@@ -140,12 +147,16 @@ def backends(
 
 
 def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
-    """Return the server's arguments as the active build reads them; none if it does not tell."""
+    """Return the server's arguments as the active build reads them; none if it does not tell.
+
+    What it reads in files is among them: upstream's ``config.ini``, and a preset of the user's.
+    """
     found: tuple[Understood, ...] = ()
     with suppress(NotInstalled, StoreError):
         receipt = requested_version(session).receipt
         found = tuple(understood(masked(arguments), receipt.takes))
         env = session.machine.environ
+        read = read_in_files(receipt, env)
         found += tuple(
             Understood(
                 word=each.key,
@@ -154,8 +165,12 @@ def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Under
                 variable=each.variable,
                 source=str(each.source),
             )
-            for each in read_in_files(receipt, env)
+            for each in read
         )
+        told = {**{each.variable: each.value for each in read}, **env}
+        if preset := last_value(("llama-server", *arguments), told, USERS_PRESET):
+            folder = working_folder()
+            found += tuple(preset_in(folder / preset[1], receipt.takes, arguments, folder))
     if arguments and not found:
         session.user.note("no installed build tells how it reads arguments")
     return found

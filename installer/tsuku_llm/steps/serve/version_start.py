@@ -29,8 +29,10 @@ from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Tr
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
 from tsuku_llm.launch.plan.wishes import (
     MODELS_PRESET,
+    USERS_PRESET,
     answers_and_ends,
     downloads_in,
+    last_value,
     names_a_model,
     wishes_in,
     without_options,
@@ -56,6 +58,7 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
+    from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
     from tsuku_llm.steps.drivers.warming import Warming
@@ -165,7 +168,11 @@ class VersionStart(NamedTuple):
             backend = self.installed.receipt.backend
             caches = BuildCaches(would_give(backend, self.session.paths, environ))
             self._check(caches.environ)
-            return self._plan(self._devices(caches), caches)
+            placed = self._plan(self._devices(caches), caches)
+            # As what ``config.ini`` says: a start leaves that out, as it may be of many models.
+            for said in () if placed.preset else self._users_preset(placed.plan):
+                self.session.user.note(f"{said.source} has {' = '.join((said.word, *said.values))}")
+            return placed
 
     def _require_gpu_build(self) -> None:
         """Refuse a build for the CPU, which cannot do what ``--require-gpu`` asks for."""
@@ -224,6 +231,11 @@ class VersionStart(NamedTuple):
         for each in plan.configured:
             value = shown_variable(each.variable, each.value)
             self.session.user.note(f"{each.source} has {each.key} = {value}")
+        # A router reads its preset at the start, and the values only when a model is asked for.
+        for said in () if preset else self._users_preset(plan):
+            if said.problem:
+                told = " = ".join((said.word, *said.values))
+                self.session.user.note(f"warning: {said.source or told}: {said.problem}")
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
@@ -252,6 +264,15 @@ class VersionStart(NamedTuple):
             for line in fit.told if fit else ():
                 self.session.user.note(line)
         return placed._replace(preset=preset)
+
+    def _users_preset(self, plan: LaunchPlan) -> tuple[Understood, ...]:
+        """Return what a preset of the user's says; nothing for a start without one."""
+        named = last_value(plan.argv, plan.env, USERS_PRESET)
+        if named is None or wishes_in(plan.argv, plan.env).names_model:
+            return ()
+        from tsuku_llm.launch.plan.upstream_config import preset_in
+
+        return tuple(preset_in(Path(named[1]), plan.takes, plan.argv, plan.cwd))
 
     def _preset(self, plan: LaunchPlan) -> RouterPreset | None:
         """Return the preset of a start that names no model; None if it needs none."""
