@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import model_headers
 from support.builds import stand_in
+from support.model_headers import write_shape
 from support.model_shelves import hub_file, ollama_model, small_model, small_projector
 from support.program import Result, environment, run_on_terminal, run_program
 from support.server_helps import recorded_help
@@ -265,13 +267,15 @@ def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
 # --- a start without a model ----------------------------------------------------------------
 
 
-def install_router(home: Path, *serve: str, reads_config: bool = False) -> None:
-    """Install a build that knows presets."""
-    build = stand_in(home / "router", backend="cpu", serve=serve)
+def install_router(home: Path, *serve: str, reads_config: bool = False, card: str = "") -> None:
+    """Install a build that knows presets; ``card`` is the device that it lists."""
+    backend = "vulkan" if card else "cpu"
+    steps = {"devices": ("out Available devices:", f"out   {card}")} if card else {}
+    build = stand_in(home / "router", backend=backend, serve=serve, **steps)
     files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
-    takes = help_lines(recorded_help("b10434"))
+    changes = {"takes": help_lines(recorded_help("b10434")), "reads_config": reads_config}
     store = Store(home / "llm")
-    install(store, files=files, links={}, takes=takes, reads_config=reads_config)
+    install(store, "b100", backend, files, {}, backend=backend, device=None, **changes)
 
 
 @pytest.fixture
@@ -305,6 +309,41 @@ def test_a_start_without_a_model_offers_all(run: Run, user: Path, home: Path) ->
     finally:
         run("stop")
     assert not file.exists()
+
+
+def test_no_more_models_are_loaded_than_fit_together(run: Run, user: Path, home: Path) -> None:
+    """Upstream's router counts models, and not their memory."""
+    install_router(home, "listen", card="Vulkan0: a card (4096 MiB, 2200 MiB free)")
+    shape = model_headers.llama(layers=4, width=1024, inner=2048, heads=16)
+    for name in ("one", "two", "three"):  # 0.5 GB of the card each, of 1.2, with 8192 tokens
+        write_shape(user / "own" / f"{name}.gguf", shape, vocabulary=9)
+    start = ("serve", "--dry-run", "--json", "--")
+    done = run(*start, "-c", "8192").document["data"]
+    assert done["argv"][1:3] == ["--models-max", "2"]
+    assert done["argv"][-2:] == ["-c", "8192"]
+    assert done["preset"]["limit"] == 2
+    told = run("serve", "--dry-run", "--", "-c", "8192").stderr
+    assert "at most 2 at a time: more may not fit into memory together" in told
+    # In explain as well, which starts nothing.
+    found = run("explain", "--json", "--", "-c", "8192").document["data"]["preset"]
+    assert found == done["preset"]
+    assert "at most 2 at a time" in run("explain", "--", "-c", "8192").stdout
+    # Without a context the first one takes the whole card.
+    assert run(*start[:3]).document["data"]["preset"]["limit"] == 1
+    # The user's own number counts.
+    for words, extra in ((("--models-max", "3"), {}), ((), {"LLAMA_ARG_MODELS_MAX": "3"})):
+        done = run(*start, "-c", "8192", *words, **extra).document["data"]
+        assert done["preset"]["limit"] is None
+        assert done["argv"].count("--models-max") == len(words) / 2
+
+
+def test_explain_shows_what_a_start_would_offer(run: Run, home: Path) -> None:
+    install_router(home, "listen")
+    preset = run("explain", "--json").document["data"]["preset"]
+    assert preset == run("serve", "--dry-run", "--json").document["data"]["preset"]
+    assert "serve would offer these models" in run("explain").stdout
+    for words in (("-m", "tiny"), ("--", "--models-dir", "/x")):
+        assert run("explain", "--json", *words).document["data"]["preset"] is None
 
 
 @pytest.mark.usefixtures("router")

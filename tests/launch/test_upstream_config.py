@@ -203,6 +203,7 @@ WRONG = {
     "no-number": ("c =", "c wants a number"),
     "model": ("model = absent.gguf", "model: there is no file absent.gguf"),
     "right-word": ("ngl = all", None),
+    "no-whole-number": ("temp = .5", None),
     "number-and-more": ("c = 4096k", None),
     "text": ("chat-template = chatml", None),
 }

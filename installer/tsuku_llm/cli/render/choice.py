@@ -83,6 +83,16 @@ def argument_lines(explanation: Explanation) -> tuple[str, ...]:
     return ("the server's arguments:", *table(rows)) if rows else ()
 
 
+def router_lines(explanation: Explanation) -> tuple[str, ...]:
+    """Return what a start without a model would offer."""
+    preset = explanation.preset
+    if preset is None:
+        return ()
+    rows = [(each.alias or each.name, each.path) for each in preset.models]
+    memory = f"; {preset.memory}" if preset.memory else ""
+    return (f"serve would offer these models, each at its first request{memory}:", *table(rows))
+
+
 def title(choice: Choice) -> tuple[str, ...]:
     """Return which release is for which machine, and whether it was verified and measured."""
     release = choice.release

@@ -33,8 +33,8 @@ _READ = ("*", "default")
 """The sections that count, in their order; what comes before any section is in the second."""
 _PRESET_ONLY = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")
 """Keys of a preset that are no arguments (``common_params_add_preset_options``, b11434)."""
-_NUMBER = re.compile(r"\s*[+-]?\d")
-"""The beginning that ``stoi`` wants: it ignores what follows."""
+_NUMBER = re.compile(r"\s*[+-]?(?:\.?\d|inf|nan)", re.IGNORECASE)
+"""The beginning that ``stoi`` or ``stof`` wants: they ignore what follows."""
 _WORDS = ("auto", "all")
 """Words that arguments with a number take as well, such as ``--gpu-layers`` (common/arg.cpp)."""
 _FILES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MMPROJ")

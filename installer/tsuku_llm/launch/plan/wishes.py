@@ -26,6 +26,7 @@ _HUB_FILE = ("-hff", "--hf-file", "LLAMA_ARG_HF_FILE")
 _REPOSITORY: tuple[str, ...] = (*_HUB, "-mu", "--model-url", "-dr", "--docker-repo")
 _REPOSITORY += ("LLAMA_ARG_MODEL_URL", "LLAMA_ARG_DOCKER_REPO")
 MODELS_PRESET = "--models-preset"
+MODELS_MAX = ("--models-max", "LLAMA_ARG_MODELS_MAX")
 USERS_PRESET = (MODELS_PRESET, "LLAMA_ARG_MODELS_PRESET")
 _ROUTER = ("--models-dir", "LLAMA_ARG_MODELS_DIR", *USERS_PRESET)
 _DRAFT_REPOSITORY: tuple[str, ...] = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")

@@ -28,6 +28,7 @@ from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
 from tsuku_llm.launch.plan.wishes import (
+    MODELS_MAX,
     MODELS_PRESET,
     USERS_PRESET,
     answers_and_ends,
@@ -50,7 +51,7 @@ from tsuku_llm.steps.drivers.device_check import (
     with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
-from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit
+from tsuku_llm.steps.serve.fitting import fit_of_start, fitting_together, require_fit, spaces_of
 from tsuku_llm.steps.serve.placing import Placed, place_start
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
@@ -58,6 +59,7 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
+    from tsuku_llm.launch.memory.placement import Card
     from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
@@ -224,10 +226,7 @@ class VersionStart(NamedTuple):
         )
         preset = self._preset(plan)
         if preset:
-            # The user's arguments stay last, as behind the devices of a placement.
-            at = 1 + len(check.build.arguments)
-            words = (MODELS_PRESET, str(preset.path))
-            plan = plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
+            plan = _with_words(plan, check, MODELS_PRESET, str(preset.path))
         for each in plan.configured:
             value = shown_variable(each.variable, each.value)
             self.session.user.note(f"{each.source} has {each.key} = {value}")
@@ -248,13 +247,17 @@ class VersionStart(NamedTuple):
         self._require_devices(placed.check, placed.plan)
         if placed.told:
             self.session.user.note(placed.told)
+
+        def list_again() -> Sequence[Card]:
+            return listed_cards(ask_again(), receipt.hardware, maker)
+
         # A router starts its models later, and other servers for them.
         if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
             fit = fit_of_start(
                 placed.plan,
                 placed.check,
                 placed.cards,
-                lambda: listed_cards(ask_again(), receipt.hardware, maker),
+                list_again,
                 models=placed.models,
                 tools=tools,
                 certain=self.how.require_fit,
@@ -263,7 +266,28 @@ class VersionStart(NamedTuple):
                 require_fit(fit)
             for line in fit.told if fit else ():
                 self.session.user.note(line)
-        return placed._replace(preset=preset)
+        return self._limited(placed, preset, list_again) if preset else placed
+
+    def _limited(
+        self, placed: Placed, preset: RouterPreset, list_again: Callable[[], Sequence[Card]]
+    ) -> Placed:
+        """Limit how many models a router loads at a time to those that fit into memory together."""
+        from tsuku_llm.launch.plan.build_arguments import arguments_in
+
+        plan, cards = placed.plan, placed.cards
+        known = any(MODELS_MAX[0] in each.names for each in arguments_in(plan.takes))
+        if not known or last_value(plan.argv, plan.env, MODELS_MAX):
+            return placed._replace(preset=preset)
+        # A recalled list does not know what is free now.
+        if cards and placed.check.recalled:
+            cards = tuple(list_again())
+        listed = plan.backend == "cpu" or bool(cards) or placed.check.devices == ()
+        spaces = spaces_of(cards)
+        preset = preset.limited(fitting_together(plan, preset.models, spaces) if listed else None)
+        self.session.user.note(preset.memory)
+        if preset.limit:
+            plan = _with_words(plan, placed.check, MODELS_MAX[0], str(preset.limit))
+        return placed._replace(plan=plan, preset=preset)
 
     def _users_preset(self, plan: LaunchPlan) -> tuple[Understood, ...]:
         """Return what a preset of the user's says; nothing for a start without one."""
@@ -546,6 +570,12 @@ _LONGEST = 2000
 def _death(death: Diagnosis) -> Trouble:
     """Return why a server ended after it had served, for its record."""
     return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
+
+
+def _with_words(plan: LaunchPlan, check: Check, *words: str) -> LaunchPlan:
+    """Add arguments of ours; the user's stay last, as behind the devices of a placement."""
+    at = 1 + len(check.build.arguments)
+    return plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
 
 
 def _names(check: Check) -> set[str]:
