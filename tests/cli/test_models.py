@@ -337,6 +337,25 @@ def test_no_more_models_are_loaded_than_fit_together(run: Run, user: Path, home:
         assert done["argv"].count("--models-max") == len(words) / 2
 
 
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize(
+    ("words", "extra", "told"),
+    [
+        (("--", "--api-key", "hush-hush"), {}, True),
+        ((), {"LLAMA_API_KEY": "hush-hush"}, True),
+        (("--", "--api-key-file", "keys"), {}, False),
+        (("-m", "tiny", "--", "--api-key", "hush-hush"), {}, False),
+    ],
+)
+def test_a_router_is_better_told_its_key_in_a_file(
+    words: tuple[str, ...], extra: dict[str, str], told: bool, run: Run
+) -> None:
+    """A real b11434 went on with a stream that a client had stopped: its server wanted the key."""
+    done = run("serve", "--dry-run", *words, **extra)
+    assert done.code == 0, done.stderr
+    assert ("--api-key-file FILE" in done.stderr) is told
+
+
 def test_explain_shows_what_a_start_would_offer(run: Run, home: Path) -> None:
     install_router(home, "listen")
     preset = run("explain", "--json").document["data"]["preset"]

@@ -227,14 +227,7 @@ class VersionStart(NamedTuple):
         preset = self._preset(plan)
         if preset:
             plan = _with_words(plan, check, MODELS_PRESET, str(preset.path))
-        for each in plan.configured:
-            value = shown_variable(each.variable, each.value)
-            self.session.user.note(f"{each.source} has {each.key} = {value}")
-        # A router reads its preset at the start, and the values only when a model is asked for.
-        for said in () if preset else self._users_preset(plan):
-            if said.problem:
-                told = " = ".join((said.word, *said.values))
-                self.session.user.note(f"warning: {said.source or told}: {said.problem}")
+        self._tell_read(plan, preset)
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
@@ -267,6 +260,20 @@ class VersionStart(NamedTuple):
             for line in fit.told if fit else ():
                 self.session.user.note(line)
         return self._limited(placed, preset, list_again) if preset else placed
+
+    def _tell_read(self, plan: LaunchPlan, preset: RouterPreset | None) -> None:
+        """Tell what the server reads in files, and what is wrong there or of no use to a router."""
+        for each in plan.configured:
+            value = shown_variable(each.variable, each.value)
+            self.session.user.note(f"{each.source} has {each.key} = {value}")
+        # A router reads its preset at the start, and the values only when a model is asked for.
+        for said in () if preset else self._users_preset(plan):
+            if said.problem:
+                told = " = ".join((said.word, *said.values))
+                self.session.user.note(f"warning: {said.source or told}: {said.problem}")
+        wishes = wishes_in(plan.argv, plan.env)
+        if wishes.key and not wishes.names_model and not answers_and_ends(plan.argv):
+            self.session.user.note(_ROUTER_KEY)
 
     def _limited(
         self, placed: Placed, preset: RouterPreset, list_again: Callable[[], Sequence[Card]]
@@ -560,6 +567,13 @@ class VersionStart(NamedTuple):
 
 
 _DIED = "the server ended after it had served"
+
+# Its servers inherit the variable that has the key, and router_stream_delete of upstream's
+# tools/server/server-models.cpp (b11434) asks them without one. They are not told of a file.
+_ROUTER_KEY = (
+    "warning: with this key a router's page cannot stop an answer or go on with one; give the key "
+    "in a file: -- --api-key-file FILE"
+)
 
 _CACHE_ONLY = "the server offers the models of its own cache only"
 
