@@ -80,7 +80,7 @@ class RouterPreset(NamedTuple):
         return self._replace(
             limit=count,
             memory=f"at most {count} at a time: more may not fit into memory together; with a "
-            "smaller context (-- -c TOKENS) more do; -- --models-max N loads N all the same",
+            "smaller context (-- -c TOKENS) more do; your own number counts: -- --models-max N",
         )
 
     @property
