@@ -167,7 +167,7 @@ FILES = [
     ),
     Place("launch.gpu.proc", "m.gguf", lambda at: _is_gguf(str(at / "m.gguf"))),
     Place(
-        "launch.ask.canary",
+        "launch.ask.health",
         "keys",
         lambda at: api_key(wishes_in(["--api-key-file", str(at / "keys")], {})),
         (OSError,),
