@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,13 @@ def home(tmp_path: Path) -> Path:
     folder = tmp_path / "home"
     folder.mkdir(mode=0o755)
     return folder
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder in which a socket's path is short enough wherever the tests' folder is."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
 
 
 @pytest.fixture

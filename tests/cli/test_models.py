@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import model_headers
 from support.builds import stand_in
+from support.model_headers import write_shape
 from support.model_shelves import hub_file, ollama_model, small_model, small_projector
 from support.program import Result, environment, run_on_terminal, run_program
 from support.server_helps import recorded_help
@@ -265,13 +267,15 @@ def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
 # --- a start without a model ----------------------------------------------------------------
 
 
-def install_router(home: Path, *serve: str, reads_config: bool = False) -> None:
-    """Install a build that knows presets."""
-    build = stand_in(home / "router", backend="cpu", serve=serve)
+def install_router(home: Path, *serve: str, reads_config: bool = False, card: str = "") -> None:
+    """Install a build that knows presets; ``card`` is the device that it lists."""
+    backend = "vulkan" if card else "cpu"
+    steps = {"devices": ("out Available devices:", f"out   {card}")} if card else {}
+    build = stand_in(home / "router", backend=backend, serve=serve, **steps)
     files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
-    takes = help_lines(recorded_help("b10434"))
+    changes = {"takes": help_lines(recorded_help("b10434")), "reads_config": reads_config}
     store = Store(home / "llm")
-    install(store, files=files, links={}, takes=takes, reads_config=reads_config)
+    install(store, "b100", backend, files, {}, backend=backend, device=None, **changes)
 
 
 @pytest.fixture
@@ -307,6 +311,60 @@ def test_a_start_without_a_model_offers_all(run: Run, user: Path, home: Path) ->
     assert not file.exists()
 
 
+def test_no_more_models_are_loaded_than_fit_together(run: Run, user: Path, home: Path) -> None:
+    """Upstream's router counts models, and not their memory."""
+    install_router(home, "listen", card="Vulkan0: a card (4096 MiB, 2200 MiB free)")
+    shape = model_headers.llama(layers=4, width=1024, inner=2048, heads=16)
+    for name in ("one", "two", "three"):  # 0.5 GB of the card each, of 1.2, with 8192 tokens
+        write_shape(user / "own" / f"{name}.gguf", shape, vocabulary=9)
+    start = ("serve", "--dry-run", "--json", "--")
+    done = run(*start, "-c", "8192").document["data"]
+    assert done["argv"][1:3] == ["--models-max", "2"]
+    assert done["argv"][-2:] == ["-c", "8192"]
+    assert done["preset"]["limit"] == 2
+    told = run("serve", "--dry-run", "--", "-c", "8192").stderr
+    assert "at most 2 at a time: more may not fit into memory together" in told
+    # In explain as well, which starts nothing.
+    found = run("explain", "--json", "--", "-c", "8192").document["data"]["preset"]
+    assert found == done["preset"]
+    assert "at most 2 at a time" in run("explain", "--", "-c", "8192").stdout
+    # Without a context the first one takes the whole card.
+    assert run(*start[:3]).document["data"]["preset"]["limit"] == 1
+    # The user's own number counts.
+    for words, extra in ((("--models-max", "3"), {}), ((), {"LLAMA_ARG_MODELS_MAX": "3"})):
+        done = run(*start, "-c", "8192", *words, **extra).document["data"]
+        assert done["preset"]["limit"] is None
+        assert done["argv"].count("--models-max") == len(words) / 2
+
+
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize(
+    ("words", "extra", "told"),
+    [
+        (("--", "--api-key", "hush-hush"), {}, True),
+        ((), {"LLAMA_API_KEY": "hush-hush"}, True),
+        (("--", "--api-key-file", "keys"), {}, False),
+        (("-m", "tiny", "--", "--api-key", "hush-hush"), {}, False),
+    ],
+)
+def test_a_router_is_better_told_its_key_in_a_file(
+    words: tuple[str, ...], extra: dict[str, str], told: bool, run: Run
+) -> None:
+    """A real b11434 went on with a stream that a client had stopped: its server wanted the key."""
+    done = run("serve", "--dry-run", *words, **extra)
+    assert done.code == 0, done.stderr
+    assert ("--api-key-file FILE" in done.stderr) is told
+
+
+def test_explain_shows_what_a_start_would_offer(run: Run, home: Path) -> None:
+    install_router(home, "listen")
+    preset = run("explain", "--json").document["data"]["preset"]
+    assert preset == run("serve", "--dry-run", "--json").document["data"]["preset"]
+    assert "serve would offer these models" in run("explain").stdout
+    for words in (("-m", "tiny"), ("--", "--models-dir", "/x")):
+        assert run("explain", "--json", *words).document["data"]["preset"] is None
+
+
 @pytest.mark.usefixtures("router")
 @pytest.mark.parametrize(
     ("words", "extra"),
@@ -338,6 +396,32 @@ def test_upstreams_own_file_may_name_the_models(run: Run, user: Path, home: Path
     assert done.document["data"]["argv"][1:] == []
 
 
+@pytest.mark.usefixtures("router")
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_a_preset_of_the_users_is_shown_and_judged(way: str, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "my.ini"
+    file.write_text("[*]\nngl = 7\n[big]\nmodel = /absent.gguf\nctx-size = abc\nfrob = 1\n")
+    words = ("--", "--models-preset", str(file)) if way == "argument" else ()
+    extra = {"LLAMA_ARG_MODELS_PRESET": str(file)} if way == "variable" else {}
+    wrong = {
+        "model": "model: there is no file /absent.gguf",
+        "ctx-size": "ctx-size wants a number",
+        "frob": "it has no frob",
+    }
+    done = run("serve", "--dry-run", *words, **extra)
+    assert done.code == 0, done.stderr
+    assert f"{file} [*] has ngl = 7\n" in done.stderr
+    assert f"{file} [big] has ctx-size = abc\n" in done.stderr
+    for problem in wrong.values():
+        assert f"warning: {file} [big]: {problem}\n" in done.stderr
+    found = run("explain", "--json", *words, **extra).document["data"]["arguments"]
+    told = {each["word"]: each for each in found if each["source"]}
+    assert told["ngl"]["source"] == f"{file} [*]"
+    assert told["ngl"]["problem"] is None
+    assert {word: told[word]["problem"] for word in wrong} == wrong
+    assert f"from {file} [big]: ctx-size wants a number" in run("explain", *words, **extra).stdout
+
+
 @pytest.mark.usefixtures("build")
 def test_a_build_without_presets_says_so(run: Run) -> None:
     done = run("serve", "--dry-run", "--json")
@@ -356,6 +440,22 @@ def test_a_folder_that_cannot_be_written_costs_only_the_models(run: Run, home: P
     assert "the server offers the models of its own cache only" in done.stderr
     assert "arg 0\n" in done.stdout
     assert "arg --models-preset\n" not in done.stdout
+
+
+def test_a_key_in_upstreams_own_file_is_known_to_launch(run: Run, user: Path, home: Path) -> None:
+    """The process of a server has no word of it: the files that it has read have."""
+    install_router(home, "listen", reads_config=True)
+    own = user / ".config" / "llama.cpp" / "config.ini"
+    own.parent.mkdir(parents=True)
+    own.write_text("api-key = hush-hush\n")
+    config = {"XDG_CONFIG_HOME": str(user / ".config")}
+    try:
+        assert run("serve", "--detach", "-m", "tiny", "--", "--port", "0", **config).code == 0
+        told = run("launch", "claude", **config).stdout
+        assert "THE-KEY-OF-YOUR-SERVER" in told
+        assert "hush" not in told
+    finally:
+        run("stop")
 
 
 @pytest.mark.usefixtures("router")

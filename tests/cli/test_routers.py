@@ -1,8 +1,9 @@
 """The servers of a router for its models: shown by ``status``, and ended by ``stop``.
 
 The stand-in starts them as upstream's router does (server_models::load in tools/server/
-server-models.cpp of b11434): the model's name is ``--alias``, the router's port in the environment,
-and a pipe to the router tells them of its end.
+server-models.cpp of b11434): the model's name is ``--alias``, the port that the router was told is
+in the environment (0 for ``--port 0``, the default for a Unix socket), and a pipe to the router
+tells them of its end.
 """
 
 import http.client
@@ -10,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +53,8 @@ class Routers:
         return done.stdout
 
     def start(self, name: str, *words: str) -> Any:
-        record = self.data("serve", "--detach", "--name", name, "--", "--port", "0", *words)
+        where = () if "--host" in words else ("--port", "0")
+        record = self.data("serve", "--detach", "--name", name, "--", *where, *words)
         pids = (record["pid"], record["supervisor"], *self.models(name).values())
         self._processes += filter(None, map(Process.of, pids))
         return record
@@ -128,16 +130,28 @@ def test_stop_ends_one_that_hangs(routers: Routers) -> None:
     assert Instances(routers.state).all() == ()
 
 
-def test_one_that_outlives_its_router_is_named_and_ended(routers: Routers) -> None:
+@pytest.mark.parametrize("where", [(), ("--host", "SOCKET")], ids=["port-0", "unix-socket"])
+def test_one_that_outlives_its_router_is_named_and_ended(
+    where: Sequence[str], routers: Routers, short_folder: Path
+) -> None:
     """Its supervisor and its router are killed; what hangs does not see that."""
-    lost, other = routers.start("lost"), routers.start("other")
-    hanging = routers.models("lost")["tiny"]
+
+    def start(name: str) -> Any:
+        path = str(short_folder / f"{name}.sock")
+        return routers.start(name, *(path if word == "SOCKET" else word for word in where))
+
+    lost, second, other = map(start, ("lost", "second", "other"))
+    hanging, also = (routers.models(name)["tiny"] for name in ("lost", "second"))
     others = routers.models("other")
     routers.lose(lost, hanging)
+    routers.lose(second, also)
+    # Both routers are gone and were told the same port: each has its own all the same.
     assert routers.models("lost")["tiny"] == hanging
+    assert routers.models("second")["tiny"] == also
     assert f"process {hanging}; end it: tsuku-llm stop --name lost" in routers.said("status")
     assert stop(routers.state, "lost", grace=0.1).outcome == "left"
     assert Process.of(hanging) is None
+    assert routers.models("second")["tiny"] == also
     # Another router of the same build keeps what it has.
     assert routers.models("other") == others
     assert other["state"] == "running"

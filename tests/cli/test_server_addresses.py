@@ -5,7 +5,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,11 +147,12 @@ def test_tls_makes_https_and_needs_both_files(home: Home, tmp_path: Path) -> Non
     require_both(server, trusting)
 
 
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder in which a socket's path is short enough wherever the tests' folder is."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        yield Path(name)
+def test_a_server_with_a_prefix_and_a_key_is_ready(home: Home) -> None:
+    """A real b11434 served, answered 401 for ``/llm/health``, and was told to load for good."""
+    words = ("--port", "0", "--api-prefix", "/llm", "--api-key", "a-key", "--log-disable")
+    server = home.start(*words)
+    assert server["base_url"].endswith("/llm/v1")
+    assert fetched(server["base_url"] + "/models")[0] == 401
 
 
 def test_a_unix_socket_is_told_as_a_curl_command(home: Home, short_folder: Path) -> None:

@@ -37,8 +37,9 @@ from tsuku_llm.ground.errors import DownloadError, TsukuError
 from tsuku_llm.ground.processes.driver_child import _message
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import read_log
-from tsuku_llm.launch.ask.canary import api_key, read_slots
+from tsuku_llm.launch.ask.canary import read_slots
 from tsuku_llm.launch.ask.chat import read_event
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.ask.speed import server_message
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.compute.judging import NotTold, parse_answer
@@ -166,7 +167,7 @@ FILES = [
     ),
     Place("launch.gpu.proc", "m.gguf", lambda at: _is_gguf(str(at / "m.gguf"))),
     Place(
-        "launch.ask.canary",
+        "launch.ask.health",
         "keys",
         lambda at: api_key(wishes_in(["--api-key-file", str(at / "keys")], {})),
         (OSError,),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.canary import api_key, ask_canary
+from tsuku_llm.launch.ask.canary import ask_canary
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult
 from tsuku_llm.launch.plan.wishes import Wishes

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Shape, write_shape
 
-from tsuku_llm.launch.memory.fit import Fit, FreeMemory, judge
+from tsuku_llm.launch.memory.fit import Fit, FreeMemory, judge, together
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import ROOM, memory_options
 from tsuku_llm.launch.memory.model_header import ModelHeader
@@ -247,3 +247,60 @@ def test_a_gigabyte_of_a_device_stays_free() -> None:
     assert found.fits is False
     # The output and the last layer come first.
     assert found.on_devices == 2
+
+
+# --- several models at a time ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "words", "count"),
+    [
+        # One takes 16.2 GB of it with 8192 tokens, and upstream leaves 1.07 GB of a card free.
+        (23.1, "-c 8192", 1),
+        (33.0, "-c 8192", 1),
+        (34.0, "-c 8192", 2),
+        (80.0, "-c 8192", 4),
+        # Without a context each takes what there is: a second one would find nothing.
+        (30.0, "", 1),
+        # More than the card has: layers in main memory, and the card is full all the same.
+        (10.0, "-c 8192", 1),
+    ],
+)
+def test_what_fits_together(free: float, words: str, count: int, llama: ModelHeader) -> None:
+    assert together([fit(llama, words, card(free, total=100))] * 4, ROOM) == count
+
+
+def test_main_memory_counts_as_well(llama: ModelHeader) -> None:
+    alone = partial(fit, llama, "-c 8192", host=FreeMemory("main", 40 * GB, 64 * GB))
+    assert together([alone()] * 3, 0) == 2
+    # Layers that the card has no room for.
+    assert together([alone(card(10.0))] * 3, ROOM) == 1
+
+
+def test_with_an_unknown_memory_nothing_is_said(llama: ModelHeader) -> None:
+    known, unknown = card(80), FreeMemory("Vulkan1", None, None)
+    assert together([fit(llama, "-c 8192", known), fit(llama, "-c 8192", unknown)], ROOM) is None
+    assert together([fit(llama, "-c 8192", host=FreeMemory("main", None, None))], 0) is None
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    st.integers(1, 90),
+    st.booleans(),
+)
+def test_any_that_are_loaded_at_a_time_fit(sizes: list[int], room: int, on_card: bool) -> None:
+    """Whichever models clients ask for, and in whatever order."""
+    memory = FreeMemory("memory", room * GB, 99 * GB)
+    devices, host = ((memory,), HOST) if on_card else ((), memory)
+
+    def alone(size: int) -> Fit:
+        need = MemoryNeed((size * GB,), (0,), 0, 0, 0)
+        options = memory_options(["-c", "1", "-fitt", "0"], {})
+        return judge(lambda _: need, options, devices, host, own_context=1)
+
+    count = together([alone(size) for size in sizes], 0)
+    assert count is not None
+    largest = sorted(sizes, reverse=True)
+    # One alone may start in any case: what it does then is told for each start.
+    assert count == 1 or sum(largest[:count]) <= room
+    assert count == len(sizes) or sum(largest[: count + 1]) > room

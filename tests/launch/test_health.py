@@ -14,6 +14,7 @@ from tsuku_llm.launch.ask import health
 from tsuku_llm.launch.ask.health import Readiness, is_healthy, remove_dead_sockets
 from tsuku_llm.launch.plan.addresses import Listeners, ServerAddress
 from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.wishes import Wishes
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def test_only_status_200_is_ready(answer: bytes, healthy: bool) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with answering(listening, answer) as requests:
         address = ServerAddress("0.0.0.0", listening.getsockname()[1], "/v")  # noqa: S104
-        assert is_healthy(address) is healthy
+        assert is_healthy(address, Wishes()) is healthy
     assert requests[0].startswith(b"GET /v/health HTTP/1.0\r\n")
 
 
@@ -60,14 +61,14 @@ def test_a_server_with_a_certificate_is_asked_through_tls(tmp_path: Path) -> Non
     plain = socket.create_server(("127.0.0.1", 0))
     listening = certificate.server_context().wrap_socket(plain, server_side=True)
     with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n") as requests:
-        assert is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True))
+        assert is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True), Wishes())
     assert requests[0].startswith(b"GET /health HTTP/1.0\r\n")
 
 
 def test_a_server_that_should_speak_tls_and_does_not_is_not_ready() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n"):
-        assert not is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True))
+        assert not is_healthy(ServerAddress(port=listening.getsockname()[1], tls=True), Wishes())
 
 
 def test_a_silent_server_with_a_certificate_becomes_ready(tmp_path: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_silent_server_with_a_certificate_becomes_ready(tmp_path: Path) -> Non
         assert readiness.wait(threading.Event())
         over.set()
         # The last one that is answered, if the thread does not see the end before.
-        is_healthy(readiness.address)
+        is_healthy(readiness.address, Wishes())
         thread.join()
 
 
@@ -186,15 +187,15 @@ def test_a_unix_socket_is_asked_too(tmp_path: Path) -> None:
     listening.bind(str(tmp_path / "a.sock"))
     listening.listen()
     with answering(listening, b"HTTP/1.1 200 OK\r\n\r\n"):
-        assert is_healthy(ServerAddress(str(tmp_path / "a.sock")))
+        assert is_healthy(ServerAddress(str(tmp_path / "a.sock")), Wishes())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "a..b", "x" * 70, "\udcff", "/absent.sock"])
 def test_a_refused_connection_is_not_ready(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    assert not is_healthy(ServerAddress(host, port))
-    assert not is_healthy(ServerAddress(host, 80000))
+    assert not is_healthy(ServerAddress(host, port), Wishes())
+    assert not is_healthy(ServerAddress(host, 80000), Wishes())
 
 
 @pytest.mark.parametrize("mark", [b"main: model loaded", b"srv: listening on"])

@@ -169,6 +169,18 @@ def test_X09_a_build_folder_with_a_colon_removes_the_users_libraries() -> None:
     assert environment({"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"}, odd) == {}
 
 
+@pytest.mark.parametrize(
+    "name", ["LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE", "LLAMA_APP_CMD"]
+)
+def test_a_start_by_a_tool_of_a_routers_server_is_no_server_of_that_router(name: str) -> None:
+    """``server_child::is_child`` of b11434 asks only whether the first one is set.
+
+    A real b11434 that a start of ours had given it ended with 1 at once: its stdin was empty.
+    """
+    assert name not in environment({name: "8080", "LLAMA_ARG_PORT": "1"}, BUILD)
+    assert "LLAMA_ARG_PORT" in environment({name: "8080", "LLAMA_ARG_PORT": "1"}, BUILD)
+
+
 def test_the_given_environment_is_not_changed() -> None:
     environ = {"LD_PRELOAD": "/x", "LLAMA_ARG_MODEL": "x"}
     plan_server(BUILD, (), cwd=CWD, environ=environ)

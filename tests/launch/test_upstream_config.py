@@ -1,9 +1,10 @@
-"""Upstream's ``config.ini``: its files, its format, and what comes before it.
+"""Upstream's ``config.ini`` and presets: files, format, and what comes before them.
 
 The rules are those of llama.cpp#26118, of ``common_params_apply_system_config`` in common/arg.cpp
 and of ``parse_ini_from_file`` in common/preset.cpp (b11434).
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from support.server_helps import recorded_help
 from tsuku_llm.launch.failed.diagnosis import after_config, diagnose
 from tsuku_llm.launch.memory.memory_options import memory_options
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses, wants_page
-from tsuku_llm.launch.plan.build_arguments import help_lines
+from tsuku_llm.launch.plan.build_arguments import Understood, help_lines
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, plan_server
 from tsuku_llm.launch.plan.upstream_config import (
     config_files,
     configured,
     parse_config,
+    preset_in,
     reads_config,
     settings_in,
 )
@@ -152,6 +154,76 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
     for key, value in parse_config(text):
         assert key
         assert value == value.strip(" \t")
+
+
+# --- the preset of a router, as ``load_from_ini`` in common/preset.cpp of b11434 reads it ---
+
+
+def preset(folder: Path, text: str, *given: str) -> dict[tuple[str, str], Understood]:
+    """What a user's preset says, by section and key."""
+    path = folder / "presets.ini"
+    path.write_text(text)
+    found = preset_in(path, LINES, given, folder)
+    return {((each.source or "").rpartition("[")[2][:-1], each.word): each for each in found}
+
+
+def test_a_preset_is_told_with_the_section_of_each_value(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"")
+    text = (
+        "version = 1\n[*]\nngl = 10 ; of all\n[qwen2.5:7b]\nmodel = a.gguf\nc = 4096\ndev = CUDA1\n"
+        "load-on-startup = true\nLLAMA_ARG_API_KEY_FILE = k\napi-key = hush\n"
+    )
+    found = preset(tmp_path, text)
+    assert [each.problem for each in found.values()] == [None] * len(found)
+    assert found["*", "ngl"].values == ("10",)
+    size = found["qwen2.5:7b", "c"]
+    assert (size.values, size.names, size.variable) == (
+        ("4096",),
+        ("--ctx-size",),
+        "LLAMA_ARG_CTX_SIZE",
+    )
+    assert size.source == f"{tmp_path / 'presets.ini'} [qwen2.5:7b]"
+    assert found["qwen2.5:7b", "dev"].values == ("CUDA1",)
+    assert "hush" not in str(found)
+
+
+def test_the_routers_own_arguments_come_before_its_preset(tmp_path: Path) -> None:
+    """``server_models::load_models`` merges them over every model (server-models.cpp)."""
+    found = preset(tmp_path, "[a]\nc = 1\nngl = 2\n", "--models-preset", "x", "--ctx_size", "9")
+    assert [*found] == [("a", "ngl")]
+
+
+WRONG = {
+    # The router ends: "option 'frob' not recognized in preset 'a'".
+    "unknown": ("ctx-sise = 1", "it has no ctx-sise: did you mean --ctx-size?"),
+    "removed": ("draft-max = 3", "it has no draft-max any more: use"),
+    "two-values": ("control-vector-layer-range = 1", "has two values, which no preset can have"),
+    # The server of the model ends, when that is asked for.
+    "number": ("ctx-size = abc", "ctx-size wants a number"),
+    "no-number": ("c =", "c wants a number"),
+    "model": ("model = absent.gguf", "model: there is no file absent.gguf"),
+    "right-word": ("ngl = all", None),
+    "no-whole-number": ("temp = .5", None),
+    "number-and-more": ("c = 4096k", None),
+    "text": ("chat-template = chatml", None),
+}
+
+
+@pytest.mark.parametrize(("line", "problem"), WRONG.values(), ids=WRONG)
+def test_a_wrong_value_of_a_preset_is_told(line: str, problem: str | None, tmp_path: Path) -> None:
+    (found,) = preset(tmp_path, f"[a]\n{line}\n").values()
+    assert found.problem == problem or (problem and problem in (found.problem or ""))
+
+
+def test_a_preset_that_is_missing_or_broken_is_told(tmp_path: Path) -> None:
+    (broken,) = preset(tmp_path, "[a]\nfrob\n").values()
+    assert "it cannot be read" in str(broken.problem)
+    (missing,) = preset_in(tmp_path / "absent.ini", LINES, (), tmp_path)
+    assert missing.problem == "there is no such file"
+    # What only the server can read is not judged, and neither is anything of an unknown build.
+    os.mkfifo(tmp_path / "pipe")
+    assert [*preset_in(tmp_path / "pipe", LINES, (), tmp_path)] == []
+    assert [*preset_in(tmp_path / "absent.ini", (), (), tmp_path)] == []
 
 
 def test_a_build_that_reads_such_files_is_known_by_its_library(tmp_path: Path) -> None:

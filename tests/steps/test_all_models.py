@@ -89,3 +89,20 @@ def test_a_build_that_cannot_be_offline_is_not_told_to() -> None:
     preset = preset_of((model("tiny"),), FILE, older)
     assert preset
     assert preset.text == "[tiny]\nmodel = /m/a.gguf\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "limit", "words"),
+    [
+        (None, None, "is not known: the server's own limit counts"),
+        (1, 1, "at most 1 at a time"),
+        (5, 4, "any 4 of them fit"),
+        (6, None, "all of them fit"),
+    ],
+)
+def test_the_limit_is_what_fits_and_never_more_than_upstreams(
+    count: int | None, limit: int | None, words: str
+) -> None:
+    preset = made(*(model(f"m{number}") for number in range(6))).limited(count)
+    assert preset.limit == limit
+    assert words in preset.memory

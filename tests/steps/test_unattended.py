@@ -457,18 +457,28 @@ def test_a_release_without_an_argument_of_a_server_waits_for_it(machine: SelfUpd
     machine.run("update")
     before = machine.serve("default", "--no-mmap")
     machine.publish("b3", help=told("-lm, --load-mode MODE"))
-    for _ in range(2):  # The release is right, so the next run tries it again.
+    pointer = machine.home / "llm" / "active.json"
+    written = (pointer.stat().st_ino, pointer.stat().st_mtime_ns)
+    for _ in range(2):  # The release is right, so the next run looks at it again.
         report, notes = machine.update()
-        assert (report.outcome, report.marked, report.servers) == ("rolled-back", False, ())
+        assert (report.outcome, report.tried, report.servers) == ("waiting", "b3", ())
         assert report.failure
         assert report.failure.kind == "arguments"
-        assert "--no-mmap any more: use --load-mode none" in report.failure.reason
         assert read_marks(machine.home / "llm") == ()
         assert read_journal(machine.home / "llm") is None
-        assert any("the server default will not start with it" in note for note in notes)
-        # It was not even restarted.
+        (line,) = render.lines(report)
+        assert line.startswith("b3 waits, b2 stays active (")
+        assert "default: b3-" in line
+        assert "it has no --no-mmap any more: use --load-mode none" in line
+        assert "change its arguments" in line
+        assert not any("--no-mmap" in note for note in notes)
+        assert render.failure(report) is None
+        # Nothing has moved: no server was restarted, and the pointer was not even written.
         assert machine.servers()["default"]["pid"] == before["pid"]
         assert (machine.active(), machine.runs()) == ("b2", "b2")
+        assert (pointer.stat().st_ino, pointer.stat().st_mtime_ns) == written
+        # The build waits on the disk: the next run downloads nothing.
+        assert not [*(machine.home / "llm" / "partials").glob("*")]
     machine.run("stop", "default")
     machine.serve()
     report, _ = machine.update()

@@ -17,6 +17,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     prefix = ""
     page = True
+    key = ""
 
     def address_string(self) -> str:
         """Return nothing: a client at a Unix socket has no address."""
@@ -26,7 +27,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
     def do_GET(self) -> None:
-        """Answer 404 for everything else, and without the prefix."""
+        """Answer 404 for everything else, and without the prefix.
+
+        As upstream's list of public paths (tools/server/server-http.cpp of b11434): with a prefix
+        ``/health`` wants a key as well.
+        """
+        wanted = f"Bearer {self.key}" if self.key and self.path not in ("/health", "/") else None
+        if wanted not in (None, self.headers.get("Authorization")):
+            self.send_error(401)
+            return
         known = {"/health": b'{"status":"ok"}', "/v1/models": b'{"data":[]}'}
         if self.page:
             known["/"] = b"<title>page</title>"
@@ -64,6 +73,7 @@ def main() -> None:
         return
     host, port = option("--host", "127.0.0.1"), int(option("--port", "8080"))
     Handler.prefix = option("--api-prefix").replace(" ", "%20")
+    Handler.key = os.environ.get("LLAMA_API_KEY", "")
     Handler.page = "--no-ui" not in sys.argv and os.environ.get("LLAMA_ARG_UI") != "0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     is_unix = host.endswith(".sock")

@@ -348,14 +348,14 @@ static int listen_unix(const char *path)
     return server;
 }
 
-/* As server_models::load in upstream's tools/server/server-models.cpp starts them (b11434). */
-static void start_models(int port)
+/* As server_models::load in upstream's tools/server/server-models.cpp starts them (b11434): they
+ * get the port that the router was told, not the one that it took. */
+static void start_models(const char *port)
 {
-    char own[4096] = {0}, number[16];
+    char own[4096] = {0};
     if (readlink("/proc/self/exe", own, sizeof own - 1) < 0)
         exit(98);
-    snprintf(number, sizeof number, "%d", port);
-    setenv("LLAMA_SERVER_ROUTER_PORT", number, 1);
+    setenv("LLAMA_SERVER_ROUTER_PORT", port, 1);
     for (int i = 0; i < routes; i++) {
         int ends[2];
         if (pipe(ends) || fcntl(ends[1], F_SETFD, FD_CLOEXEC))
@@ -383,6 +383,7 @@ static void serve(int argc, char **argv, int silent)
     const char *host = option(argc, argv, "--host", "");
     if (strlen(host) > 5 && !strcmp(host + strlen(host) - 5, ".sock")) {
         int server = listen_unix(host);
+        start_models(option(argc, argv, "--port", "8080"));
         if (!silent)
             fprintf(stderr, "I srv llama_server: listening on unix://%s\n", host);
         for (;;)
@@ -400,7 +401,7 @@ static void serve(int argc, char **argv, int silent)
         exit(1);
     }
     getsockname(server, (struct sockaddr *)&address, &size);
-    start_models(ntohs(address.sin_port));
+    start_models(option(argc, argv, "--port", "0"));
     if (!silent) {
         fprintf(stderr, "I srv llama_server: model loaded\n");
         fprintf(stderr, "I srv llama_server: listening on http://127.0.0.1:%d\n", ntohs(address.sin_port));

@@ -1,13 +1,15 @@
 """The servers that upstream's router starts for its models, by what the system says of them.
 
 ``server_models::load`` in upstream's tools/server/server-models.cpp starts each with the model's
-name as ``--alias``, and with the router's port in its environment. It ends when the pipe to the
-router breaks; one that hangs then stays, and keeps its memory.
+name as ``--alias``, in the router's session, and with the port that the router was told in its
+environment. It ends when the pipe to the router breaks; one that hangs then stays, and keeps its
+memory.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -55,24 +57,31 @@ def children_of(record: Record) -> tuple[RouterChild, ...]:
             argv, environ, process = tuple(each.cmdline()), each.environ(), Process.of(each.pid)
             alias = last_value(argv, {}, _ALIAS)
             port = environ.get(_ROUTER_PORT)
-            if process and alias and port is not None and _belongs(each.ppid(), port, record):
+            if process and alias and port is not None and _belongs(each, port, record):
                 memory = each.memory_info().rss
                 found.append(RouterChild(process, alias[1], argv, environ, memory))
     return tuple(sorted(found, key=lambda child: child.model))
 
 
-def _belongs(parent: int, port: str, record: Record) -> bool:
-    """Tell whether a server that was started by a router at this port is this record's."""
+def _belongs(child: psutil.Process, port: str, record: Record) -> bool:
+    """Tell whether a server that a router with this port has started is this record's."""
     import psutil
 
     assert record.report
-    if record.server and record.server.is_alive:
-        return parent == record.server.pid
-    # Another router may have taken the port since: then its servers still have it as parent.
+    if record.server is None:
+        return False
+    if record.server.is_alive:
+        return child.ppid() == record.server.pid
+    # Another router may have the pid or the port now: then its servers still have it as parent.
     with suppress(psutil.Error, OSError):
-        if _is_of(psutil.Process(parent), record.report.id):
+        if _is_of(psutil.Process(child.ppid()), record.report.id):
             return False
-    return port == str(record.port)
+    # Windows has no sessions. With ``--port 0`` and a Unix socket the port names no router.
+    if sys.platform == "win32":
+        return port == str(record.port)
+    # ``supervise`` starts a router as the leader of a session. No other process gets its pid while
+    # the session has a member.
+    return os.getsid(child.pid) == record.server.pid
 
 
 def _is_of(process: psutil.Process, build: str) -> bool:

@@ -56,7 +56,7 @@ def explain_command(
 
     With --model also tell whether that model fits into memory. What follows -- are arguments for
     llama-server: they decide how much memory it needs, and the installed build says how it reads
-    each of them.
+    each of them. Without a model the last lines are what serve would offer.
     """
     with open_session(
         console,
@@ -71,13 +71,15 @@ def explain_command(
             explain,
             explain_arguments,
             explain_model,
+            explain_router,
             explained,
         )
 
         choice = explain(session, release=release, hardware_file=hardware)
         words = explain_arguments(session, arguments)
-        found = explained(choice, arguments=words)
-        told = (*render.lines(choice), *render.argument_lines(found))
+        router = None if model or hardware else explain_router(session, arguments)
+        found = explained(choice, arguments=words, preset=router)
+        told = (*render.lines(choice), *render.argument_lines(found), *render.router_lines(found))
         if model is None:
             return CommandResult(found, told)
         if "://" not in model:

@@ -6,7 +6,6 @@ import sys
 from contextlib import ExitStack, closing, suppress
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -93,7 +92,7 @@ def chat_command(
             )
         finally:
             console.status.close()
-        conversation = _Conversation(console, session.paths.state, server.name)
+        conversation = _Conversation(console, session, server.name)
         if talks:
             conversation.talk()
             return CommandResult()
@@ -132,9 +131,9 @@ def _question() -> str:
 class _Conversation:
     """The conversation with one server, and what was said so far."""
 
-    def __init__(self, console: Console, state: Path, server: str) -> None:
+    def __init__(self, console: Console, session: Session, server: str) -> None:
         self._console = console
-        self._state = state
+        self._session = session
         self._server = server
         self._said: list[dict[str, str]] = []
 
@@ -170,7 +169,7 @@ class _Conversation:
         parts: list[str] = []
         self._console.status.show("waiting for the first word")
         try:
-            with closing(answer(self._state, self._server, messages)) as pieces:
+            with closing(answer(self._session, self._server, messages)) as pieces:
                 for piece in pieces:
                     if piece.is_thought:
                         self._console.status.show("thinking")

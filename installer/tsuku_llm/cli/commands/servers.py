@@ -170,7 +170,7 @@ def launch_command(console: Console, *, tool: str, name: str | None) -> CommandR
 
     with open_session(console, looking=True, tolerant=True) as session:
         chosen = options.DEFAULT_NAME if name is None else name
-        base, models, has_key = served_as(session.paths.state, chosen)
+        base, models, has_key = served_as(session, chosen)
     values = {
         "url": base.removesuffix("/v1"),
         "base": base,

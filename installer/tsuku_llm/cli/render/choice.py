@@ -77,8 +77,20 @@ def argument_lines(explanation: Explanation) -> tuple[str, ...]:
         also = ", ".join([*each.names, *([variable] if variable else [])])
         about = each.problem or (f"also {also}" if also else "")
         words = " ".join([each.word, *each.values])
-        rows.append((words, f"from {each.source}" if each.source else about))
+        if each.source:
+            about = f"from {each.source}{f': {each.problem}' if each.problem else ''}"
+        rows.append((words, about))
     return ("the server's arguments:", *table(rows)) if rows else ()
+
+
+def router_lines(explanation: Explanation) -> tuple[str, ...]:
+    """Return what a start without a model would offer."""
+    preset = explanation.preset
+    if preset is None:
+        return ()
+    rows = [(each.alias or each.name, each.path) for each in preset.models]
+    memory = f"; {preset.memory}" if preset.memory else ""
+    return (f"serve would offer these models, each at its first request{memory}:", *table(rows))
 
 
 def title(choice: Choice) -> tuple[str, ...]:

@@ -6,15 +6,14 @@ A plain socket, as for ``/health``: importing an HTTP client takes longer than m
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from tsuku_llm.ground.foreign import parse_json, parse_object, read_foreign
+from tsuku_llm.ground.foreign import parse_json, parse_object
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.ask.health import api_key, connect
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult
@@ -52,9 +51,6 @@ _STEP = 1.0
 
 _LARGEST = 1 << 20
 """Bytes of an answer that are read: an embedding has thousands of numbers."""
-
-_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
-"""One field of a row of CSV."""
 
 
 class Slot(NamedTuple):
@@ -159,24 +155,6 @@ def models_of(address: ServerAddress, wishes: Wishes) -> tuple[str, ...]:
         return tuple(str(row["id"]) for row in rows)
     except (OSError, KeyError, TypeError, ValueError):
         return ()
-
-
-def api_key(wishes: Wishes) -> Secret | None:
-    """Return one of the keys for the server's API. Raises OSError."""
-    # Upstream reads several keys as a row of CSV, and drops empty ones (common/arg.cpp, b11434).
-    for field in _FIELD.finditer(wishes.key.reveal() if wishes.key else ""):
-        key = field[0] if field[1] is None else field[1].replace('""', '"')
-        if key:
-            return Secret(key)
-    if wishes.key_file:
-        # As upstream reads it: lines, without empty ones and those that begin with "#". Blanks
-        # belong to a key. The "\r" of a file of Windows cannot: no header can have it. Not from a
-        # pipe: the server would then not get what we have read.
-        for line in read_foreign(wishes.key_file, _LARGEST).split(b"\n"):
-            key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
-            if key and not key.startswith("#"):
-                return Secret(key)
-    return None
 
 
 def post(

@@ -7,15 +7,19 @@ most starts.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.log import LogFacts, LogReader
 from tsuku_llm.launch.plan.addresses import LAST_PORT, Listeners, ServerAddress, address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 
 if TYPE_CHECKING:
     import socket
@@ -29,6 +33,12 @@ _SHORTEST, _LONGEST = 0.02, 0.5
 
 _STEP = 0.05
 """Seconds between two looks at the log: a connection may wait for this server already."""
+
+_LARGEST_FILE = 1 << 20
+"""Bytes of a file of keys."""
+
+_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
+"""One field of a row of CSV."""
 
 _ALONE = 1.0
 """Seconds of good answers after which one counts even if the log does not say "listening".
@@ -48,6 +58,7 @@ class Readiness:
 
     def __init__(self, plan: LaunchPlan) -> None:
         self._told = address_of(plan.argv, plan.env)
+        self._wishes = wishes_in(plan.argv, plan.env)
         self._log = LogReader()
         self._confirmed = False
         self._denied = False
@@ -107,7 +118,7 @@ class Readiness:
             # With TLS the log is enough: our library may refuse what the server's clients accept.
             # A port of 0 is not known yet; a Unix socket needs none.
             known = not foreign and (address.port or address.is_unix)
-            if (address.tls and listens) or (known and is_healthy(address)):
+            if (address.tls and listens) or (known and is_healthy(address, self._wishes)):
                 # At a socket of the server's own the answer is its own.
                 if listens or alone >= _ALONE or (found and found.own):
                     return True
@@ -141,9 +152,17 @@ class Readiness:
         self._denied = True
 
 
-def is_healthy(address: ServerAddress) -> bool:
-    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503."""
-    return _status_of(address, "/health") == b"200"
+def is_healthy(address: ServerAddress, wishes: Wishes) -> bool:
+    """Tell whether ``/health`` is answered with 200 now; a server that is loading answers 503.
+
+    Upstream asks for no key there, but with ``--api-prefix`` it does: its list of public paths has
+    none with a prefix (``get_public_endpoints`` in tools/server/server-http.cpp, b11434).
+    """
+    key: Secret | None = None
+    if address.prefix:
+        with suppress(OSError):  # a file of keys that is gone
+            key = api_key(wishes)
+    return _status_of(address, "/health", key) == b"200"
 
 
 def has_page(address: ServerAddress) -> bool | None:
@@ -156,13 +175,32 @@ def has_page(address: ServerAddress) -> bool | None:
     return None if status is None else status != b"404"
 
 
-def _status_of(address: ServerAddress, path: str) -> bytes | None:
+def api_key(wishes: Wishes) -> Secret | None:
+    """Return one of the keys for the server's API. Raises OSError."""
+    # Upstream reads several keys as a row of CSV, and drops empty ones (common/arg.cpp, b11434).
+    for field in _FIELD.finditer(wishes.key.reveal() if wishes.key else ""):
+        key = field[0] if field[1] is None else field[1].replace('""', '"')
+        if key:
+            return Secret(key)
+    if wishes.key_file:
+        # As upstream reads it: lines, without empty ones and those that begin with "#". Blanks
+        # belong to a key. The "\r" of a file of Windows cannot: no header can have it. Not from a
+        # pipe: the server would then not get what we have read.
+        for line in read_foreign(wishes.key_file, _LARGEST_FILE).split(b"\n"):
+            key = line.rstrip(b"\r").decode("utf-8", "surrogateescape")
+            if key and not key.startswith("#"):
+                return Secret(key)
+    return None
+
+
+def _status_of(address: ServerAddress, path: str, key: Secret | None = None) -> bytes | None:
     """Return the status of the answer to a GET; None without an answer."""
     # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
     with suppress(OSError, UnicodeError), closing(connect(address)) as plain:
         # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
         connection = _through_tls(plain) if address.tls else plain
-        request = f"GET {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n\r\n"
+        request = f"GET {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
+        request += f"Authorization: Bearer {key.reveal()}\r\n\r\n" if key else "\r\n"
         # The status line comes first and is short; the rest of the answer is not needed.
         with closing(connection):
             connection.sendall(request.encode("utf-8", "surrogateescape"))
@@ -172,7 +210,7 @@ def _status_of(address: ServerAddress, path: str) -> bytes | None:
 
 
 def _through_tls(connection: socket.socket) -> socket.socket:
-    """Begin TLS without looking at the certificate: no secret is sent, and the server is ours."""
+    """Begin TLS without looking at the certificate: the server is ours, on this machine."""
     import ssl  # noqa: PLC0415 - few servers have a certificate
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -152,7 +152,8 @@ class LifeSampler:
         """Take one sample; this takes 7 seconds at most, if the server answers nothing."""
         self._looks += 1
         faults = self._hear_driver()
-        answers = is_healthy(self._address) if self._address.port or self._address.is_unix else None
+        known = self._address.port or self._address.is_unix
+        answers = is_healthy(self._address, self._wishes) if known else None
         # While something is wrong each look is a close one: the engines count then.
         close = self._looks % _CLOSE_LOOKS == 0 or answers is False or self._tasks is False
         if close:

@@ -174,6 +174,37 @@ def judge(
     )
 
 
+def together(fits: Sequence[Fit], margin: int) -> int | None:
+    """Return how many of these starts fit at a time, whichever they are; None if it is not known.
+
+    Each was compared alone with the same memory. ``margin`` are the bytes that stay free on the
+    devices. One that would be shortened takes the whole memory.
+    """
+    on_devices, in_host = list[int](), list[int]()
+    device_room = host_room = 0
+    for each in fits:
+        rooms = [space.room for space in each.devices]
+        known = [room for room in rooms if room is not None]
+        if each.fits is None or each.host.room is None or len(known) < len(rooms):
+            return None
+        device_room, host_room = max(0, sum(known) - margin), each.host.room
+        held = min(each.device_size, device_room)
+        # Layers that devices have no room for stay in main memory; a cache that is shortened does
+        # not.
+        rest = each.size - (each.device_size if each.shortened else held)
+        on_devices.append(held)
+        in_host.append(min(rest, host_room))
+
+    def holds(count: int) -> bool:
+        """Tell whether the largest ones fit: then any others do."""
+        return all(
+            sum(sorted(sizes, reverse=True)[:count]) <= room
+            for sizes, room in ((on_devices, device_room), (in_host, host_room))
+        )
+
+    return max(1, _last(len(fits), holds))
+
+
 class _Case(NamedTuple):
     """A start and the memory that is there; ``wanted`` are the layers for the devices."""
 

@@ -47,12 +47,20 @@ class KnownArgument(NamedTuple):
     """One argument: its ``names``, its number of ``values``, and its environment variable.
 
     ``removed`` is upstream's advice on an argument that is only refused, None for any other one.
+    ``hint`` is what the help writes for its values, such as ``N``.
     """
 
     names: tuple[str, ...]
     values: int
     variable: str | None
     removed: str | None
+    hint: str = ""
+
+    def refusal(self, word: str) -> str | None:
+        """Say why a build refuses ``word`` whatever its value is; None if it does not."""
+        if self.removed is None:
+            return None
+        return f"it has no {word} any more{f': {self.removed}' if self.removed else ''}"
 
 
 class Understood(NamedTuple):
@@ -96,6 +104,7 @@ def arguments_in(lines: Sequence[str]) -> Iterator[KnownArgument]:
             values=_count(hint),
             variable=variable[1] if variable else None,
             removed=advice[1].strip() if advice else None,
+            hint=hint,
         )
 
 
@@ -109,13 +118,11 @@ def understood(argv: Sequence[str], lines: Sequence[str]) -> Iterator[Understood
         if found is None:
             # What follows "=" may be a key.
             shown = word.partition("=")[0]
-            yield Understood(word, (), (), None, f"it has no {shown}{_instead(word, known)}")
+            yield Understood(word, (), (), None, f"it has no {shown}{instead(word, known)}")
             continue
         values = tuple(islice(words, found.values))
-        problem = None
-        if found.removed is not None:
-            problem = f"it has no {word} any more{f': {found.removed}' if found.removed else ''}"
-        elif len(values) < found.values:
+        problem = found.refusal(word)
+        if problem is None and len(values) < found.values:
             problem = f"{word} has no value"
         others = tuple(each for each in found.names if each != name)
         yield Understood(word, values, others, found.variable, problem)
@@ -188,7 +195,7 @@ def _count(hint: str) -> int:
     return found
 
 
-def _instead(word: str, known: Mapping[str, KnownArgument]) -> str:
+def instead(word: str, known: Mapping[str, KnownArgument]) -> str:
     """Return what to write instead of a word that a build does not know, to follow its name."""
     successor = _SUCCESSORS.get(word.replace("_", "-") if word.startswith("--") else word)
     if successor and successor.partition(" ")[0] in known:

@@ -35,6 +35,12 @@ _KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 # Variables that make the loader, glibc or ggml load a library from anywhere.
 _LOADER_NAMES = frozenset({"GCONV_PATH", "GGML_BACKEND_PATH"})
 _LOADER_PREFIXES = ("LD_", "DYLD_")
+_OF_ROUTERS = frozenset({"LLAMA_SERVER_ROUTER_PORT", "LLAMA_SERVER_CHILD_MODE", "LLAMA_APP_CMD"})
+"""Variables of upstream's router for the servers that it starts (tools/server/server-models.cpp).
+
+A tool that such a server runs inherits them. With the first one a server that we start for it would
+wait for words of that router on its stdin, and end at once.
+"""
 
 # llama-server's options whose value is one path.
 _ONE_PATH = frozenset(
@@ -137,6 +143,8 @@ def environment(
 ) -> dict[str, str]:
     """Return ``base`` without the variables that load foreign code into the server.
 
+    Those with which upstream's router tells its servers what they are go as well.
+
     ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it. The build's
     own folder comes first, since the variable wins over the RUNPATH of the libraries.
     Relative entries are dropped, since the working folder changes. Under ``wsl`` (None:
@@ -146,7 +154,7 @@ def environment(
     kept = {
         name: value
         for name, value in base.items()
-        if name not in _LOADER_NAMES and not name.startswith(_LOADER_PREFIXES)
+        if name not in _LOADER_NAMES | _OF_ROUTERS and not name.startswith(_LOADER_PREFIXES)
     }
     paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
     paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))

@@ -1,7 +1,8 @@
-"""Upstream's own ``config.ini``, which its servers read before variables and arguments.
+"""The files that upstream's servers read by themselves: ``config.ini``, and a router's preset.
 
-The files and their order are those of ``common_params_apply_system_config`` in upstream's
-common/arg.cpp (llama.cpp#26118), and the format is that of common/preset.cpp.
+Variables and arguments come before ``config.ini``; a router's arguments come before its preset, and
+that before variables. The files and their order are those of ``common_params_apply_system_config``
+in upstream's common/arg.cpp (llama.cpp#26118), and the format of both is that of common/preset.cpp.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import read_foreign
-from tsuku_llm.launch.plan.build_arguments import KnownArgument, arguments_in
+from tsuku_llm.launch.plan.build_arguments import (
+    KnownArgument,
+    Understood,
+    arguments_in,
+    instead,
+)
+from tsuku_llm.launch.plan.secret_arguments import shown_variable
 
 _LARGEST = 1 << 20
 _LARGEST_CODE = 1 << 28
@@ -24,6 +31,13 @@ _SECTION = re.compile(r"\[[ \t]*([^\]]+)\][ \t]*(?:[;#].*)?")
 _KEY = re.compile(r"([a-zA-Z_][a-zA-Z0-9_.-]*)[ \t]*=[ \t]*(.*?)[ \t]*(?:[;#].*)?")
 _READ = ("*", "default")
 """The sections that count, in their order; what comes before any section is in the second."""
+_PRESET_ONLY = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")
+"""Keys of a preset that are no arguments (``common_params_add_preset_options``, b11434)."""
+_NUMBER = re.compile(r"\s*[+-]?(?:\.?\d|inf|nan)", re.IGNORECASE)
+"""The beginning that ``stoi`` or ``stof`` wants: they ignore what follows."""
+_WORDS = ("auto", "all")
+"""Words that arguments with a number take as well, such as ``--gpu-layers`` (common/arg.cpp)."""
+_FILES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MMPROJ")
 _TRUE = ("on", "enabled", "true", "1")
 
 
@@ -54,8 +68,7 @@ def config_files(env: Mapping[str, str], system: Path | None = None) -> tuple[Pa
 
 def settings_in(files: Sequence[Path], takes: Sequence[str]) -> Iterator[ConfigValue]:
     """Yield the values of files that exist, as the build with these arguments reads them."""
-    known = {name.lstrip("-"): (each, name) for each in arguments_in(takes) for name in each.names}
-    known |= {each.variable: (each, each.names[-1]) for each, _ in known.values() if each.variable}
+    known = _keys(takes)
     for path in files:
         text = ""
         with suppress(OSError):
@@ -79,11 +92,83 @@ def configured(
     }
 
 
+def preset_in(
+    path: Path, takes: Sequence[str], given: Sequence[str], folder: Path
+) -> Iterator[Understood]:
+    """Yield what a router's preset says, as the build with these arguments reads it.
+
+    ``given`` are the router's arguments: what they say counts in place of a value. The server runs
+    in ``folder``. A file that only the server can read, such as a pipe, says nothing here.
+    """
+    known = _keys(takes)
+    if not known:
+        return
+    try:
+        sections = _parsed(read_foreign(path, _LARGEST).decode("utf-8", "replace"))
+    except FileNotFoundError:
+        yield Understood("--models-preset", (str(path),), (), None, "there is no such file")
+        return
+    except OSError:
+        return
+    if sections is None:
+        problem = "it cannot be read: a line is no [SECTION], no KEY = VALUE and no comment"
+        yield Understood("--models-preset", (str(path),), (), None, problem)
+        return
+    said = {word.replace("_", "-") if word[:2] == "--" else word for word in given}
+    for section, pairs in sections.items():
+        for key, value in sorted(pairs.items()):
+            argument, name = known.get(key, (None, ""))
+            if argument and said.intersection(argument.names):
+                continue
+            variable = argument.variable if argument else None
+            yield Understood(
+                word=key,
+                # The name of a secret's variable tells that it is one.
+                values=(shown_variable(variable or key.upper(), value),),
+                names=tuple(each for each in argument.names if each != name) if argument else (),
+                variable=variable,
+                problem=_problem(key, value, argument, known, folder),
+                source=f"{path} [{section}]",
+            )
+
+
+def _problem(
+    key: str,
+    value: str,
+    argument: KnownArgument | None,
+    known: Mapping[str, tuple[KnownArgument, str]],
+    folder: Path,
+) -> str | None:
+    """Say why a value of a preset ends the router, or the server of a model; None if it is right.
+
+    A router reads the keys, and the server of a model its values, when that is loaded.
+    """
+    if argument is None:
+        if key in _PRESET_ONLY:
+            return None
+        names = {name: each for each, _ in known.values() for name in each.names}
+        return f"it has no {key}{instead(f'--{key}', names)}"
+    refusal = argument.refusal(key)
+    if refusal or argument.values > 1:
+        return refusal or f"{key} has two values, which no preset can have"
+    if argument.hint == "N" and not (_NUMBER.match(value) or value in _WORDS):
+        return f"{key} wants a number"
+    if argument.variable in _FILES and not (folder / value).exists():
+        return f"{key}: there is no file {value}"
+    return None
+
+
 def parse_config(text: str) -> tuple[tuple[str, str], ...]:
     """Return keys and values in the order in which they count; nothing for a file with an error.
 
     The server ends at such a file, and says so.
     """
+    sections = _parsed(text) or {}
+    return tuple(pair for name in _READ for pair in sorted(sections.get(name, {}).items()))
+
+
+def _parsed(text: str) -> dict[str, dict[str, str]] | None:
+    """Return the keys and values of each section; None for a file with an error."""
     sections: dict[str, dict[str, str]] = {}
     section = _READ[-1]
     for line in re.split(r"\r\n|\n|\r", text):
@@ -95,8 +180,18 @@ def parse_config(text: str) -> tuple[tuple[str, str], ...]:
         elif found := _KEY.fullmatch(line):
             sections.setdefault(section, {})[found[1]] = found[2]
         else:
-            return ()
-    return tuple(pair for name in _READ for pair in sorted(sections.get(name, {}).items()))
+            return None
+    return sections
+
+
+def _keys(takes: Sequence[str]) -> dict[str, tuple[KnownArgument, str]]:
+    """Return each key that a build knows, with its argument, and the name that the key has there.
+
+    A key is a name without its dashes, or a variable.
+    """
+    known = {name.lstrip("-"): (each, name) for each in arguments_in(takes) for name in each.names}
+    known |= {each.variable: (each, each.names[-1]) for each, _ in known.values() if each.variable}
+    return known
 
 
 def reads_config(executable: Path) -> bool:

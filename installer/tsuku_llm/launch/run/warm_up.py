@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from tsuku_llm.launch.ask.canary import api_key, post
+from tsuku_llm.launch.ask.canary import post
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.plan.wishes import Wishes

@@ -195,8 +195,18 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
     return other
 
 
-def install_choice(session: Session, choice: Choice, *, force: bool = False) -> InstallReport:
-    """Install the first compatible variant that starts. This is the only loop of an install."""
+def install_choice(
+    session: Session,
+    choice: Choice,
+    *,
+    force: bool = False,
+    before_switch: Callable[[Session, Installed], None] | None = None,
+) -> InstallReport:
+    """Install the first compatible variant that starts. This is the only loop of an install.
+
+    ``before_switch`` is called with the build that is about to be active. What it raises keeps the
+    former one active. None: only warn of servers that it refuses.
+    """
     store = session.store
     _ = required(session, choice)  # raises with every reason if nothing fits
     environ = session.machine.environ
@@ -222,7 +232,7 @@ def install_choice(session: Session, choice: Choice, *, force: bool = False) -> 
         reasons = passed_over(choice, candidate, failed)
         builder = VersionBuilder(session, store, choice, candidate, reasons, repair=force)
         try:
-            return _install(builder, force=force)
+            return _install(builder, before_switch or _warn_of_servers, force=force)
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
@@ -342,7 +352,12 @@ def passed_over(
     return tuple(found)
 
 
-def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
+def _install(
+    builder: VersionBuilder,
+    before_switch: Callable[[Session, Installed], None],
+    *,
+    force: bool,
+) -> InstallReport:
     """Build the version or find it installed; bind it to the repository and make it active."""
     store, choice = builder.store, builder.choice
     # Another process may be installing the same version: one of us builds it, the other finds it
@@ -368,15 +383,18 @@ def _install(builder: VersionBuilder, *, force: bool) -> InstallReport:
                 builder.reasons,
             )
             installed = store.restate(installed, _bound(choice, now, before))
-        for record, why in refused_servers(builder.session.paths.state, installed):
-            name = record.name
-            builder.session.user.note(f"warning: the server {name} will not start with it: {why}")
+        before_switch(builder.session, installed)
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
     name = installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
     return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
+
+
+def _warn_of_servers(session: Session, installed: Installed) -> None:
+    for record, why in refused_servers(session.paths.state, installed):
+        session.user.note(f"warning: the server {record.name} will not start with it: {why}")
 
 
 def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record, str]]:

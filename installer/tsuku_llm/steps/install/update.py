@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -267,8 +268,16 @@ def update(session: Session) -> InstallReport | UpToDate:
     return apply_update(session, check_update(session))
 
 
-def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpToDate:
-    """Make the update that ``check_update`` has found, as ``update`` does."""
+def apply_update(
+    session: Session,
+    report: UpdateReport,
+    *,
+    before_switch: Callable[[Session, Installed], None] | None = None,
+) -> InstallReport | UpToDate:
+    """Make the update that ``check_update`` has found, as ``update`` does.
+
+    ``before_switch`` is that of ``install_choice``.
+    """
     choice, active = report.choice, report.installed
     if report.newer or (report.candidate and not report.revocation):
         # The setting may name a revoked release.
@@ -278,7 +287,7 @@ def apply_update(session: Session, report: UpdateReport) -> InstallReport | UpTo
         tell_temporary(session.user.note, choice)
         if report.replaced:
             session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
-        return install_choice(session, choice)
+        return install_choice(session, choice, before_switch=before_switch)
     session.store.sweep()
     session.store.drop_downloads(active.receipt.digests)
     if report.revocation and report.way_back:

@@ -20,6 +20,7 @@ from tsuku_llm.ground.errors import (
     NotInstalled,
     StoreError,
     TamperedInstall,
+    TsukuError,
     UnsafeLocation,
 )
 from tsuku_llm.ground.ownership import check_path
@@ -38,13 +39,23 @@ from tsuku_llm.launch.memory.model_header import (
 )
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import Card, place
-from tsuku_llm.launch.plan.build_arguments import Understood, understood
+from tsuku_llm.launch.plan.build_arguments import Understood, arguments_in, understood
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
-from tsuku_llm.launch.plan.wishes import Wishes, visible_devices, wishes_in
+from tsuku_llm.launch.plan.upstream_config import preset_in
+from tsuku_llm.launch.plan.wishes import (
+    MODELS_PRESET,
+    USERS_PRESET,
+    Wishes,
+    last_value,
+    names_a_model,
+    visible_devices,
+    wishes_in,
+)
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.snapshot import ReplayHost
+from tsuku_llm.model_caches.finding import local_models
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
@@ -63,19 +74,23 @@ from tsuku_llm.steps.drivers.device_check import (
     wanted_maker,
     with_other_processes,
 )
+from tsuku_llm.steps.serve.all_models import RouterPreset
 from tsuku_llm.steps.serve.fitting import ModelFiles, read_models, spaces_of
+from tsuku_llm.steps.serve.tools import planned
+from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 
 
-@documented("*choice", "variants", "model", "arguments", "active")
+@documented("*choice", "variants", "model", "arguments", "active", "preset")
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A choice, every variant of its release, and whether a model fits.
 
     ``model`` is None if no model was named. ``arguments`` are those of the server, as the build in
-    use reads them. ``active`` is the build in use, if it was asked for.
+    use reads them. ``active`` is the build in use, if it was asked for. ``preset`` is what a start
+    without a model would offer, None if a model was named, or if the build has no presets.
     """
 
     choice: Choice
@@ -83,6 +98,7 @@ class Explanation:
     model: Fit | None = None
     arguments: tuple[Understood, ...] = ()
     active: Installed | None = None
+    preset: RouterPreset | None = None
 
 
 def explained(
@@ -92,6 +108,7 @@ def explained(
     arguments: tuple[Understood, ...] = (),
     versions: Sequence[Installed] = (),
     active: Installed | None = None,
+    preset: RouterPreset | None = None,
 ) -> Explanation:
     """Return a choice with every variant: those that fit best first, then the others."""
     # The id contains the digests: another build of the same name has another id.
@@ -102,7 +119,7 @@ def explained(
         VariantFit.of(each, states.get(version_of(choice.release.release, each.variant)))
         for each in judged
     )
-    return Explanation(choice, fits, model, arguments, active)
+    return Explanation(choice, fits, model, arguments, active, preset)
 
 
 def explain(
@@ -140,12 +157,16 @@ def backends(
 
 
 def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
-    """Return the server's arguments as the active build reads them; none if it does not tell."""
+    """Return the server's arguments as the active build reads them; none if it does not tell.
+
+    What it reads in files is among them: upstream's ``config.ini``, and a preset of the user's.
+    """
     found: tuple[Understood, ...] = ()
     with suppress(NotInstalled, StoreError):
         receipt = requested_version(session).receipt
         found = tuple(understood(masked(arguments), receipt.takes))
         env = session.machine.environ
+        read = read_in_files(receipt, env)
         found += tuple(
             Understood(
                 word=each.key,
@@ -154,11 +175,33 @@ def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Under
                 variable=each.variable,
                 source=str(each.source),
             )
-            for each in read_in_files(receipt, env)
+            for each in read
         )
+        told = {**{each.variable: each.value for each in read}, **env}
+        if preset := last_value(("llama-server", *arguments), told, USERS_PRESET):
+            folder = working_folder()
+            found += tuple(preset_in(folder / preset[1], receipt.takes, arguments, folder))
     if arguments and not found:
         session.user.note("no installed build tells how it reads arguments")
     return found
+
+
+def explain_router(session: Session, arguments: Sequence[str]) -> RouterPreset | None:
+    """Return what ``serve`` with these arguments would offer; None if they name a model.
+
+    None as well without a model or a build, and if that has no presets. What keeps a start from
+    running is told by the start.
+    """
+    environ = session.machine.environ
+    with suppress(TsukuError):
+        takes = requested_version(session).receipt.takes
+        known = any(MODELS_PRESET in each.names for each in arguments_in(takes))
+        if not known or names_a_model(arguments, told_to(session)):
+            return None
+        models = local_models(environ, session.settings.model_path).models
+        quiet = session._replace(user=session.user._replace(note=lambda _: None))
+        return planned(quiet, arguments, Serving(models=models)).preset
+    return None
 
 
 def explain_model(

@@ -21,6 +21,8 @@ from tsuku_llm.model_caches.naming import LocalModel
 # A value ends before a comment, also within a word, and loses blanks at its ends. Nothing quotes.
 _VALUE = re.compile(r"[^\s;#](?:[^;#\r\n]*[^\s;#])?")
 _SECTION = re.compile(r"[^\s\]](?:[^\]\r\n]*[^\s\]])?")
+_MOST = 4
+"""Models that upstream's router loads at a time (``models_max`` in common/common.h, b11434)."""
 _RESERVED = ("*", "default")
 """Sections that are no models: the values of all, and those before any section."""
 
@@ -34,17 +36,21 @@ class RoutedModel(NamedTuple):
     projector: str | None
 
 
-@documented("path", "models")
+@documented("path", "models", "limit", "memory")
 class RouterPreset(NamedTuple):
     """The file of a router's models; ``offline`` if the build knows how to ask no network.
 
-    ``left_out`` are the names of models that the format cannot express.
+    ``left_out`` are the names of models that the format cannot express. ``limit`` is how many
+    models it may load at a time, None for the server's own limit or the user's; ``memory`` says
+    why.
     """
 
     path: Path
     models: tuple[RoutedModel, ...]
     left_out: tuple[str, ...]
     offline: bool
+    limit: int | None = None
+    memory: str = ""
 
     @property
     def told(self) -> str:
@@ -55,6 +61,27 @@ class RouterPreset(NamedTuple):
         if self.left_out:
             text += f"; a preset cannot name: {', '.join(self.left_out)}"
         return text
+
+    def limited(self, count: int | None) -> RouterPreset:
+        """Return this preset for a machine on which ``count`` of its models fit at a time.
+
+        None is not known. Upstream counts models, and not their memory (``unload_lru`` in
+        tools/server/server-models.cpp, b11434).
+        """
+        if count is None:
+            return self._replace(
+                memory="how many of them fit into memory at a time is not known: the server's own "
+                "limit counts"
+            )
+        if count >= len(self.models):
+            return self._replace(memory="all of them fit into memory at a time")
+        if count > _MOST:
+            return self._replace(limit=_MOST, memory=f"any {_MOST} of them fit into memory")
+        return self._replace(
+            limit=count,
+            memory=f"at most {count} at a time: more may not fit into memory together; with a "
+            "smaller context (-- -c TOKENS) more do; your own number counts: -- --models-max N",
+        )
 
     @property
     def text(self) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.errors import DoesNotFit
-from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory, judge
+from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory, judge, together
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.main_memory import main_memory
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
@@ -21,6 +21,7 @@ from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
 if TYPE_CHECKING:
     from tsuku_llm.launch.memory.fit_tool import CacheCorrection
     from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.steps.serve.all_models import RoutedModel
 
 _SMALL_PART = 2
 """A need of less than this part of a device's memory is not worth a question before a start."""
@@ -123,6 +124,27 @@ def fit_of_start(
     correction = corrected_by_tool(plan, check, models.need(options), tools)
     judged = partial(judged, correction=correction)
     return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
+
+
+def fitting_together(
+    plan: LaunchPlan, models: Sequence[RoutedModel], devices: Sequence[FreeMemory]
+) -> int | None:
+    """Return how many of a router's models fit at a time, each as a start with it alone is judged.
+
+    None if that is not known of one of them.
+    """
+    wishes, host = wishes_in(plan.argv, plan.env), main_memory()
+    fits, margin = list[Fit](), 0
+    for each in models:
+        projector = ("--mmproj", each.projector) if each.projector else ()
+        options = memory_options((*plan.argv, "-m", each.path, *projector), plan.env)
+        try:
+            files = read_models(options, read_header)
+        except (OSError, ValueError):
+            return None
+        fits.append(files.judged(options, wishes, devices, host, backend=plan.backend))
+        margin = sum(map(options.margin, range(len(fits[-1].devices))))
+    return together(fits, margin)
 
 
 def corrected_by_tool(

@@ -95,7 +95,8 @@ class Planned:
     """A start that is only shown.
 
     ``environment`` is the part of the environment that the build reads.
-    ``removed`` are the variables that the build does not get, because they could load foreign code.
+    ``removed`` are the variables that the build does not get: they could load foreign code, or are
+    a router's for its own servers.
     ``placement`` is None for a build for the CPU, and where its devices are not known. ``preset``
     has the models of a start without a model; the file is not written.
     """

@@ -28,9 +28,12 @@ from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
 from tsuku_llm.launch.plan.report import DIED, FallenBack, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
 from tsuku_llm.launch.plan.wishes import (
+    MODELS_MAX,
     MODELS_PRESET,
+    USERS_PRESET,
     answers_and_ends,
     downloads_in,
+    last_value,
     names_a_model,
     wishes_in,
     without_options,
@@ -48,7 +51,7 @@ from tsuku_llm.steps.drivers.device_check import (
     with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
-from tsuku_llm.steps.serve.fitting import fit_of_start, require_fit
+from tsuku_llm.steps.serve.fitting import fit_of_start, fitting_together, require_fit, spaces_of
 from tsuku_llm.steps.serve.placing import Placed, place_start
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
@@ -56,6 +59,8 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.causes import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
+    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
     from tsuku_llm.steps.drivers.warming import Warming
@@ -165,7 +170,11 @@ class VersionStart(NamedTuple):
             backend = self.installed.receipt.backend
             caches = BuildCaches(would_give(backend, self.session.paths, environ))
             self._check(caches.environ)
-            return self._plan(self._devices(caches), caches)
+            placed = self._plan(self._devices(caches), caches)
+            # As what ``config.ini`` says: a start leaves that out, as it may be of many models.
+            for said in () if placed.preset else self._users_preset(placed.plan):
+                self.session.user.note(f"{said.source} has {' = '.join((said.word, *said.values))}")
+            return placed
 
     def _require_gpu_build(self) -> None:
         """Refuse a build for the CPU, which cannot do what ``--require-gpu`` asks for."""
@@ -217,13 +226,8 @@ class VersionStart(NamedTuple):
         )
         preset = self._preset(plan)
         if preset:
-            # The user's arguments stay last, as behind the devices of a placement.
-            at = 1 + len(check.build.arguments)
-            words = (MODELS_PRESET, str(preset.path))
-            plan = plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
-        for each in plan.configured:
-            value = shown_variable(each.variable, each.value)
-            self.session.user.note(f"{each.source} has {each.key} = {value}")
+            plan = _with_words(plan, check, MODELS_PRESET, str(preset.path))
+        self._tell_read(plan, preset)
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
         receipt = self.installed.receipt
@@ -236,13 +240,17 @@ class VersionStart(NamedTuple):
         self._require_devices(placed.check, placed.plan)
         if placed.told:
             self.session.user.note(placed.told)
+
+        def list_again() -> Sequence[Card]:
+            return listed_cards(ask_again(), receipt.hardware, maker)
+
         # A router starts its models later, and other servers for them.
         if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
             fit = fit_of_start(
                 placed.plan,
                 placed.check,
                 placed.cards,
-                lambda: listed_cards(ask_again(), receipt.hardware, maker),
+                list_again,
                 models=placed.models,
                 tools=tools,
                 certain=self.how.require_fit,
@@ -251,7 +259,51 @@ class VersionStart(NamedTuple):
                 require_fit(fit)
             for line in fit.told if fit else ():
                 self.session.user.note(line)
-        return placed._replace(preset=preset)
+        return self._limited(placed, preset, list_again) if preset else placed
+
+    def _tell_read(self, plan: LaunchPlan, preset: RouterPreset | None) -> None:
+        """Tell what the server reads in files, and what is wrong there or of no use to a router."""
+        for each in plan.configured:
+            value = shown_variable(each.variable, each.value)
+            self.session.user.note(f"{each.source} has {each.key} = {value}")
+        # A router reads its preset at the start, and the values only when a model is asked for.
+        for said in () if preset else self._users_preset(plan):
+            if said.problem:
+                told = " = ".join((said.word, *said.values))
+                self.session.user.note(f"warning: {said.source or told}: {said.problem}")
+        wishes = wishes_in(plan.argv, plan.env)
+        if wishes.key and not wishes.names_model and not answers_and_ends(plan.argv):
+            self.session.user.note(_ROUTER_KEY)
+
+    def _limited(
+        self, placed: Placed, preset: RouterPreset, list_again: Callable[[], Sequence[Card]]
+    ) -> Placed:
+        """Limit how many models a router loads at a time to those that fit into memory together."""
+        from tsuku_llm.launch.plan.build_arguments import arguments_in
+
+        plan, cards = placed.plan, placed.cards
+        known = any(MODELS_MAX[0] in each.names for each in arguments_in(plan.takes))
+        if not known or last_value(plan.argv, plan.env, MODELS_MAX):
+            return placed._replace(preset=preset)
+        # A recalled list does not know what is free now.
+        if cards and placed.check.recalled:
+            cards = tuple(list_again())
+        listed = plan.backend == "cpu" or bool(cards) or placed.check.devices == ()
+        spaces = spaces_of(cards)
+        preset = preset.limited(fitting_together(plan, preset.models, spaces) if listed else None)
+        self.session.user.note(preset.memory)
+        if preset.limit:
+            plan = _with_words(plan, placed.check, MODELS_MAX[0], str(preset.limit))
+        return placed._replace(plan=plan, preset=preset)
+
+    def _users_preset(self, plan: LaunchPlan) -> tuple[Understood, ...]:
+        """Return what a preset of the user's says; nothing for a start without one."""
+        named = last_value(plan.argv, plan.env, USERS_PRESET)
+        if named is None or wishes_in(plan.argv, plan.env).names_model:
+            return ()
+        from tsuku_llm.launch.plan.upstream_config import preset_in
+
+        return tuple(preset_in(Path(named[1]), plan.takes, plan.argv, plan.cwd))
 
     def _preset(self, plan: LaunchPlan) -> RouterPreset | None:
         """Return the preset of a start that names no model; None if it needs none."""
@@ -516,6 +568,13 @@ class VersionStart(NamedTuple):
 
 _DIED = "the server ended after it had served"
 
+# Its servers inherit the variable that has the key, and router_stream_delete of upstream's
+# tools/server/server-models.cpp (b11434) asks them without one. They are not told of a file.
+_ROUTER_KEY = (
+    "warning: with this key a router's page cannot stop an answer or go on with one; give the key "
+    "in a file: -- --api-key-file FILE"
+)
+
 _CACHE_ONLY = "the server offers the models of its own cache only"
 
 _LONGEST = 2000
@@ -525,6 +584,12 @@ _LONGEST = 2000
 def _death(death: Diagnosis) -> Trouble:
     """Return why a server ended after it had served, for its record."""
     return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
+
+
+def _with_words(plan: LaunchPlan, check: Check, *words: str) -> LaunchPlan:
+    """Add arguments of ours; the user's stay last, as behind the devices of a placement."""
+    at = 1 + len(check.build.arguments)
+    return plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
 
 
 def _names(check: Check) -> set[str]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
+from tsuku_llm.ground.errors import LaunchError, NotRunning, StoreError, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
-from tsuku_llm.launch.ask.canary import api_key, models_of
+from tsuku_llm.launch.ask.canary import models_of
 from tsuku_llm.launch.ask.chat import Message, Piece, stream_answer
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.plan.addresses import address_of, require_address
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.steps.servers.background import server, stop_if_there
@@ -38,7 +39,7 @@ def answering_server(
     require_address(arguments, environ)
     if address_of(arguments, environ).tls:
         raise UsageError("chat does not use TLS", hint="leave out the certificate of the server")
-    if found := _running(session.paths.state, arguments):
+    if found := _running(session, arguments):
         session.user.note(f"the server {found.name} answers, which runs already")
         yield found
         return
@@ -61,21 +62,23 @@ def answering_server(
         stop_if_there(session.paths.state, name)
 
 
-def answer(state: Path, name: str, messages: Sequence[Message]) -> Generator[Piece, None, None]:
+def answer(
+    session: Session, name: str, messages: Sequence[Message]
+) -> Generator[Piece, None, None]:
     """Yield the server's answer to these messages, as it comes.
 
     Raises ``NotRunning`` if the server has ended, and ``LaunchError`` if it refuses, or if its
     answer breaks off.
     """
     # Now: its supervisor may have started it again, at another port.
-    record = server(state, name)
+    record = server(session.paths.state, name)
     try:
-        argv, env = command_of(record)
+        argv, env = _command_of(session, record)
         key = api_key(wishes_in(argv, env))
         yield from stream_answer(address_now(record, argv, env), key, messages)
     except (OSError, ValueError) as error:
         facts = (str(error),)
-        if not (now := server(state, name)).state.is_up:
+        if not (now := server(session.paths.state, name)).state.is_up:
             raise NotRunning(
                 f"the server {name} has ended",
                 facts=(now.reason,) if now.reason else facts,
@@ -86,13 +89,13 @@ def answer(state: Path, name: str, messages: Sequence[Message]) -> Generator[Pie
         ) from error
 
 
-def served_as(state: Path, name: str) -> tuple[str, tuple[str, ...], bool]:
+def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
     """Return the URL of a server's OpenAI API, the names of its models, and whether it wants a key.
 
     A router is asked for its models; there is at least one name.
     Raises ``NotRunning``, and ``LaunchError`` for a server that is not ready or has no port.
     """
-    record = server(state, name)
+    record = server(session.paths.state, name)
     if not record.state.is_up:
         raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
     if (base := record.urls.base_url) is None:
@@ -100,7 +103,7 @@ def served_as(state: Path, name: str) -> tuple[str, tuple[str, ...], bool]:
             f"the server {name} is not ready, or listens at no port",
             hint=f"see its log: {record.log_command}",
         )
-    argv, env = command_of(record)
+    argv, env = _command_of(session, record)
     wishes = wishes_in(argv, env)
     alias = last_value(argv, env, ("-a", "--alias", "LLAMA_ARG_ALIAS"))
     # A server with one model takes any name for it; this one may stand in quotes and in a shell.
@@ -110,20 +113,31 @@ def served_as(state: Path, name: str) -> tuple[str, tuple[str, ...], bool]:
     if not (wishes.names_model or alias):
         offered = models_of(address_now(record, argv, env), wishes)
         names = tuple(filter(_PLAIN.fullmatch, offered)) or names
-    return base, tuple(_OTHER.sub("-", each) for each in names), api_key(wishes) is not None
+    has_key = True  # a file of keys that is gone: the server has read it
+    with suppress(OSError):
+        has_key = api_key(wishes) is not None
+    return base, tuple(_OTHER.sub("-", each) for each in names), has_key
 
 
 _OTHER = re.compile(r"[^A-Za-z0-9.:/@+_-]")
 _PLAIN = re.compile(r"[A-Za-z0-9.:/@+_-]+")
 
 
-def _running(state: Path, arguments: Sequence[str]) -> Record | None:
+def _command_of(session: Session, record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return what a running server was told, also in the files that its build reads."""
+    version = None
+    with suppress(StoreError):  # it was damaged or removed while its server runs
+        version = session.reader.find(record.report.id) if record.report else None
+    return command_of(record, version)
+
+
+def _running(session: Session, arguments: Sequence[str]) -> Record | None:
     """Return a server that runs with the model of these arguments; None if they ask for more."""
     if arguments[::2] not in (("-m",), ("-m", "--mmproj")):
         return None
-    for record in Instances(state).all():
+    for record in Instances(session.paths.state).all():
         if record.state is ServerState.RUNNING:
-            argv, env = command_of(record)
+            argv, env = _command_of(session, record)
             if not address_of(argv, env).tls and _is_file(wishes_in(argv, env).model, arguments[1]):
                 return record
     return None

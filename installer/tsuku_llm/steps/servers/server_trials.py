@@ -23,7 +23,8 @@ from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.ground.safe_text import Secret, shell_word
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
-from tsuku_llm.launch.ask.canary import api_key, ask_canary
+from tsuku_llm.launch.ask.canary import ask_canary
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.ask.speed import measure
 from tsuku_llm.launch.plan.addresses import ServerAddress, address_of
 from tsuku_llm.launch.plan.report import Performance
@@ -249,9 +250,7 @@ def _performance(
     the server broke off the request.
     """
     assert record.report
-    argv, env = command_of(record)
-    read = read_in_files(version.receipt, env)
-    env = {**{each.variable: each.value for each in read}, **env}
+    argv, env = command_of(record, version)
     wishes = wishes_in(argv, env)
     model = Path(wishes.model) if wishes.model else None
     bench = last_speed(state, model, version.receipt.backend)
@@ -289,9 +288,12 @@ def address_now(record: Record, argv: Sequence[str], env: Mapping[str, str]) -> 
     return address if record.port is None else address._replace(port=record.port)
 
 
-def command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
+def command_of(
+    record: Record, version: Installed | None
+) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the arguments and the environment of a running server, from its process.
 
+    The environment has what a server of ``version`` reads in upstream's ``config.ini``, too.
     Elsewhere than on Linux the arguments are those of the record, without secrets: a server that
     wants a key then refuses our requests, before and after the trial alike.
     """
@@ -300,7 +302,9 @@ def command_of(record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
             at = f"/proc/{record.server.pid}"
             argv = _words(Path(at, "cmdline"))
             pairs = (word.partition("=") for word in _words(Path(at, "environ")))
-            return argv[1:], {name: value for name, _, value in pairs}
+            env = {name: value for name, _, value in pairs}
+            read = read_in_files(version.receipt, env) if version else ()
+            return argv[1:], {**{each.variable: each.value for each in read}, **env}
     return record.arguments or (), {}
 
 

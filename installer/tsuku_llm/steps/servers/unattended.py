@@ -3,7 +3,8 @@
 The order of steps, each of which may be the last one if this process is killed:
 
 1. The journal says which version was active. From here on the next run knows what to finish.
-2. The update installs the new build and moves the active pointer, as any update.
+2. The update installs the new build and moves the active pointer, as any update. If a server that
+   runs has an argument that the new build does not take, nothing moves: the release waits.
 3. The journal names the new version, too: it is on trial now, and a server of it that ends is
    followed by one of the former version.
 4. Each server that runs the former build is restarted on the new one, one after the other.
@@ -26,7 +27,6 @@ from tsuku_llm.ground.errors import (
     SilentCpu,
     TsukuError,
 )
-from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import ServerState
@@ -78,6 +78,16 @@ class UpdateOutcome(str, Enum):
     UPDATED = "updated"
     UNCHANGED = "unchanged"
     ROLLED_BACK = "rolled-back"
+    WAITING = "waiting"
+
+
+class _ServerRefusedError(Exception):
+    """The end of an update before it moves anything: ``new`` does not take a server's arguments."""
+
+    def __init__(self, new: Installed, why: Shortcoming) -> None:
+        super().__init__(why.reason)
+        self.new = new
+        self.why = why
 
 
 @documented(
@@ -88,7 +98,8 @@ class UpdateOutcome(str, Enum):
 class UnattendedReport:
     """The result of an unattended update, and the build that is active now.
 
-    ``outcome`` is ``updated``, ``unchanged`` or ``rolled-back``. ``tried`` is the release that was
+    ``outcome`` is ``updated``, ``unchanged``, ``rolled-back``, or ``waiting`` for a server whose
+    arguments the new build does not take: nothing was changed. ``tried`` is the release that was
     tried, None if none was, or if it is gone. ``failure`` says why it was refused. ``checked`` says
     how it was judged: ``servers``, ``last-model``, ``gate``, or ``nothing`` if nothing was to be
     done. ``marked``: the release is marked now; it is not if the machine was at fault. ``stuck`` is
@@ -165,7 +176,13 @@ def _updated(session: Session) -> UnattendedReport:
     # Before the pointer can move: from here on a next run knows where it came from.
     write_journal(session.paths.data, UpdateJournal(former.id))
     try:
-        made = apply_update(session, report)
+        made = apply_update(session, report, before_switch=_require_taken)
+    except _ServerRefusedError as refused:
+        drop_journal(session.paths.data)
+        # Its build stays, so that the next run need not download it again.
+        session.store.drop_downloads(refused.new.receipt.digests)
+        release = refused.new.receipt.release
+        return UnattendedReport(UpdateOutcome.WAITING, former, release, failure=refused.why)
     except (SelectionError, GateFailed) as error:
         # The gate of every variant that fits has refused it. Nothing was swapped.
         drop_journal(session.paths.data)
@@ -229,12 +246,9 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
     """Restart the servers of the former build on the new one; keep that, or go back."""
     write_journal(session.paths.data, UpdateJournal(former.id, new.id))
     results: list[ServerResult] = []
-    for record, why in refused_servers(session.paths.state, new):
-        if not record.state.is_up:
-            continue
-        # The release did nothing wrong: it is taken when the arguments are changed.
-        told = f"{why}; change the arguments of {record.name}, then: {TSUKU} update"
-        return _back(session, former, new, Shortcoming(ARGUMENTS, told))
+    # After a crash, or of a server that was started since the pointer has moved.
+    if why := _refusal(session, new):
+        return _back(session, former, new, why)
     for record in Instances(session.paths.state).all():
         if not record.state.is_up:
             continue
@@ -264,6 +278,20 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
     return UnattendedReport(
         UpdateOutcome.UPDATED, new, new.receipt.release, tuple(results), checked=checked
     )
+
+
+def _require_taken(session: Session, new: Installed) -> None:
+    """Raise ``_ServerRefusedError`` if a running server's arguments keep ``new`` from starting."""
+    if why := _refusal(session, new):
+        raise _ServerRefusedError(new, why)
+
+
+def _refusal(session: Session, new: Installed) -> Shortcoming | None:
+    """Say which running server has arguments that a build does not take; the release is right."""
+    for record, why in refused_servers(session.paths.state, new):
+        if record.state.is_up:
+            return Shortcoming(ARGUMENTS, f"{record.name}: {why}; change its arguments")
+    return None
 
 
 def _short_trial(

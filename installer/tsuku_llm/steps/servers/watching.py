@@ -195,6 +195,8 @@ class _ServerKeeper:
         # Now: this process leaves the user's folder once the server serves.
         model = folder / wishes.model if wishes.model else None
         self._served = ("-m", str(model)) if model else wishes.hub
+        keys = folder / wishes.key_file if wishes.key_file else None
+        self._wishes = wishes._replace(key_file=str(keys) if keys else None)
         self.reload = Reload()
         # A signal handler sets it, which may take no lock; the ticker clears it.
         self._reload_is_asked = False
@@ -329,7 +331,7 @@ class _ServerKeeper:
                 # It has lost its GPU, or another build takes its place: it is or will be started
                 # again, and nobody can ask it for anything. The counts of the next process begin
                 # again.
-                pulse.beat(now, None, self._where)
+                pulse.beat(now, None, self._is_healthy)
                 idle = idle and IdleWatch(self._record.idle_timeout)
                 continue
             if self._reload_is_asked:
@@ -338,7 +340,7 @@ class _ServerKeeper:
                 self.reload.ask()
             if server is None:
                 continue
-            pulse.beat(now, server, self._where)
+            pulse.beat(now, server, self._is_healthy)
             # Half a pause of room: the wait above may end a little early.
             if idle is None or now < next_idle - pause / 2:
                 continue
@@ -353,10 +355,12 @@ class _ServerKeeper:
                 self.stop_handle.end(reason)
                 return
 
-    def _where(self) -> ServerAddress:
-        """Return where the server is asked: the port is known only since it serves."""
+    def _is_healthy(self) -> bool:
+        """Ask the server, whose port is known only since it serves."""
         address = self._address._replace(host=self._record.host)
-        return address if self._record.port is None else address._replace(port=self._record.port)
+        if self._record.port is not None:
+            address = address._replace(port=self._record.port)
+        return is_healthy(address, self._wishes)
 
 
 class _Pulse:
@@ -367,7 +371,7 @@ class _Pulse:
         self._next = 0.0
         self._worked = 0.0
 
-    def beat(self, now: float, server: Process | None, where: Callable[[], ServerAddress]) -> None:
+    def beat(self, now: float, server: Process | None, healthy: Callable[[], bool]) -> None:
         """Say that a server is alive if that is due and true; None is one that is started again."""
         if self._listener.pulse is None or now < self._next:
             return
@@ -380,5 +384,5 @@ class _Pulse:
         # A server whose threads are all busy does not answer, but it works.
         works = activity is None or activity.processor - self._worked >= BUSY_SECONDS
         self._worked = activity.processor if activity else self._worked
-        if works or is_healthy(where()):
+        if works or healthy():
             self._listener.on_alive()

@@ -29,6 +29,10 @@ def lines(report: UnattendedReport) -> tuple[str, ...]:
     if report.outcome is UpdateOutcome.ROLLED_BACK:
         return ()
     what = title(report.active)
+    if report.outcome is UpdateOutcome.WAITING:
+        assert report.failure
+        release = report.active.receipt.release
+        return (f"{report.tried} waits, {release} stays active ({report.failure.reason})",)
     if report.outcome is UpdateOutcome.UNCHANGED:
         return (sentence(f"{what} stays active: there is nothing newer to take"),)
     return (
@@ -58,7 +62,7 @@ def server_lines(servers: Iterable[ServerResult]) -> tuple[str, ...]:
 
 def failure(report: UnattendedReport) -> UpdateRolledBack | None:
     """Return the error of an update that went back; None if it did not."""
-    if report.failure is None:
+    if report.failure is None or report.outcome is UpdateOutcome.WAITING:
         return None
     name = report.tried or "the new build"
     down = [each.name for each in report.servers if each.outcome is ServerOutcome.DOWN]
