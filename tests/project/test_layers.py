@@ -125,7 +125,7 @@ MOST_MODULES = 12
 
 PURE = {
     "launch.compute": {"canary_answer", "judging", "reference_models"},
-    "launch.failed": {"causes", "diagnosis"},
+    "launch.failed": {"diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
     "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
     "launch.plan": {

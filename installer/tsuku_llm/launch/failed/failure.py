@@ -18,8 +18,7 @@ from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.ask.health import is_taken
 from tsuku_llm.launch.ask.last_words import complaints, last_lines
-from tsuku_llm.launch.failed.causes import Diagnosis
-from tsuku_llm.launch.failed.diagnosis import after_config, diagnose, ending, unknown
+from tsuku_llm.launch.failed.diagnosis import Diagnosis, after_config, diagnose, ending, unknown
 from tsuku_llm.launch.failed.model_file import wrong_file
 from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
