@@ -247,7 +247,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
                 preexec_fn=tied_to_us(),
             )
     except OSError as exc:
-        from tsuku_llm.launch.failed.failure import refuse
+        from tsuku_llm.launch.failed.refused import refuse
 
         refuse(plan, exc)
 
