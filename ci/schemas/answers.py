@@ -111,7 +111,6 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
     "repository list": ({"repositories": tuple[RepositoryState, ...]},),
     "repository refresh": (OfferedReleases,),
     "repository remove": ({"name": str},),
-    "repository pack": (),
 }
 """The documents that each command may have in ``data``, next to that of ``--help`` and none.
 

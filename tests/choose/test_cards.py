@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.machines import linux_variants, machine, release, variant
 
-from tsuku_llm.choose.cards import device_ranks
+from tsuku_llm.choose.fitting import device_ranks
 from tsuku_llm.choose.selection import Request, select
 from tsuku_llm.machine.backends import POLICIES
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware

@@ -142,5 +142,5 @@ def test_S16_the_programs_own_files_are_not_foreign(home: Path) -> None:
     assert run_program("serve", "--", "--port", "1", env=env).code == 0
     assert run_program("service", "systemd", "--", *keys, env=env).code == 0
     kept = {path.name for path in (home / "llm" / "state").iterdir()}
-    assert kept >= {"credentials", "devices.json", "failures.json"}
+    assert kept >= {"credentials", "drivers.json"}
     assert run_program("list", "--json", env=env).document["data"]["foreign"] == []

@@ -74,10 +74,10 @@ LOOKING = {
 }
 """Commands that only look, and their exit codes: they go on."""
 
-NEITHER = {"completion", "help", "repository pack", "self-update", "version", "bundle show"} | {
+NEITHER = {"completion", "help", "self-update", "version", "bundle show"} | {
     f"fleet {name}" for name in ("plan", "apply", "status")
 }
-"""They touch no store here; ``repository pack`` only names the command that it has become."""
+"""They touch no store here."""
 
 
 @pytest.fixture

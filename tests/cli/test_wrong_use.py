@@ -14,22 +14,13 @@ Run = Callable[..., Result]
 
 STRAY = {
     "install cuda": "tsuku-llm install --backend cuda",
-    "install CUDA-12.8 b11429": "tsuku-llm install --backend CUDA-12.8 --release b11429",
-    "install release v0.6.0 yes": "tsuku-llm install --release v0.6.0 --yes",
-    "install nightly --dry-run": "tsuku-llm install --channel nightly",
     "update vulkan": "tsuku-llm install --backend vulkan",
     "update check": "tsuku-llm update --check",
     "rollback b100": "tsuku-llm use b100",
     "backends cuda": "tsuku-llm explain --backend cuda",
     "models 'my model'": "tsuku-llm serve -m 'my model'",
     "list available": "tsuku-llm list --available",
-    "prune 3": "tsuku-llm prune --keep 3",
     "doctor nvidia": "tsuku-llm doctor --backend nvidia",
-    "backends v0.6.0": "tsuku-llm backends --release v0.6.0",
-    "fallback forget": "tsuku-llm fallback --forget",
-    "self-update yes": "tsuku-llm self-update --yes",
-    "config set llm.prefer cuda vulkan": "tsuku-llm config set llm.prefer cuda,vulkan",
-    "config set llm.model_path /my models": "tsuku-llm config set llm.model_path '/my models'",
     "serve cuda": "tsuku-llm serve --backend cuda",
     "explain rocm": "tsuku-llm explain --backend rocm",
 }

@@ -29,7 +29,7 @@ from support.http_faults import (
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.config.keys import ORIGIN
 from tsuku_llm.fetch import VerifiedStream, delivered, fetch
-from tsuku_llm.fetch.artifacts.pieces import PieceVerifier, WrongPiece
+from tsuku_llm.fetch.artifacts.partial import PieceVerifier, WrongPiece
 from tsuku_llm.fetch.http.limits import Limits
 from tsuku_llm.ground.errors import (
     BodyError,

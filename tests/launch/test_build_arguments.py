@@ -13,7 +13,7 @@ from support.builds import REAL_SERVER, real_build
 from support.server_helps import recorded_help
 
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.launch.failed.causes import known_causes
+from tsuku_llm.launch.failed.diagnosis import known_causes
 from tsuku_llm.launch.plan.build_arguments import (
     _PREDECESSORS,
     _SUCCESSORS,

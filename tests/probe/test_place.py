@@ -11,8 +11,7 @@ from support.stub_drivers import StubDrivers
 from tsuku_llm.machine.fixes import Need, fix_for, table
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
-from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
-from tsuku_llm.machine.nvidia_cards import GENERATIONS, generation_of
+from tsuku_llm.machine.kernel_drivers import GENERATIONS, BusCard, generation_of, not_driven
 from tsuku_llm.machine.packages import systems_of
 from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, MachinePlace
 from tsuku_llm.machine.snapshot import RecordingHost

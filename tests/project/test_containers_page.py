@@ -101,17 +101,13 @@ def node(shop: ReleaseServer, tmp_path: Path) -> Node:
     return Node(folder, {**user.env, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"})
 
 
-def test_a_node_is_filled_labelled_and_serves(node: Node) -> None:
+def test_a_node_is_filled_and_serves(node: Node) -> None:
     fills = pod("DaemonSet")
     for _ in range(2):  # a pod starts again with each update of the daemon set
         for container in fills["initContainers"]:
             node.run(fills, container)
-    (features,) = node.host_path(fills, "features").iterdir()
-    assert "tsuku.dev/llm-variant=cpu" in features.read_text().splitlines()
     serves = pod("Deployment")
     (server,) = serves["containers"]
-    (label,) = serves["nodeSelector"]
-    assert f"{label}=cpu" in features.read_text().splitlines()
     model = node.host_path(serves, "models") / "model.gguf"
     model.parent.mkdir(parents=True)
     layered_model(model, layers=2, size=1024)

@@ -24,7 +24,7 @@ from tsuku_llm.archive.formats import gzips
 from tsuku_llm.archive.formats.gzips import GzipReader
 from tsuku_llm.archive.formats.member import MEMBERS, Budget, Spending
 from tsuku_llm.archive.formats.tars import _pax, tar_members
-from tsuku_llm.archive.formats.zip_directory import read_directory
+from tsuku_llm.archive.formats.zips import read_directory
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
 from tsuku_llm.archive.placing import Aside, place
 from tsuku_llm.archive.unpack import unpack

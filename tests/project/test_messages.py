@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tsuku_llm.launch.failed.causes import known_causes
+from tsuku_llm.launch.failed.diagnosis import known_causes
 from tsuku_llm.machine.fixes import table
 
 ROOT = Path(__file__).parents[2]

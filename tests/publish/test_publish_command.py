@@ -15,8 +15,6 @@ from support.release_data import signers_file
 from support.repository import release_document
 
 from tsuku_llm import __version__
-from tsuku_llm.machine.own_copy import publisher_command
-from tsuku_llm.steps.program.copy_facts import copy_facts
 
 ROOT = Path(__file__).parents[2]
 
@@ -167,14 +165,6 @@ def test_the_client_needs_nothing_that_only_the_publisher_needs() -> None:
     assert not only & {Requirement(each).name for each in client}
     locked = (ROOT / "installer/tsuku_llm/locked.txt").read_text("utf-8")
     assert not [name for name in only if f"\n{name}==" in locked]
-
-
-def test_the_old_name_of_pack_is_told_for_one_release(data: Path) -> None:
-    words = ("repository", "pack", "a", "b", "--variant", "cpu", "--url", "https://a.test")
-    done = run_program(*words, env=environment(data.parent / "home"))
-    assert done.code == 2
-    assert "repository pack is now a command of its own: tsuku-publish pack" in done.stderr
-    assert publisher_command(copy_facts()) in done.stderr
 
 
 def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> None:

@@ -119,16 +119,16 @@ def test_it_is_asked_about_before_anything_is_done(session: Session, tmp_path: P
     with pytest.raises(UsageError, match="compiling needs a yes") as caught:
         install_from_source(alone, source)
     assert caught.value.hint.endswith(f"--from-source {source} --backend cpu --yes")
-    took = r"it takes about \d+ minutes of \d+ processors?, and up to 2 GB in "
-    assert re.fullmatch(f"{took}{session.paths.cache}/building", caught.value.facts[0])
+    took = "it takes minutes to hours of all processors, and up to 2 GB in "
+    assert caught.value.facts[0] == f"{took}{session.paths.cache}/building"
     asked: list[str] = []
     with pytest.raises(Declined):
         install_from_source(
             changed(alone, can_ask=True, ask=lambda text: bool(asked.append(text))), source
         )
     assert re.fullmatch(
-        rf"Compiling the CPU build from {source} takes about .*/building\. It is not signed, "
-        r"and runs with your rights\. Compile it\?",
+        rf"Compiling the CPU build from {source} takes minutes to hours .*/building\. "
+        r"It is not signed, and runs with your rights\. Compile it\?",
         asked[0],
     )
     assert not (session.paths.data / "cache").exists()

@@ -1,5 +1,6 @@
 """A start from its check to its verdict, with servers that behave as healthy and sick ones do."""
 
+import json
 import os
 import re
 import socket
@@ -310,7 +311,7 @@ def test_a_server_on_the_processor_is_one_warning_without_require_gpu(
     assert "does not run on the GPU" in warning
     assert "not mapped: libggml-vulkan.so" in warning
     # The GPU may be gone: the next start asks the build again.
-    assert not (data / "state" / "devices.json").exists()
+    assert json.loads((data / "state" / "drivers.json").read_text())["devices"] is None
 
 
 def test_a_start_for_the_processor_is_not_warned(data: Path, starter: Starter) -> None:
@@ -514,13 +515,21 @@ def test_a_start_that_was_given_up_is_not_made_again(data: Path, starter: Starte
         b"",
         b"[]",
         b"{",
-        b'{"drivers": ["d"], "version": "v", "devices": [1]}',
-        b'{"drivers": ["d"], "version": "v", "devices": [{"x": 1}]}',
+        *(
+            json.dumps(
+                {
+                    "format": 1,
+                    "drivers": ["d"],
+                    "devices": {"version": "v", "devices": [junk], "given": {}},
+                    "failures": [],
+                }
+            ).encode()
+            for junk in (1, {"x": 1})
+        ),
     ],
 )
 def test_a_damaged_note_is_ignored(junk: bytes, tmp_path: Path) -> None:
-    for name in ("devices.json", "failures.json"):
-        (tmp_path / name).write_bytes(junk)
+    (tmp_path / "drivers.json").write_bytes(junk)
     memory = StateNotes(tmp_path, ("d",))
     assert memory.devices("v") is None
     assert memory.failure("v") is None

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tsuku_llm.catalog.manifest import Platform, Variant
-from tsuku_llm.choose.cards import SMALL_CARD
-from tsuku_llm.choose.fitting import usable_gpus
+from tsuku_llm.choose.fitting import SMALL_CARD, usable_gpus
 from tsuku_llm.ground.errors import UnknownRequest
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, maker_in, meaning, names_parts

@@ -4,22 +4,77 @@ Pure: no host, no files, no network. The rules about CUDA device code follow NVI
 guide: SASS runs on devices of the same major capability with an equal or higher minor; PTX runs on
 any later device, if the driver's CUDA is at least the toolkit's. Neither rule holds between cards
 and Tegra, the Jetsons' processors.
+
+Devices are also ordered here, by kind and memory, whichever API lists them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from packaging.version import Version
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.catalog.requirements import CudaRequirement, Requirements
-from tsuku_llm.choose.cards import device_ranks
 from tsuku_llm.machine.backends import TABLE, backend_of_api, facts_of
-from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware
+from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware
 from tsuku_llm.machine.packages import brought_by
+
+SMALL_CARD = 5 << 29
+"""Bytes: a card with less holds no model worth serving. Between 2 and 3 GB, which are sold."""
+
+ROOMY = 8 << 30
+"""Bytes of an integrated device that is better than a small card."""
+
+ALIKE = 0.85
+"""The part of the largest card's memory from which on another card counts as equally large.
+
+Two drivers may report a tenth more or less for the same card. Sizes that are sold differ by more,
+such as 10 and 12 GB, or 20 and 24 GB.
+"""
+
+_KIND_RANKS = {
+    GpuKind.DISCRETE: 0,
+    GpuKind.INTEGRATED: 1,
+    # 2: a small card beside a roomy integrated device
+    GpuKind.VIRTUAL: 3,
+    GpuKind.OTHER: 4,
+    GpuKind.SOFTWARE: 5,
+}
+_BEHIND_RANK = 2
+
+CPU_RANK = 6
+"""The rank of the processor, behind every device."""
+
+
+def device_ranks(gpus: Iterable[Gpu]) -> Mapping[Gpu, tuple[int, int]]:
+    """Rank devices of any APIs, the best lowest: the kind, then a tier of cards by memory.
+
+    A discrete card comes before an integrated device, but a card of 1 GB does not beat a processor
+    whose GPU has 96 GB. Each driver reports a slightly different size for the same card, so cards
+    of about the same size are in one tier. A card whose driver does not tell its memory is in the
+    first tier. Integrated devices are not compared by memory: each driver reports another part of
+    the machine's memory for the same device.
+    """
+    devices = list(gpus)
+    room = [gpu.memory or 0 for gpu in devices if gpu.kind is GpuKind.INTEGRATED]
+    behind = SMALL_CARD if max(room, default=0) >= ROOMY else 0
+    ranks: dict[Gpu, tuple[int, int]] = {}
+    tier, largest = 0, 0
+    for gpu in sorted(devices, key=lambda gpu: gpu.memory or 0, reverse=True):
+        if gpu.kind is not GpuKind.DISCRETE or not gpu.memory:
+            ranks[gpu] = (_KIND_RANKS[gpu.kind], 0)
+            continue
+        # Clearly smaller than the largest card of the tier: a tier of its own.
+        if gpu.memory < ALIKE * largest:
+            tier += 1
+            largest = 0
+        largest = largest or gpu.memory
+        ranks[gpu] = (_BEHIND_RANK if gpu.memory < behind else _KIND_RANKS[gpu.kind], tier)
+    return ranks
+
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.
 # Thor is 10.1 for CUDA 12. CUDA 13 calls it 11.0, and has one toolkit for it and for arm64 servers.

@@ -12,14 +12,15 @@ from itertools import chain
 from packaging.version import Version
 
 from tsuku_llm.catalog.manifest import Platform, Release, Variant
-from tsuku_llm.choose.cards import CPU_RANK, device_ranks
 from tsuku_llm.choose.combinations import JOINED_WORDS, asked_for, combinations, gained
 from tsuku_llm.choose.fitting import (
     BY_CARD,
     BY_DRIVER,
     BY_SYSTEM,
+    CPU_RANK,
     Reason,
     compiles_at_first_start,
+    device_ranks,
     usable_gpus,
     why_not,
 )

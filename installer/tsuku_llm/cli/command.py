@@ -307,7 +307,7 @@ def _refuse_empty(command: click.Command, context: click.Context, args: list[str
 
 def _stray(words: Sequence[str], given: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for words that are no argument of a command, with what they may mean."""
-    from tsuku_llm.cli.suggestions import call_with, habit, server_call
+    from tsuku_llm.cli.suggestions import habit, server_call
 
     named = " and ".join(repr(word) for word in words)
     message = f"{context.command_path} does not take {named}"
@@ -316,11 +316,7 @@ def _stray(words: Sequence[str], given: Sequence[str], context: click.Context) -
         call = server_call(given, context)
     if call:
         return UsageError(message, hint=call.hint)
-    near = None if isinstance(context.command, Launching) else call_with(words, context)
-    return UsageError(
-        message,
-        hint=f"did you mean: {near}" if near else f"see: {typed(context.command_path)} --help",
-    )
+    return UsageError(message, hint=f"see: {typed(context.command_path)} --help")
 
 
 def _remember(context: click.Context) -> None:

@@ -19,6 +19,7 @@ download BACKEND -> install --backend BACKEND
 download MODEL -> serve -m MODEL
 import FILE -> serve -m FILE
 install BACKEND -> install --backend BACKEND
+install RELEASE -> install --release RELEASE
 install REPO -> serve -- -hf REPO
 install FILE -> serve -m FILE
 install TAGGED -> serve -m TAGGED
@@ -49,6 +50,7 @@ model run REPO -> chat -- -hf REPO
 model run MODEL -> chat -m MODEL
 models install REPO -> serve -- -hf REPO
 models install MODEL -> serve -m MODEL
+models MODEL -> serve -m MODEL
 rm FILE -> models # a model is removed where it is
 rm TAGGED -> models # a model is removed with the program that downloaded it
 rm VERSION -> uninstall VERSION
@@ -143,6 +145,13 @@ audit = verify
 full-upgrade -> update
 dist-upgrade -> update
 outdated = update --check
+update check -> update --check
+update BACKEND -> install --backend BACKEND
+rollback VERSION -> use VERSION
+backends BACKEND -> explain --backend BACKEND
+explain BACKEND -> explain --backend BACKEND
+doctor BACKEND -> doctor --backend BACKEND
+list available -> list --available
 check-update = update --check
 check-upgrade = update --check
 self update -> self-update

@@ -43,6 +43,7 @@ _FORMS: Mapping[str, Callable[[str], str | None]] = {
     # A release, a variant or a server has no such name.
     "TAGGED": lambda word: word if ":" in word else None,
     "BACKEND": lambda word: word if _names_backend(word) else None,
+    "RELEASE": lambda word: word if re.fullmatch(r"[bv]?\d[\w.+-]*", word) else None,
     "SETTING": lambda word: (
         key if (key := word.removeprefix("llm.")) in {each.key for each in KEYS} else None
     ),
@@ -202,78 +203,6 @@ def option_for(word: str, context: click.Context, *, similar: bool) -> str | Non
     # Without the dashes, which would make every two options similar.
     long = {name[2:]: option for name, option in meanings.items() if name.startswith("--")}
     return _nearest(word[2:].lower(), long)
-
-
-_CHANNELS = ("stable", "nightly", "index")
-_RELEASE = re.compile(r"[bv]?\d[\w.+-]*")
-
-_INSTEAD = {
-    "update": ("install", ""),
-    "backends": ("explain", ""),
-    "rollback": ("use", "{}"),
-    "models": ("serve", "-m {}"),
-}
-"""Commands without arguments: the one that takes the word, and how; "" is as an option."""
-
-
-def call_with(words: Sequence[str], context: click.Context) -> str | None:
-    """Return the call in which words have a place that they lack in this command; None if none has.
-
-    A word becomes the option of that name, or the value of the option that takes such a word.
-    """
-    name = context.command.name
-    if name == "set":  # config set KEY VALUE
-        blank = "," if context.params.get("key") == "llm.prefer" else " "
-        value = blank.join([str(context.params.get("value")), *words])
-        return f"{typed(context.command_path)} {context.params.get('key')} {shlex.quote(value)}"
-    if found := _as_options(words, context.command, context):
-        return f"{typed(context.command_path)} {found}"
-    other, form = _INSTEAD.get(name or "", ("", ""))
-    if not other:
-        return None
-    root = context.find_root()
-    if form:
-        found = form.format(shlex.quote(words[0])) if len(words) == 1 else None
-    else:
-        found = _as_options(words, _command(root.command, root, other), root)
-    return f"{typed(root.command_path)} {other} {found}" if found else None
-
-
-def _as_options(words: Sequence[str], command: click.Command, context: click.Context) -> str | None:
-    """Return words as options of a command; None if one of them has no meaning there."""
-    own = {
-        name: parameter
-        for parameter in command.get_params(context)
-        if isinstance(parameter, click.Option) and not parameter.hidden
-        for name in parameter.opts
-    }
-    found: list[str] = []
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        option = f"--{word.lower().lstrip('-')}"
-        if option in own and own[option].is_flag:
-            found.append(option)
-        elif option in own and left:
-            found += [option, left.pop(0)]
-        elif value_of := next((each for each in _options_for(word) if each in own), None):
-            found += [value_of, word]
-        else:
-            return None
-    return shlex.join(found)
-
-
-def _options_for(word: str) -> Iterator[str]:
-    """Yield the options that take a word, by its form."""
-    if _names_backend(word):
-        yield "--backend"
-    if word.lower() in _CHANNELS:
-        yield "--channel"
-    if word.isdecimal():
-        yield "--keep"
-    if _RELEASE.fullmatch(word):
-        yield "--release"
-    yield "-m"  # a file or a name: only commands that have no better meaning take it
 
 
 def owners_of(option: str, context: click.Context) -> tuple[str, ...]:

@@ -166,12 +166,11 @@ def fields(
     *,
     format: int | None = None,  # the name of this field in every file
     since: Mapping[str, Any] | None = None,
-    before: Mapping[str, str] | None = None,
 ) -> Reader[dict[str, Any]]:
     """Make a reader of an object with these fields.
 
     ``format`` is what the field of this name must say. ``since`` has the fields that older files
-    lack, with the values that are read in their place. ``before`` has the older names of fields.
+    lack, with the values that are read in their place.
     """
 
     def read(value: Any, name: str) -> dict[str, Any]:
@@ -180,9 +179,6 @@ def fields(
             raise ValueError(f"format is {document.get('format')!r}, this version reads {format}")
         if since:
             document = {**since, **document}
-        if before:
-            older = {name: document[old] for name, old in before.items() if old in document}
-            document = {**older, **document}
         return {key: reader(document.get(key), key) for key, reader in table.items()}
 
     return read
@@ -194,7 +190,6 @@ def record(
     *,
     format: int | None = None,  # as in ``fields``
     since: Mapping[str, Any] | None = None,
-    before: Mapping[str, str] | None = None,
 ) -> Reader[_T]:
     """Make a reader of an object that becomes ``kind(**fields)``; see ``fields``.
 
@@ -207,5 +202,5 @@ def record(
         reader = BY_TYPE.get(str(getattr(type_, "__forward_arg__", type_)))
         if reader is not None:
             whole.setdefault(field, reader)
-    read = fields(whole, format=format, since=since, before=before)
+    read = fields(whole, format=format, since=since)
     return lambda value, name: kind(**read(value, name))

@@ -15,7 +15,7 @@ from tsuku_llm.machine.backends import NVIDIA
 from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.machine.nvidia_cards import (
+from tsuku_llm.machine.kernel_drivers import (
     CLOSED,
     OPEN,
     WITHOUT_VULKAN,

@@ -71,7 +71,7 @@ def folder_names(files: str = "(?!)", folders: str = "(?!)") -> FolderNames:
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked|seen)\.json|current"
 
-_STATE_FILES = r"update\.json|update-look|(?:devices|failures|withheld|speeds|served)\.json"
+_STATE_FILES = r"update\.json|update-look|(?:drivers|speeds|served)\.json"
 _STATE_FOLDERS = "servers|credentials|work"
 
 _OWN_FILES = "|".join(map(re.escape, (FILE, JOURNAL, MARKS)))

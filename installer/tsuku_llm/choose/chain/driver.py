@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
 from tsuku_llm.choose.chain.links import Link, LinkState, Stage, Subject
-from tsuku_llm.choose.chain.ways import CLOSED_FILES, install_api
+from tsuku_llm.choose.chain.ways import CLOSED_FILES, Adapter, adapters_in, install_api
 from tsuku_llm.choose.fitting import api_obstacle
 from tsuku_llm.machine.backends import (
     AMD,

@@ -6,8 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from tsuku_llm.catalog.manifest import Variant
-from tsuku_llm.choose.chain.adapters import adapters_in
-from tsuku_llm.choose.chain.ways import cheapest_backend
+from tsuku_llm.choose.chain.ways import adapters_in, cheapest_backend
 from tsuku_llm.choose.selection import Selection, best_gpu
 from tsuku_llm.ground.errors import SelectionError, TsukuError
 from tsuku_llm.ground.records import documented

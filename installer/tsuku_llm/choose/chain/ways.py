@@ -7,12 +7,12 @@ the system's obstacle, and the driver's. The least effort is told first, by ever
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tsuku_llm.catalog.manifest import Variant
-from tsuku_llm.choose.chain.adapters import Adapter, adapters_in
 from tsuku_llm.choose.fitting import Reason, system_obstacle, why_not
 from tsuku_llm.choose.selection import Selection, is_made_by
 from tsuku_llm.ground.own_name import TSUKU
@@ -27,9 +27,38 @@ from tsuku_llm.machine.backends import (
     maker_in,
 )
 from tsuku_llm.machine.fixes import Need, fix_for
-from tsuku_llm.machine.hardware import Api, ApiState, GpuKind, Hardware, Problem
+from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind, Hardware, Problem
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import command_for
+
+# The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
+_ON_LINUX = re.compile(r"([0-9a-f]{4}):([0-9a-f?]{4}) \(driver (\S+)\)")
+_ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})()\S*\s*(\S*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A display adapter among the supporting facts; ``driver`` is None if none is bound."""
+
+    name: str
+    vendor: int
+    id: str
+    driver: str | None
+
+    @property
+    def device(self) -> int | None:
+        """Its device number on the PCI bus, if Linux tells it."""
+        match = _ON_LINUX.match(f"{self.id} (driver -)")
+        return int(match[2], 16) if match and "?" not in match[2] else None
+
+
+def adapters_in(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
+    """Find the display adapters of these vendors among the supporting facts."""
+    for fact in evidence:
+        match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
+        if match and int(match[1], 16) in vendors:
+            driver = None if match[3] in ("", "none") else match[3]
+            yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
 
 
 @documented("gpu", "backend", "variant", "problem", "fix")

@@ -15,7 +15,6 @@ from tsuku_llm.cli.command import Command, Launching
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
 
@@ -129,7 +128,6 @@ def backends_command(
     cls=Command,
     examples={
         f"{TSUKU} probe --record machine.json": "Write a file for a report.",
-        f"{TSUKU} probe --format nfd": "Print features for the labels of a Kubernetes node.",
     },
 )
 @click.option(
@@ -138,18 +136,9 @@ def backends_command(
     metavar="FILE",
     help="Write what the machine answered into FILE, without names and serial numbers.",
 )
-@click.option(
-    "--format",
-    "layout",
-    type=click.Choice(["text", "nfd"]),
-    default="text",
-    help="nfd: lines for Node Feature Discovery, with the variant that fits.",
-)
 @click.pass_obj
-def probe_command(console: Console, *, record: Path | None, layout: str) -> CommandResult:
+def probe_command(console: Console, *, record: Path | None) -> CommandResult:
     """Show the GPUs and drivers of this machine."""
-    if layout == "nfd":
-        return _features(console, record)
     with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import choice as render
         from tsuku_llm.steps.prefetch import probe_machine
@@ -161,18 +150,6 @@ def probe_command(console: Console, *, record: Path | None, layout: str) -> Comm
         {"platform": hardware.platform, "hardware": hardware, "recorded": record},
         render.hardware_lines(hardware, record),
     )
-
-
-def _features(console: Console, record: Path | None) -> CommandResult:
-    if record or console.json:
-        other = "--record" if record else "--json"
-        raise UsageError(f"--format nfd and {other} exclude each other", hint="leave one out")
-    with open_session(console, looking=True, probes=True) as session:
-        from tsuku_llm.cli.render import features as render
-        from tsuku_llm.steps.report.explain import explain
-
-        choice = explain(session)
-    return CommandResult(lines=render.lines(choice), exact=True)
 
 
 @click.command(

@@ -14,7 +14,6 @@ from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.steps.metadata import repository as operations
 
 
@@ -86,18 +85,4 @@ def remove(console: Console, *, name: str) -> CommandResult:
         operations.remove(session.paths.data, name)
     return CommandResult(
         {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)
-    )
-
-
-# Gone after the next release: until then its users are told the new name.
-@repository_command.command("pack", hidden=True, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def pack(arguments: tuple[str, ...]) -> CommandResult:  # noqa: ARG001 - any arguments lead here
-    """Name the command that packs builds now."""
-    from tsuku_llm.machine.own_copy import publisher_command
-    from tsuku_llm.steps.program.copy_facts import copy_facts
-
-    raise UsageError(
-        "repository pack is now a command of its own: tsuku-publish pack",
-        hint=f"install it with: {publisher_command(copy_facts())}",
     )

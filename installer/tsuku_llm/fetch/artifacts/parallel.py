@@ -13,11 +13,9 @@ import threading
 
 import httpx
 
-from tsuku_llm.fetch.artifacts.partial import PartialFile
-from tsuku_llm.fetch.artifacts.pieces import WrongPiece
+from tsuku_llm.fetch.artifacts.partial import PartialFile, WrongPiece
 from tsuku_llm.fetch.artifacts.segments import Allowance, Segment, SegmentPlan
 from tsuku_llm.fetch.artifacts.transfer import Transfer
-from tsuku_llm.fetch.http.failures import Transient
 from tsuku_llm.fetch.http.http_get import (
     answered,
     check_framing,
@@ -26,6 +24,7 @@ from tsuku_llm.fetch.http.http_get import (
     range_headers,
     validator_of,
 )
+from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.ground.errors import DownloadError, HttpStatusError
 

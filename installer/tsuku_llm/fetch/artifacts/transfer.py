@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import httpx
 
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.fetch.artifacts.partial import CHUNK, PartialFile
-from tsuku_llm.fetch.artifacts.pieces import PieceVerifier, WrongPiece
+from tsuku_llm.fetch.artifacts.partial import CHUNK, PartialFile, PieceVerifier, WrongPiece
 from tsuku_llm.fetch.artifacts.segments import Gap, SegmentPlan, gaps_of
 from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.http.http_get import check_no_page

@@ -15,7 +15,7 @@ from functools import partial
 
 import httpx
 
-from tsuku_llm.fetch.http.failures import Transient
+from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.http.urls import host_of, shown

@@ -1,4 +1,4 @@
-"""All limits of a run's downloads: times, sizes and numbers."""
+"""All limits of a run's downloads: times, sizes, numbers; and the failure that may be retried."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from tsuku_llm.ground.errors import DownloadError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +57,25 @@ class Timing:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] | None = None
     jitter: Callable[[], float] = lambda: random.SystemRandom().uniform(0.5, 1.5)
+
+
+class Transient(Exception):
+    """A failure after which a retry may help; ``error`` is raised if no retry does.
+
+    ``wait`` is how many seconds the server asked to wait, or None. ``tries`` is a lower
+    limit of attempts for failures that rarely go away. ``url`` is what was asked for.
+    """
+
+    def __init__(
+        self,
+        error: DownloadError,
+        *,
+        wait: float | None = None,
+        tries: int | None = None,
+        url: str = "",
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.wait = wait
+        self.tries = tries
+        self.url = url

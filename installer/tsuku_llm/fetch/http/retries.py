@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tsuku_llm.fetch.http.failures import Transient
-from tsuku_llm.fetch.http.limits import Limits
+from tsuku_llm.fetch.http.limits import Limits, Transient
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground.errors import BodyError

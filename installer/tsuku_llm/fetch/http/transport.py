@@ -22,8 +22,7 @@ import httpx
 
 from tsuku_llm import __version__
 from tsuku_llm.fetch.http.connections import Backend, ExchangeDeadline
-from tsuku_llm.fetch.http.failures import Transient
-from tsuku_llm.fetch.http.limits import Limits, Timing
+from tsuku_llm.fetch.http.limits import Limits, Timing, Transient
 from tsuku_llm.fetch.http.race import Resolver
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.http.urls import host_of, shown

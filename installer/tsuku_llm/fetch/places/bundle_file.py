@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tsuku_llm.archive.formats.member import Budget, Spending
-from tsuku_llm.archive.formats.zip_directory import STORED, Entry, read_directory
+from tsuku_llm.archive.formats.zips import STORED, Entry, read_directory
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
 from tsuku_llm.ground.foreign import open_foreign

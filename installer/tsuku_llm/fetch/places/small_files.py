@@ -8,7 +8,6 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from tsuku_llm.fetch.http.failures import Transient
 from tsuku_llm.fetch.http.http_get import (
     answered,
     check_framing,
@@ -17,6 +16,7 @@ from tsuku_llm.fetch.http.http_get import (
     range_headers,
     size_of_whole,
 )
+from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.fetch.http.urls import host_of, scheme_of, shown

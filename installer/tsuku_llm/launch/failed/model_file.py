@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tsuku_llm.ground.foreign import open_foreign
-from tsuku_llm.launch.failed.causes import Diagnosis
+from tsuku_llm.launch.failed.diagnosis import Diagnosis
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import memory_options
 from tsuku_llm.launch.memory.model_header import CutOff, ModelHeader, parts_of

@@ -308,6 +308,5 @@ READ_REPORT = records.record(
     },
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0},
-    before={"id": "version"},
 )
 """The reader of a report in its own file, or in the record of a server."""

@@ -14,9 +14,14 @@ from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.ask.child import ProcessResult, ask
 from tsuku_llm.launch.ask.last_words import last_lines
-from tsuku_llm.launch.failed.causes import CPU_OVERRIDE, Diagnosis
-from tsuku_llm.launch.failed.diagnosis import after_config, diagnose, ending
-from tsuku_llm.launch.failed.failure import distribution, why_not_started
+from tsuku_llm.launch.failed.diagnosis import (
+    CPU_OVERRIDE,
+    Diagnosis,
+    after_config,
+    diagnose,
+    ending,
+)
+from tsuku_llm.launch.failed.refused import distribution, why_not_started
 from tsuku_llm.launch.plan.build_arguments import help_lines
 from tsuku_llm.launch.plan.devices import (
     ListedDevice,

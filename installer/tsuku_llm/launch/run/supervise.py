@@ -24,7 +24,7 @@ from tsuku_llm.launch.run.forwarding import SignalForwarder
 from tsuku_llm.launch.run.replace_process import flush_output
 
 if TYPE_CHECKING:  # a server that ends well needs no diagnosis
-    from tsuku_llm.launch.failed.causes import Diagnosis
+    from tsuku_llm.launch.failed.diagnosis import Diagnosis
 
 GRACE = 10.0
 """Seconds that a server gets to finish its current requests and exit."""
@@ -247,7 +247,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
                 preexec_fn=tied_to_us(),
             )
     except OSError as exc:
-        from tsuku_llm.launch.failed.failure import refuse
+        from tsuku_llm.launch.failed.refused import refuse
 
         refuse(plan, exc)
 

@@ -1,4 +1,4 @@
-"""The notes that a start leaves for the next one in the state folder.
+"""The notes that a start leaves for the next one, in one file of the state folder.
 
 They are the build's devices, backends that failed, and a GPU that is still withheld. They count
 only while the drivers are the same (``launch.plan.fingerprint``). All may be lost: a file that
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
@@ -19,6 +19,8 @@ from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import make_folder, read_small, replace_file
 from tsuku_llm.launch.plan.devices import ListedDevice
 
+_FILE = "drivers.json"
+_FORMAT = 1
 _LIMIT = 1 << 20
 _MOST = 16
 """Failures that are kept; a machine with more of them has other problems."""
@@ -36,10 +38,34 @@ class FailureNote(NamedTuple):
     noted_at: str
 
 
-class StateNotes:
-    """The files of notes; ``drivers`` is the current state of the drivers, None if it is unknown.
+class ListedBy(NamedTuple):
+    """A version's list of devices; ``given`` are the variables that chose among them."""
 
-    Several starts may write at the same time. Each file is replaced in one step, and the last one
+    version: str
+    devices: tuple[ListedDevice, ...]
+    given: Mapping[str, str]
+
+
+class StillWithheld(NamedTuple):
+    """A version for which a GPU is still withheld; ``limit`` is in seconds, per driver."""
+
+    version: str
+    limit: int
+
+
+class Notes(NamedTuple):
+    """All notes of one state of the drivers."""
+
+    drivers: tuple[str, ...] = ()
+    devices: ListedBy | None = None
+    withheld: StillWithheld | None = None
+    failures: tuple[FailureNote, ...] = ()
+
+
+class StateNotes:
+    """The file of notes; ``drivers`` is the current state of the drivers, None if it is unknown.
+
+    Several starts may write at the same time. The file is replaced in one step, and the last one
     wins: a lost note only costs another question, or another failed start.
     """
 
@@ -49,8 +75,8 @@ class StateNotes:
 
     def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
         """Return a version's list if nothing has changed since; None if the build must be asked."""
-        found = self._read("devices.json", _DEVICES)
-        return found["devices"] if found and found["version"] == version else None
+        found = self._now().devices
+        return found.devices if found and found.version == version else None
 
     def keep_devices(
         self, version: str, devices: tuple[ListedDevice, ...], given: Mapping[str, str]
@@ -59,98 +85,92 @@ class StateNotes:
 
         ``given`` are the variables that chose among them.
         """
-        self._write("devices.json", {"version": version, "devices": devices, "given": given})
+        self._write(self._now()._replace(devices=ListedBy(version, devices, given)))
 
     def forget_devices(self) -> None:
         """Drop the list, so that the next start asks the build."""
-        with suppress(OSError):
-            (self._state / "devices.json").unlink(missing_ok=True)
+        notes = self._now()
+        if notes.devices:
+            self._write(notes._replace(devices=None))
 
     def given(self, version: str) -> dict[str, str] | None:
         """Return the variables with which a version's list was made; None if there is no list."""
-        found = self._read("devices.json", _DEVICES)
-        return found["given"] if found and found["version"] == version else None
+        found = self._now().devices
+        return dict(found.given) if found and found.version == version else None
 
     def still_withheld(self, version: str, limit: int) -> bool:
         """Tell whether a start saw, on these drivers, that a GPU is still withheld.
 
         ``limit`` is in seconds, per driver. An answer within a shorter limit does not count.
         """
-        found = self._read("withheld.json", _WITHHELD)
-        return bool(found and found["version"] == version and found["limit"] >= limit)
+        found = self._now().withheld
+        return bool(found and found.version == version and found.limit >= limit)
 
     def keep_withheld(self, version: str, limit: int) -> None:
         """Keep the fact that what withheld a GPU from a version's install still holds."""
-        self._write("withheld.json", {"version": version, "limit": limit})
+        self._write(self._now()._replace(withheld=StillWithheld(version, limit)))
 
     def failure(self, version: str) -> FailureNote | None:
         """Return why a version's backend failed on the current drivers, None if it did not."""
-        return self._failures().get(version)
+        return next((each for each in self._now().failures if each.id == version), None)
 
     def keep_failure(self, failure: FailureNote) -> None:
         """Keep the fact that a version's backend failed on the current drivers."""
-        failures = {**self._failures(), failure.id: failure}
-        kept = list(failures.values())[-_MOST:]
-        self._write("failures.json", {"failures": kept})
+        notes = self._now()
+        others = (each for each in notes.failures if each.id != failure.id)
+        self._write(notes._replace(failures=(*others, failure)[-_MOST:]))
 
     def forget_failure(self, version: str) -> None:
         """Drop the note about one version, which serves again."""
-        failures = self._failures()
-        if failures.pop(version, None):
-            self._write("failures.json", {"failures": list(failures.values())})
+        notes = self._now()
+        left = tuple(each for each in notes.failures if each.id != version)
+        if left != notes.failures:
+            self._write(notes._replace(failures=left))
 
     def all_failures(self) -> tuple[tuple[FailureNote, ...], bool]:
         """Return every failure that is noted, and whether they count on the current drivers."""
-        found = self._parsed("failures.json", _FAILURES)
-        return (found["failures"], found["drivers"] == self._drivers) if found else ((), False)
+        found = self._read()
+        return found.failures, found.drivers == self._drivers
 
     def forget_failures(self) -> None:
-        """Remove every note about a failure, also a damaged one. Raises StoreError."""
+        """Remove the notes, also damaged ones: the others are made again. Raises StoreError."""
         with disk_errors("removing the notes about failed backends", self._state):
-            (self._state / "failures.json").unlink(missing_ok=True)
+            (self._state / _FILE).unlink(missing_ok=True)
 
-    def _failures(self) -> dict[str, FailureNote]:
-        """Return the failures on the current drivers; those on other drivers do not count."""
-        found = self._read("failures.json", _FAILURES)
-        return {failure.id: failure for failure in found["failures"]} if found else {}
+    def _now(self) -> Notes:
+        """Return the notes about the current drivers; those about other drivers do not count."""
+        found = self._read()
+        return found if found.drivers == self._drivers else Notes(self._drivers or ())
 
-    def _read(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return a note, None if it is missing, damaged, or about other drivers."""
-        found = self._parsed(name, read)
-        return found if found and found["drivers"] == self._drivers else None
-
-    def _parsed(self, name: str, read: records.Reader[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return a note about any drivers, None if it is missing or damaged."""
+    def _read(self) -> Notes:
+        """Return the notes about any drivers; none if the file is missing or damaged."""
         with suppress(StoreError, ValueError):
-            return records.parse(read_small(self._state / name, _LIMIT) or b"null", read)
-        return None
+            return records.parse(read_small(self._state / _FILE, _LIMIT) or b"null", _READ)
+        return Notes()
 
-    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+    def _write(self, notes: Notes) -> None:
         # Without the state of the drivers a later start could not tell whether the note still
         # counts.
         if self._drivers is None:
             return
-        content = records.encode({"format": 1, "drivers": self._drivers, **document})
+        content = records.encode({"format": _FORMAT, **notes._asdict()})
         with suppress(OSError, StoreError):
             make_folder(self._state)
-            replace_file(self._state / name, content)
+            replace_file(self._state / _FILE, content)
 
 
 _TEXT, _SIZE = records.text, records.optional(records.count)
 _DEVICE = {"name": _TEXT, "description": _TEXT, "memory": _SIZE, "free": _SIZE}
 _DEVICE |= {"integrated": records.optional(records.flag)}
-_DEVICES = records.fields(
+_DEVICES = records.many(records.record(ListedDevice, _DEVICE))
+_READ = records.record(
+    Notes,
     {
-        "drivers": records.many(_TEXT),
-        "version": _TEXT,
-        "devices": records.many(records.record(ListedDevice, _DEVICE)),
-        "given": records.named(_TEXT),
+        "devices": records.optional(records.record(ListedBy, {"devices": _DEVICES})),
+        "withheld": records.optional(records.record(StillWithheld)),
+        "failures": records.many(
+            records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
+        ),
     },
+    format=_FORMAT,
 )
-_WITHHELD = records.fields(
-    {"drivers": records.many(_TEXT), "version": _TEXT, "limit": records.count}
-)
-_FAILURE = records.record(
-    FailureNote, dict.fromkeys(FailureNote._fields, _TEXT), before={"id": "version"}
-)
-_FAILURES = records.fields({"drivers": records.many(_TEXT), "failures": records.many(_FAILURE)})

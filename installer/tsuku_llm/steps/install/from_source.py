@@ -6,10 +6,8 @@ publisher's package. What it leaves is installed as an unsigned build.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -55,9 +53,6 @@ FOLDER = "building"
 _SPACE = {"cpu": 2 << 30}
 _MUCH_SPACE = 8 << 30
 """Bytes that must be free for each backend: limits, with room for an optimised build."""
-
-_WORK = {"cpu": 40, "vulkan": 45, "cuda": 60}
-"""Minutes of one processor, as measured (docs/building.md); CUDA's for cards of one kind."""
 
 _LOOK = 2.0
 """Seconds between two looks at how far the compiler is."""
@@ -123,7 +118,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     _require_tools(backend, build)
     cards = cards_here(build, hardware)
     needed = sum(_SPACE.get(part, _MUCH_SPACE) for part in backend.split(JOIN))
-    cost = f"{_time(build, cards)}, and up to {needed / 1e9:.0f} GB in {root}"
+    cost = f"minutes to hours of all processors, and up to {needed / 1e9:.0f} GB in {root}"
     _require_consent(session, backend, source, cost, force=force)
     make_folder(root, private=True)
     check_path(root)
@@ -216,16 +211,6 @@ def _device_code(sass: Sequence[str], ptx: Sequence[str], capability: str) -> st
         if serving := [code for code in codes if serves(code, capability)]:
             return f"{max(serving, key=lambda code: Version(code.rstrip('af')))}-{kind}"
     return None
-
-
-def _time(build: Mapping[str, Any], cards: Sequence[str]) -> str:
-    """Tell how long compiling takes here, as far as it was measured."""
-    backends: Sequence[str] = build["backends"]
-    if not {*backends} <= _WORK.keys() or ("cuda" in backends and not cards):
-        return "minutes to hours of all processors"
-    number = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    minutes = max(5, 5 * round(sum(_WORK[name] for name in backends) / number / 5))
-    return f"about {minutes} minutes of {number} processor{'s' * (number > 1)}"
 
 
 def _require_tools(backend: str, build: Mapping[str, Any]) -> None:

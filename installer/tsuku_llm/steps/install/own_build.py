@@ -39,7 +39,7 @@ from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
-from tsuku_llm.launch.failed.causes import CPU_OVERRIDE
+from tsuku_llm.launch.failed.diagnosis import CPU_OVERRIDE
 from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.run.gate import list_devices

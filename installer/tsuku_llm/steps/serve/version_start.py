@@ -57,7 +57,7 @@ from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.failed.causes import Diagnosis
+    from tsuku_llm.launch.failed.diagnosis import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
     from tsuku_llm.launch.memory.placement import Card
     from tsuku_llm.launch.plan.build_arguments import Understood
