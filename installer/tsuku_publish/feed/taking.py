@@ -98,15 +98,15 @@ class ReleaseTaker(FeedRun):
             facts.record(release)
         except PublishError as error:
             raise ChangedRelease(error.message) from error
-        known = [
+        ruled = [
             *(asset for build in found.builds for asset in build.artifacts),
             *(asset for asset in release.assets if asset.name in found.lonely),
         ]
         unknown = [asset for asset in found.unknown if not no_build(asset.name)]
-        bundles, proven = self._proven(tag, known, unknown, waited=waited, allowed=allowed)
-        attested = bool(bundles) or not known
+        bundles, proven = self._proven(tag, ruled, unknown, waited=waited, allowed=allowed)
+        attested = bool(bundles) or not ruled
         unread = {each.name: UNPROVEN for each in unknown if attested and each.name not in proven}
-        wanted = [*known, *(asset for asset in unknown if asset.name not in unread)]
+        wanted = [*ruled, *(asset for asset in unknown if asset.name not in unread)]
         self.downloaded += bool(wanted)
         contents: dict[str, Contents] = {}
         with tempfile.TemporaryDirectory(prefix="feed-") as folder:
@@ -150,7 +150,7 @@ class ReleaseTaker(FeedRun):
         more = {asset.name: asset.sha256 for asset in unknown}
         bundles = published_bundles(self.service, tag, digests | more)
         try:
-            origin, root = load_origin(self.data), load_root(self.trusted_root)
+            origin, root = load_origin(self.data, self.rules.sources), load_root(self.trusted_root)
             used = verified(tag, digests, bundles, origin, root)
         except PublishError as error:
             if not waited:
