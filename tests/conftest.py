@@ -26,8 +26,8 @@ LONG = ("e2e", "project", "catalog", "cli")
 """Folders whose files take longest, by far."""
 
 KEPT = {
-    *(REQUIRED, "TSUKU_LLM_BASES", "TSUKU_LLM_NINETY_DAYS", "TSUKU_LLM_SIGNERS"),
-    "TSUKU_LLM_TEST_WHEEL",
+    *(REQUIRED, "TSUKU_LLM_BASES", "TSUKU_LLM_HALF_A_YEAR", "TSUKU_LLM_NINETY_DAYS"),
+    *("TSUKU_LLM_SIGNERS", "TSUKU_LLM_TEST_WHEEL"),
 }
 
 

@@ -37,6 +37,19 @@ OF_THE_PUBLISHER = {
     "TSUKU_PUBLISH_DATA",
 }
 
+
+def test_a_variable_of_a_printed_test_run_is_not_forgotten() -> None:
+    """The tests delete what they do not know: a play of half a year was one of four days."""
+    kept = (ROOT / "tests" / "conftest.py").read_text("utf-8")
+    found = {
+        name
+        for document in DOCUMENTS
+        for name in re.findall(r"(TSUKU_\w+)=\S+ python -m pytest", document.read_text("utf-8"))
+    }
+    assert found
+    assert not [name for name in found if f'"{name}"' not in kept]
+
+
 in_every_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
 )

@@ -303,7 +303,8 @@ def test_attestations_that_come_late_are_waited_for(at: FeedPublisher) -> None:
     assert "unattested" not in at.documents()[at.nightly[0]]
 
 
-def test_a_release_that_is_never_attested_says_so(at: FeedPublisher) -> None:
+def test_a_release_that_is_never_attested_says_so_if_the_rules_allow_it(at: FeedPublisher) -> None:
+    at.edit("rules.toml", lambda document: document["feed"].update(unattested=True))
     for tag in at.upstream.tags():
         at.upstream.attested[tag] = "no"
     at.run()
@@ -420,6 +421,7 @@ def test_sixty_requests_an_hour_are_enough_for_the_newest_stable_and_the_newest_
     at: FeedPublisher,
 ) -> None:
     """Three days without attestations used them up, and the stable version's build never came."""
+    at.edit("rules.toml", lambda document: document["feed"].update(unattested=True))
     at.upstream.every, at.upstream.limit = 1, 60
     at.upstream.now = day(9, 1)
     at.upstream.attested = dict.fromkeys(at.upstream.tags(), "no")

@@ -34,6 +34,7 @@ def test_four_days_around_a_new_rocm_with_a_stolen_key(tmp_path: Path) -> None:
         upstream.uploading[new] = upstream.now + timedelta(hours=5)
         days.live(day(9, 4, 0))
         # ROCm 10.0 waits for a person's rule, and nightly with it: until noon, and the next run.
+        # That is twelve hours later here, and six in the ninety days, where 24 hours are kept.
         assert days.nightly_age <= timedelta(hours=24 + 12)
         days.join("day 2")
         days.steal_the_machine_s_keys()
@@ -101,6 +102,9 @@ def test_ninety_days_with_the_nine_changes(
         days.live(day(10, 24, 12))
         days.replace_the_holder("chris", "dana")
         days.update(days.followers)
+        days.live(day(10, 25))
+        # On a day in October nothing is attested, and the machine signs nothing of it.
+        assert days.apart(day(10, 27)) <= timedelta(hours=24 + 12)
         days.live(day(11, 7))
         days.update([*days.clients, *days.followers])
         with capsys.disabled():
@@ -119,8 +123,7 @@ def test_ninety_days_with_the_nine_changes(
         # A change of names or shapes is one visit of a person, and nine came; the first rules were
         # written before the first day.
         assert days.work["rules for new names"].times <= 9
-        # A day without attestations, and half a day with wrong ones, came in October.
-        assert days.unattested
+        # Half a day with wrong attestations came in October, too.
         assert days.work["stopped releases"].times
         assert days.theft == timedelta(hours=12)
         assert load_plan(at.data).roles["root"].signers == ("root-1", "root-2", "root-4")

@@ -59,12 +59,14 @@ class Upstream:
     when a release's last two assets are on their way, ``missing`` which assets never come (by a
     part of their name), ``replaced`` which bytes an asset has now, ``withdrawn`` which releases are
     gone. ``attested`` says for a release "no", "late" (six hours), "partly",
-    "forged" or "elsewhere" (by a workflow of another repository).
+    "forged", "elsewhere" (by a workflow of another repository), "main" (on a branch of another
+    name) or "builds" (without what is ``added``).
     ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
     ``instead`` the body of every one. ``named`` has another build for a stable
     version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked. With
     ``secondary`` it says that requests came too fast, and no time. ``added`` are names of more
-    assets, which are texts. ``extra`` are more releases, with their times.
+    assets, which are texts. ``extra`` are more releases, with their times. ``marked`` are
+    other fields of a release, such as "prerelease".
     """
 
     now: datetime
@@ -88,6 +90,7 @@ class Upstream:
     secondary: bool = False
     added: list[str] = field(default_factory=list)
     extra: dict[str, datetime] = field(default_factory=dict)
+    marked: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sigstore = SigstoreInstance()
@@ -160,6 +163,9 @@ class Upstream:
 
     def release(self, tag: str) -> dict[str, Any]:
         """One release, as the API describes it."""
+        return {**self._release(tag), **self.marked.get(tag, {})}
+
+    def _release(self, tag: str) -> dict[str, Any]:
         if tag in STABLE:
             number, when = STABLE[tag]
             build = self.named.get(tag, f"b{number}")
@@ -204,6 +210,8 @@ class Upstream:
         if any(each["state"] != "uploaded" for each in listed):
             return None
         digests = {each["name"]: each["digest"][7:] for each in listed}
+        if state == "builds":
+            digests = {name: each for name, each in digests.items() if name not in self.added}
         if state == "partly":
             digests.pop(next(iter(digests)))
         if sha256 not in digests.values():
@@ -214,6 +222,8 @@ class Upstream:
             build = Build(commit=commit, workflow=attesting_workflow(tag))
             if state == "elsewhere":
                 build = replace(build, repository="https://github.com/ggml-org/workflows")
+            if state == "main":
+                build = replace(build, ref="refs/heads/main")
             self._bundles[tag] = instance.attest(digests, build)
         return self._bundles[tag]
 

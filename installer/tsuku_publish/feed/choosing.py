@@ -33,6 +33,8 @@ _FACTOR = 3
 _LIBRARY = re.compile(r"(.*ggml.*?|.+?(?=[-_\d]*\.))[-_\d]*\.(so|dll|dylib)[.\d]*")
 UNKNOWN = "no rule knows it; "
 """How the reason begins for an asset that no rule knows."""
+UNPROVEN = "no attestation proves its origin"
+"""Why an asset that no rule knows is not downloaded: anyone with a token can upload one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,21 @@ def number(tag: str) -> int:
 
 def is_build(tag: str) -> bool:
     """Tell whether a tag names a build ("b11429") and not a stable version."""
-    return tag[:1] == "b" and tag[1:].isdecimal()
+    return re.fullmatch("b[0-9]{1,9}", tag) is not None
+
+
+def is_version(tag: str) -> bool:
+    """Tell whether a tag names a stable version ("v1.0.0"), and no candidate ("v1.0.0-rc1")."""
+    return re.fullmatch(r"v[0-9]+(\.[0-9]+)+", tag) is not None
+
+
+def unknown_form(tag: str) -> str:
+    """Return the form of a tag of which the feed knows nothing ("gguf-vN.N.N"); else nothing.
+
+    Candidates of a version and builds of a release branch are known, and nothing to take.
+    """
+    known = r"b[0-9]{1,9}|v[0-9]+(\.[0-9]+)+(-.+)?|release-[0-9.]+-b[0-9]+-[0-9a-f]{7,40}"
+    return "" if re.fullmatch(known, tag) else re.sub("[0-9]+", "N", tag)
 
 
 def missing_builds(release: SortedAssets, last: SortedAssets | None) -> tuple[str, ...]:
@@ -132,7 +148,9 @@ def left_out(
             continue
         reasons[unknown.name] = _unknown(unknown.name, found, unread)
         record = contents.get(unknown.sha256)
-        drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
+        # A rule for what upstream's workflow has not built would stop each release from then on.
+        if unread.get(unknown.name) != UNPROVEN:
+            drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
     )

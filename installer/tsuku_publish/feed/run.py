@@ -16,10 +16,12 @@ from tsuku_publish.feed.choosing import (
     LeftOut,
     channel_after,
     is_build,
+    is_version,
     left_out,
     lost,
     number,
     proposal,
+    unknown_form,
     why_empty,
 )
 from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
@@ -38,7 +40,7 @@ from tsuku_publish.upstream.hosting import (
     NoSuchRelease,
     RateLimited,
     named_tag,
-    parse_release,
+    parse_again,
 )
 
 APART = timedelta(hours=3)
@@ -59,6 +61,7 @@ class Feed(FeedRun):
     environ: Mapping[str, str]
     api: str | None = None
     _changed: set[str] = field(default_factory=set)
+    _absent: set[str] = field(default_factory=set)
     _dropped: set[str] = field(default_factory=set)
     _taken: list[TakenRelease] = field(default_factory=list)
     _recorded: list[TakenRelease] = field(default_factory=list)
@@ -106,7 +109,8 @@ class Feed(FeedRun):
         return self._finished(left)
 
     def _follow(self, newest: Sequence[Mapping[str, Any]]) -> None:
-        tags = (str(each.get("tag_name")) for each in newest)
+        tags = [str(each.get("tag_name")) for each in newest]
+        self._todo.forms |= {form: f"{form}: {tag}" for tag in tags if (form := unknown_form(tag))}
         self._todo.newest = max((number(tag) for tag in tags if is_build(tag)), default=-1)
         # Each step asks little, so that without a token, which is 60 requests an hour, none of them
         # takes all from the next: the watch some of what is on offer, then the build of the newest
@@ -135,7 +139,7 @@ class Feed(FeedRun):
             # A release that came meanwhile moves the others: some are on two pages.
             listed = {str(each.get("tag_name")): each for page in pages for each in page}
             oldest = min((number(tag) for tag in listed if is_build(tag)), default=0)
-            enough = any(tag[:1] == "v" for tag in listed) if last is None else oldest <= last
+            enough = any(map(is_version, listed)) if last is None else oldest <= last
             if enough or len(pages[-1]) < PER_PAGE:
                 return listed
             if len(pages) == PAGES:
@@ -177,8 +181,11 @@ class Feed(FeedRun):
 
     def _look(self, tag: str, data: bytes | None) -> None:
         """Compare a release with what is recorded; without ``data`` the service is asked."""
+        facts = Facts(self.data / "facts")
+        recorded = facts.releases()[tag].assets
         try:
-            release = parse_release(data or self._service.release(tag), tag)
+            answer = data or self._service.release(tag)
+            release, unread = parse_again(answer, tag, recorded)
         except RateLimited:
             raise
         except NoSuchRelease as error:
@@ -192,11 +199,14 @@ class Feed(FeedRun):
             # Also a look that decided nothing: the next one is the turn of others.
             self._state.looked[tag] = self.now
         try:
-            Facts(self.data / "facts").record(release)
+            facts.record(release)
         except MovedAsset as error:
             self._todo.moved[tag] = error.message
         except PublishError as error:
             self._suspect(tag, error.message)
+            return
+        if unread:
+            self._wait(f"{unread}; {tag} stays, and is looked at again")
             return
         self._state.suspected.pop(tag, None)
 
@@ -204,9 +214,10 @@ class Feed(FeedRun):
         """Record which builds new stable versions name."""
         # Those that could not be read are asked for again, until a newer one can be read.
         again = [*self._todo.known("versions")][:WATCHED]
-        for version in (*(each for each in listed if each[:1] == "v"), *again):
+        for version in (*filter(is_version, listed), *again):
             facts = Facts(self.data / "facts")
-            if any(_order(each) >= _order(version) for each in facts.versions if version in again):
+            others = facts.versions.keys() - {version}
+            if any(_order(each) >= _order(version) for each in others if version in again):
                 continue
             try:
                 here = json.dumps(listed[version]).encode() if version in listed else None
@@ -220,7 +231,7 @@ class Feed(FeedRun):
             except PublishError as error:
                 self._todo.unnamed[version] = error.message
                 continue
-            if known is None:
+            if known != named:
                 facts.save()
                 # A release file has its version.
                 self._changed |= {named} & {*self._before}
@@ -229,28 +240,38 @@ class Feed(FeedRun):
     # --- what is new ------------------------------------------------------------------------------
 
     def _take_named(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take the build that the newest stable version names."""
-        versions = Facts(self.data / "facts").versions
-        named = max(versions.values(), key=number, default=None)
+        """Take the build that the newest stable version names, if upstream has such a build.
+
+        A mistyped name must not keep the other versions away for ever.
+        """
+        versions = Facts(self.data / "facts").versions.items()
         head = max((number(tag) for tag in self._stable), default=-1)
-        if named and number(named) > head:
+        for version, named in sorted(versions, key=lambda each: -number(each[1])):
+            if number(named) <= head:
+                return
             self._accept(self._try(named, listed.get(named)))
+            if named not in self._absent:
+                return
+            self._todo.unnamed[version] = f"{version} names {named}, and upstream has no such build"
 
     def _take_new(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """Take the newest builds; never one that is older than the head of the channel."""
         # What is older than a held one lacks the same, most likely, and is measured for nothing.
         newest = max(map(number, (*self._before, *self._state.held)), default=-1)
-        new = [tag for tag in listed if is_build(tag) and number(tag) > newest]
+        done = {*self._state.stopped, *self._state.taken, *self._state.held}
+        new = {tag for tag in listed if is_build(tag) and number(tag) > newest} - done
+        far = {tag for tag in new if 0 < 2 * newest < number(tag)}
+        for tag in far:
+            self._stop(tag, f"its number is far from that of the newest build, b{newest}")
+        # One without files costs no other its turn: a thief could make many with high numbers.
+        whole = [tag for tag in new - far if listed[tag].get("assets")]
         left, begun = self._settings.take, self._taker.downloaded
         # After a long pause the list is long. Faults that all builds share (the network, the disk)
         # must not cost a download of each of them.
-        for tag in sorted(new, key=number, reverse=True)[:PER_PAGE]:
+        for tag in sorted(whole, key=number, reverse=True)[:PER_PAGE]:
             if not left or self._taker.downloaded - begun > self._settings.take:
                 break
-            if 0 < 2 * newest < number(tag):
-                self._stop(tag, f"its number is far from that of the newest build, b{newest}")
-            else:
-                left -= self._accept(self._try(tag, listed[tag]))
+            left -= self._accept(self._try(tag, listed[tag]))
 
     def _accept(self, release: TakenRelease | None) -> bool:
         """Put a release into the channel if it is whole, else hold it; return whether it is in."""
@@ -293,7 +314,8 @@ class Feed(FeedRun):
                 self._taken.append(TakenRelease(tag, archives, attested, ()))
                 break
         newest = max(self._state.taken, key=number, default="b0")
-        named = max(Facts(self.data / "facts").versions.values(), key=number, default=None)
+        versions = {*Facts(self.data / "facts").versions.values()}
+        named = max(versions & {*held, *self._state.taken}, key=number, default=None)
         for tag in held:
             # The newest one may come; the build of the newest stable version is always needed.
             if tag in self._state.taken or (
@@ -326,6 +348,9 @@ class Feed(FeedRun):
         except RateLimited:
             raise
         except IncompleteRelease as error:
+            self._wait(error.message)
+        except NoSuchRelease as error:
+            self._absent.add(tag)
             self._wait(error.message)
         except ChangedRelease as error:
             self._suspect(tag, error.message)
@@ -380,7 +405,17 @@ class Feed(FeedRun):
         recorded = facts.releases()
         newest = max(facts.versions.values(), key=number, default=None)
         head = max((number(tag) for tag in self._stable), default=-1)
-        needed = {newest} if newest in self._state.taken and number(newest) > head else set()
+        # Nobody has tried a release file that this run has changed.
+        untried = {*self._changed, *self._state.stopped}
+        stated = load_plan(self.data).since.get(self._settings.channel, {})
+        since = {tag: each.time for tag, each in stated.items() if tag not in untried}
+        ready = [tag for tag, time in since.items() if self.now - time >= self._settings.soak]
+        named = {*facts.versions.values()} & self._state.taken
+        # Those that still wait, and the newest that need not: a version a day must not push each
+        # other out of the channel before one of them was in it for long enough.
+        soaked = max((number(tag) for tag in named.intersection(ready)), default=-1)
+        ahead = [tag for tag in named if number(tag) > head and number(tag) >= soaked]
+        needed = sorted(ahead, key=number)[-self._settings.keep :]
         channel = channel_after(self._before, self._state, self._settings, needed)
         if channel != self._before:
             # Only here: signers that work meanwhile must not wait for hours of downloads.
@@ -389,6 +424,8 @@ class Feed(FeedRun):
         # The facts of a stopped release show what upstream changed.
         revoked = (each.release for each in load_plan(self.data).revoked)
         kept = {*channel, *self._stable, *revoked, *self._state.stopped}
+        # Without the release that it is compared with, a held one would lack nothing.
+        kept |= {last for tag in self._state.held if (last := self._last(tag))}
         forgotten = tuple(sorted((self._state.taken | self._dropped) - kept, key=number))
         self._forget(facts, forgotten)
         # What was never signed, and is older than all of the channel, is nobody's business.
@@ -405,10 +442,6 @@ class Feed(FeedRun):
             ]
             for tag, release in recorded.items()
         }
-        # Nobody has tried a release file that this run has changed.
-        untried = {*self._changed, *self._state.stopped}
-        stated = load_plan(self.data).since.get(self._settings.channel, {})
-        since = {tag: each.time for tag, each in stated.items() if tag not in untried}
         proposed = proposal(facts.versions, self._stable, variants, since, self._settings, self.now)
         told = {*channel[:1], *self._state.held}
         newest_left = [each for each in left if each.release in told]

@@ -15,7 +15,7 @@ from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.archives.contents import Contents, load_contents, read_archive, save
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.feed.choosing import left_out, missing_builds, why_empty
+from tsuku_publish.feed.choosing import UNPROVEN, left_out, missing_builds, why_empty
 from tsuku_publish.feed.drafts import no_build
 from tsuku_publish.feed.report import TakenRelease
 from tsuku_publish.feed.sandbox import SandboxStart, start
@@ -91,19 +91,24 @@ class ReleaseTaker(FeedRun):
                 f"{tag} lacks {', '.join(missing)}: perhaps it is not whole yet"
             )
         facts = Facts(self.data / "facts")
+        # People have recorded some without an attestation, and signed them.
+        excused = [each.tag for each in facts.releases().values() if each.unattested]
+        allowed = self.settings.unattested or tag in excused
         try:
             facts.record(release)
         except PublishError as error:
             raise ChangedRelease(error.message) from error
-        wanted = [
+        ruled = [
             *(asset for build in found.builds for asset in build.artifacts),
             *(asset for asset in release.assets if asset.name in found.lonely),
-            *(asset for asset in found.unknown if not no_build(asset.name)),
         ]
-        bundles, attested = self._proven(tag, wanted, waited=waited)
-        self.downloaded += 1
+        unknown = [asset for asset in found.unknown if not no_build(asset.name)]
+        bundles, proven = self._proven(tag, ruled, unknown, waited=waited, allowed=allowed)
+        attested = bool(bundles) or not ruled
+        unread = {each.name: UNPROVEN for each in unknown if attested and each.name not in proven}
+        wanted = [*ruled, *(asset for asset in unknown if asset.name not in unread)]
+        self.downloaded += bool(wanted)
         contents: dict[str, Contents] = {}
-        unread: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="feed-") as folder:
             for asset in wanted:
                 kept = self._started_as(asset, found, Path(folder))
@@ -134,21 +139,35 @@ class ReleaseTaker(FeedRun):
         return TakenRelease(tag, len(contents), attested, started)
 
     def _proven(
-        self, tag: str, assets: list[Asset], *, waited: bool
-    ) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the bundles that prove who built these files, and whether they are attested."""
-        digests = {asset.name: asset.sha256 for asset in assets}
-        bundles = published_bundles(self.service, tag, digests)
+        self, tag: str, known: list[Asset], unknown: list[Asset], *, waited: bool, allowed: bool
+    ) -> tuple[list[Mapping[str, Any]], set[str]]:
+        """Return the bundles that prove who built these files, and the names that they prove.
+
+        Each ``known`` file must be proven, and of ``unknown`` ones as many as are. ``allowed`` is
+        whether there may be no bundle at all.
+        """
+        digests = {asset.name: asset.sha256 for asset in known}
+        more = {asset.name: asset.sha256 for asset in unknown}
+        bundles = published_bundles(self.service, tag, digests | more)
         try:
-            origin, root = load_origin(self.data), load_root(self.trusted_root)
-            return verified(tag, digests, bundles, origin, root), True
+            origin, root = load_origin(self.data, self.rules.sources), load_root(self.trusted_root)
+            used = verified(tag, digests, bundles, origin, root)
         except PublishError as error:
             if not waited:
                 # Attestations come some minutes after the archives.
                 raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
-            if bundles or not self.settings.unattested:
+            if bundles or not allowed:
                 raise RefusedRelease(error.message) from error
-            return [], False
+            return [], set()
+        for name, sha256 in more.items():
+            try:
+                used = verified(tag, {**digests, name: sha256}, bundles, origin, root)
+            except PublishError as error:
+                if not waited:
+                    raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
+            else:
+                digests[name] = sha256
+        return used, {*digests}
 
     def _measured(self, asset: Asset, tag: str, kept: Path | None) -> Contents | str:
         """Download an archive and read it; return why it cannot be read, if so.

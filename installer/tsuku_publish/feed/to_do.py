@@ -22,10 +22,10 @@ class ToDo:
     """What a run found, and what of it is for people.
 
     ``unnamed`` are stable versions that name no build, ``unfit`` why no build of a release fits the
-    rules, ``moved`` releases whose files have another address, ``cut`` is where a list was cut off:
-    all by what they are about. ``failed`` are releases that could not be fetched, ``waiting`` those
-    that may be taken later. ``seen`` are the tags that this run has looked at again, and ``newest``
-    is the number of upstream's newest build.
+    rules, ``moved`` releases whose files have another address, ``cut`` is where a list was cut off,
+    ``forms`` are unknown forms of tags: all by what they are about. ``failed`` are releases that
+    could not be fetched, ``waiting`` those that may be taken later. ``seen`` are the tags that this
+    run has looked at again, and ``newest`` is the number of upstream's newest build.
     """
 
     data: Path
@@ -39,6 +39,7 @@ class ToDo:
     unfit: dict[str, str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     cut: dict[str, str] = field(default_factory=dict)
+    forms: dict[str, str] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
@@ -186,6 +187,13 @@ class ToDo:
             f"they never become {self.settings.stable}",
             f"read their texts; {_WITHOUT.format('versions')}",
             self.unnamed,
+        )
+        todo.add(
+            "tags",
+            "{count} forms of upstream's tags are those of neither a build nor a version",
+            "what they name is not taken",
+            f"look at upstream's page of releases; {_WITHOUT.format('tags')}",
+            self.known("tags") | self.forms,
         )
         todo.add(
             "unread",

@@ -76,13 +76,13 @@ def _refs(source: SourceFacts, tag: str) -> tuple[str, ...]:
     return (*refs, f"refs/tags/{tag}") if "by hand" in source.publishing else refs
 
 
-def load_origin(data: Path) -> Origin:
-    """Read ``rules.toml`` and the facts of sources. Raises ``PublishError``."""
+def load_origin(data: Path, sources: tuple[SourceFacts, ...] | None = None) -> Origin:
+    """Read ``rules.toml``, and the facts of sources unless given. Raises ``PublishError``."""
     path = data / "rules.toml"
     with reading(path):
         raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))["attestation"]
         issuer, repository = raw["issuer"], raw["repository"]
-    return Origin(issuer, repository, load_sources(data / "facts"))
+    return Origin(issuer, repository, load_sources(data / "facts") if sources is None else sources)
 
 
 class Attest:
@@ -136,7 +136,7 @@ def check_origin(
     if not bundles:
         raise PublishError(f"{release.tag}: no attestation is recorded; run: attest {release.tag}")
     root = load_root(trusted_root)
-    origin = load_origin(data)
+    origin = load_origin(data, rules.sources)
     verified(release.tag, _digests(release, rules), bundles, origin, root)
 
 

@@ -79,10 +79,15 @@ class Facts:
         ]
 
     def name(self, version: str, tag: str) -> None:
-        """Record which tag a stable version ("v0.6.0") names. Raises ``PublishError``."""
-        if self._raw["stable"].setdefault(version, tag) != tag:
-            recorded = self._raw["stable"][version]
+        """Record which tag a stable version ("v0.6.0") names.
+
+        Raises ``PublishError`` if it named another recorded release before. A mistyped tag, of
+        which nothing is recorded, may be mended.
+        """
+        recorded = self._raw["stable"].get(version, tag)
+        if recorded != tag and recorded in self._raw["releases"]:
             raise PublishError(f"{version} names {tag} now, and {recorded} is recorded")
+        self._raw["stable"][version] = tag
 
     def excuse(self, tag: str, what: str, reason: str | None) -> None:
         """Record why a release is ``unattested`` or ``unmeasured``; None removes the reason."""

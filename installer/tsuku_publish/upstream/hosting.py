@@ -1,7 +1,7 @@
 """The answers of upstream's hosting service about releases; users' machines never ask it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
@@ -232,6 +232,28 @@ def parse_release(data: bytes, tag: str) -> UpstreamRelease:
     return UpstreamRelease(tag=tag, version=None, published=published[1], assets=assets)
 
 
+def parse_again(data: bytes, tag: str, recorded: Iterable[Asset]) -> tuple[UpstreamRelease, str]:
+    """Read the answer for a recorded release; return it, and what of it could not be read.
+
+    A file that cannot be read counts as recorded, so that one that is being uploaded hides no
+    change of another. Raises ``PublishError``, ``NoSuchRelease`` if it is a draft again.
+    """
+    raw = _release(data, tag)
+    if raw.get("draft"):
+        raise NoSuchRelease(f"{tag} is a draft again")
+    known = {each.name: each for each in recorded}
+    assets, unread = list[Asset](), ""
+    for each in raw["assets"]:
+        try:
+            assets.append(_asset(each, tag))
+        except PublishError as error:
+            unread = error.message
+            name = each.get("name") if isinstance(each, dict) else None
+            assets += [known[name]] if name in known else []
+    published = str(raw.get("published_at"))[:10]
+    return UpstreamRelease(tag, None, published, tuple(assets)), unread
+
+
 def _releases(data: bytes) -> tuple[Mapping[str, Any], ...]:
     raw = _json(data, "the list of releases")
     if not isinstance(raw, list) or not all(isinstance(each, dict) for each in raw):
@@ -244,9 +266,11 @@ def named_tag(data: bytes, version: str) -> str:
 
     Upstream names it in the text, and in a file, whose digest must be that of the tag. Raises
     ``PublishError``; also for a build of a release branch ("release-0.9-b12640-1a2b3c4"), which is
-    another one than the main branch's of that number.
+    another one than the main branch's of that number, and for a pre-release.
     """
     raw = _release(data, version)
+    if raw.get("prerelease"):
+        raise PublishError(f"{version} is marked as a pre-release")
     tags: set[str] = set(_NAMED.findall(str(raw.get("body"))))
     if len(tags) != 1:
         found = ", ".join(sorted(tags)) or "no build"
