@@ -30,7 +30,7 @@ MAY_NAME = {
     "choose.chain.ways": {"cuda", "vulkan"},
     "launch.gpu.gpu_use": {"cuda", "rocm"},
     "launch.gpu.nvml": {"cuda"},
-    "steps.install.from_source": {"cuda", "rocm", "vulkan"},
+    "steps.install.from_source": {"cuda", "rocm"},
 }
 """The modules that name a backend, beside its own parser and worker in ``probe``.
 
