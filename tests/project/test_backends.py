@@ -38,8 +38,7 @@ MAY_NAME = {
 that NVIDIA's kernel module serves CUDA and Vulkan, and has the fix for one requirement.
 ``choose.chain.driver`` says that nouveau has no CUDA. ``launch.gpu.gpu_use`` knows that ggml's code
 for ROCm complains in the words of CUDA. ``launch.gpu.nvml`` starts a child with the environment of
-a CUDA build. ``steps.install.from_source`` knows how long each compiles, and how its compiler names
-cards.
+a CUDA build. ``steps.install.from_source`` knows how a compiler names cards.
 """
 
 
