@@ -76,9 +76,9 @@ def found_versions(found: Any) -> list[str]:
 
 
 def says(folder: Path, *nats: float | None) -> str:
-    """The step of a server whose likeliest tokens have these surprises; None is no number.
+    """Return the step for answers with these nats, one for each likely token; None is NaN.
 
-    Its 51st answer has another token: one that repeats a token for ever is another fault.
+    From the 51st answer on it is another token, because an endless repetition is another fault.
     """
     folder.mkdir()
     for number in range(2):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from support.feed_publisher import FeedPublisher, feed_publisher, told
+from support.feed_publisher import FeedPublisher, feed_publisher, settled_publisher, told
 from support.publisher_days import filled
 from support.release_data import release_tool
 from support.sweeps import stride
@@ -136,11 +136,7 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
 
 @pytest.fixture
 def at(tmp_path: Path, upstream: Upstream) -> FeedPublisher:
-    made = feed_publisher(tmp_path, upstream)
-    made.adopt([each.draft for each in made.run().left_out if each.draft])
-    made.run()
-    upstream.pass_time(hours=12)
-    return made
+    return settled_publisher(tmp_path, upstream)
 
 
 def require_right(at: FeedPublisher) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.feed_publisher import FeedPublisher, feed_publisher, told
+from support.feed_publisher import FeedPublisher, settled_publisher, told
 from support.release_data import release_tool
 from support.upstream_builds import day
 from support.upstream_host import STABLE, Upstream, time_of
@@ -30,11 +30,7 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
 
 @pytest.fixture
 def at(tmp_path: Path, upstream: Upstream) -> FeedPublisher:
-    made = feed_publisher(tmp_path, upstream)
-    made.adopt([each.draft for each in made.run().left_out if each.draft])
-    made.run()
-    upstream.pass_time(hours=12)
-    return made
+    return settled_publisher(tmp_path, upstream)
 
 
 def live(at: FeedPublisher, hours: int) -> FeedReport:

@@ -144,6 +144,15 @@ def feed_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
     return made
 
 
+def settled_publisher(folder: Path, upstream: Upstream) -> FeedPublisher:
+    """A publisher who has adopted the rules that its first run drafted, half a day later."""
+    made = feed_publisher(folder, upstream)
+    made.adopt([each.draft for each in made.run().left_out if each.draft])
+    made.run()
+    upstream.pass_time(hours=12)
+    return made
+
+
 def delegate(publisher: FeedPublisher) -> None:
     """Let a machine sign the nightly channel alone."""
     path = publisher.data / "repository.toml"

@@ -57,7 +57,7 @@ class KnownArgument(NamedTuple):
     hint: str = ""
 
     def refusal(self, word: str) -> str | None:
-        """Say why a build refuses ``word`` whatever its value is; None if it does not."""
+        """Return why a build refuses the argument ``word`` with any value, None if it takes it."""
         if self.removed is None:
             return None
         return f"it has no {word} any more{f': {self.removed}' if self.removed else ''}"

@@ -32,7 +32,7 @@ _KEY = re.compile(r"([a-zA-Z_][a-zA-Z0-9_.-]*)[ \t]*=[ \t]*(.*?)[ \t]*(?:[;#].*)
 _READ = ("*", "default")
 """The sections that count, in their order; what comes before any section is in the second."""
 _PRESET_ONLY = ("version", "load-on-startup", "stop-timeout", "dedup-cache-models")
-"""Keys of a preset that are no arguments (``common_params_add_preset_options``, b11434)."""
+"""Keys that only a preset can have (``common_params_add_preset_options``, b11434)."""
 _NUMBER = re.compile(r"\s*[+-]?(?:\.?\d|inf|nan)", re.IGNORECASE)
 """The beginning that ``stoi`` or ``stof`` wants: they ignore what follows."""
 _WORDS = ("auto", "all")
