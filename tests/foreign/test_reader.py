@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -178,3 +179,33 @@ def test_usual_json_is_decoded_as_ever() -> None:
     document = {"a": [1, -(2**63), 2**64 - 1, 1.5, 1e308, None, True, "é\U0001f600", {"": []}]}
     for text in (json.dumps(document), json.dumps(document, ensure_ascii=False)):
         assert parse_json(text) == parse_json(text.encode()) == document
+
+
+class _Deep:
+    """Garbage whose finalizer needs more frames than a decoder leaves at its deepest level."""
+
+    def __del__(self) -> None:
+        def descend(levels: int) -> None:
+            if levels:
+                descend(levels - 1)
+
+        descend(100)
+
+
+def test_no_finalizer_runs_while_a_decoder_is_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    before = gc.get_threshold()
+    try:
+        for allocations in range(500, 1100, 20):
+            gc.collect()
+            garbage = _Deep()
+            garbage.itself = garbage  # type: ignore[attr-defined]
+            del garbage
+            gc.set_threshold(allocations)
+            with pytest.raises(ValueError, match="nested too deep"):
+                parse_json("[" * 100_000)
+            assert gc.isenabled()
+    finally:
+        gc.set_threshold(*before)
+    assert not lost

@@ -301,7 +301,8 @@ def private_pem(key: Any, password: bytes | None, form: PrivateFormat) -> bytes:
     return made
 
 
-KINDS = ("Ed25519", "P-256", "P-384", "RSA")
+KINDS = ("Ed25519", "P-256", "P-256 that begins with zeros", "P-384", "RSA")
+CURVES = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1()}
 FORMATS = {
     "PKCS8": PrivateFormat.PKCS8,
     "traditional": PrivateFormat.TraditionalOpenSSL,
@@ -323,7 +324,10 @@ def key_of(kind: str) -> Any:
         return rsa.generate_private_key(65537, 3072)
     if kind == "Ed25519":
         return Ed25519PrivateKey.from_private_bytes(SEED)
-    return ec.generate_private_key({"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1()}[kind])
+    if kind not in CURVES:
+        # One key of 256 has such a byte, one of 65,536 has two.
+        return ec.derive_private_key(int.from_bytes(b"\0\0" + SEED[2:], "big"), CURVES["P-256"])
+    return ec.generate_private_key(CURVES[kind])
 
 
 @pytest.mark.parametrize(("kind", "form", "password"), BLOCKS)

@@ -140,12 +140,14 @@ def _secret_part(path: Path, text: str, name: str, secrets: Passphrases) -> byte
     if isinstance(key, Ed25519PrivateKey):
         return key.private_bytes_raw()
     if isinstance(key, EllipticCurvePrivateKey):
-        number = key.private_numbers().private_value
+        # A file has it at the full length of its curve, also with zeros before it.
+        number, bits = key.private_numbers().private_value, key.curve.key_size
     elif isinstance(key, RSAPrivateKey):
         number = key.private_numbers().p
+        bits = number.bit_length()
     else:
         return b""
-    return number.to_bytes(-(-number.bit_length() // 8), "big")[:_SECRET]
+    return number.to_bytes(-(-bits // 8), "big")[:_SECRET]
 
 
 def make_signer(name: str, path: Path, passphrase: str | None) -> SSlibKey:
