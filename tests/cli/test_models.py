@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,10 +267,13 @@ def test_a_unit_has_the_file_and_not_the_name(run: Run, user: Path) -> None:
 # --- a start without a model ----------------------------------------------------------------
 
 
-def install_router(home: Path, *serve: str, reads_config: bool = False, card: str = "") -> None:
-    """Install a build that knows presets; ``card`` is the device that it lists."""
-    backend = "vulkan" if card else "cpu"
-    steps = {"devices": ("out Available devices:", f"out   {card}")} if card else {}
+def install_router(
+    home: Path, *serve: str, reads_config: bool = False, cards: Sequence[str] = ()
+) -> None:
+    """Install a build that knows presets; ``cards`` are the devices that it lists."""
+    backend = "vulkan" if cards else "cpu"
+    listed = ("out Available devices:", *(f"out   {card}" for card in cards))
+    steps = {"devices": listed} if cards else {}
     build = stand_in(home / "router", backend=backend, serve=serve, **steps)
     files = {path.name: path.read_bytes() for path in build.tree.iterdir()}
     changes = {"takes": help_lines(recorded_help("b10434")), "reads_config": reads_config}
@@ -313,7 +316,7 @@ def test_a_start_without_a_model_offers_all(run: Run, user: Path, home: Path) ->
 
 def test_no_more_models_are_loaded_than_fit_together(run: Run, user: Path, home: Path) -> None:
     """Upstream's router counts models, and not their memory."""
-    install_router(home, "listen", card="Vulkan0: a card (4096 MiB, 2200 MiB free)")
+    install_router(home, "listen", cards=["Vulkan0: a card (4096 MiB, 2200 MiB free)"])
     shape = model_headers.llama(layers=4, width=1024, inner=2048, heads=16)
     for name in ("one", "two", "three"):  # 0.5 GB of the card each, of 1.2, with 8192 tokens
         write_shape(user / "own" / f"{name}.gguf", shape, vocabulary=9)
@@ -335,6 +338,43 @@ def test_no_more_models_are_loaded_than_fit_together(run: Run, user: Path, home:
         done = run(*start, "-c", "8192", *words, **extra).document["data"]
         assert done["preset"]["limit"] is None
         assert done["argv"].count("--models-max") == len(words) / 2
+
+
+def test_each_model_gets_the_card_that_a_start_would_choose(
+    run: Run, user: Path, home: Path
+) -> None:
+    """If all of them have room at once; the router divides each among all cards otherwise.
+
+    What a router is told counts before a model's section (``load_models`` in upstream's
+    tools/server/server-models.cpp, b11434), so it is told no device then.
+    """
+    free = "(4096 MiB, 3000 MiB free)"
+    install_router(home, "listen", cards=[f"Vulkan{number}: a card {free}" for number in (0, 1)])
+    shape = model_headers.llama(layers=4, width=1024, inner=2048, heads=16)
+    for name in ("one", "two", "three"):
+        write_shape(user / "own" / f"{name}.gguf", shape, vocabulary=9)
+    start = ("serve", "--dry-run", "--json", "--")
+    done = run(*start, "-c", "8192").document["data"]
+    models = {each["name"]: each["device"] for each in done["preset"]["models"]}
+    assert sorted(models[name] for name in ("one", "two", "three")) == [
+        "Vulkan0", "Vulkan0", "Vulkan1",
+    ]  # fmt: skip
+    assert "--device" not in done["argv"]
+    assert done["preset"]["limit"] is None
+    shown = run("serve", "--dry-run", "--", "-c", "8192")
+    assert "placed: each model on one device" in shown.stderr
+    assert f"offers one: {user / 'own' / 'one.gguf'}, on {models['one']}" in shown.stdout
+    assert run("explain", "--json", "--", "-c", "8192").document["data"]["preset"] == done["preset"]
+    # Without a context a model takes what is there, and not all of them have room.
+    done = run(*start[:3]).document["data"]
+    assert {each["device"] for each in done["preset"]["models"]} == {None}
+    assert done["argv"].count("--device") == 1
+    # What the user chose counts.
+    for words, extra in ((("--device", "Vulkan1"), {}), ((), {"GGML_VK_VISIBLE_DEVICES": "0,1"})):
+        done = run(*start, "-c", "8192", *words, **extra).document["data"]
+        assert {each["device"] for each in done["preset"]["models"]} == {None}
+    off = run(*start, "-c", "8192", TSUKU_LLM_PLACEMENT="off").document["data"]
+    assert {each["device"] for each in off["preset"]["models"]} == {None}
 
 
 @pytest.mark.usefixtures("router")

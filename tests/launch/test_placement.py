@@ -14,7 +14,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tsuku_llm.launch.memory.need import MemoryNeed
-from tsuku_llm.launch.memory.placement import Card, cards_of, memory_matters, place
+from tsuku_llm.launch.memory.placement import (
+    Card,
+    cards_of,
+    memory_matters,
+    place,
+    place_side_by_side,
+)
 from tsuku_llm.launch.plan.devices import ListedDevice
 from tsuku_llm.launch.plan.report import GpuHolder, Placement
 
@@ -282,6 +288,63 @@ def test_free_memory_matters_if_there_is_a_choice() -> None:
 
 HANDOVER = 0.001
 """Seconds for one more device and token."""
+
+
+def test_servers_that_all_have_room_get_one_card_each() -> None:
+    """The largest is placed first; the next one goes where more is free."""
+    placed = place_side_by_side(TWO_H200, [need(20), need(90), need(30)])
+    assert placed == ("Vulkan1", "Vulkan0", "Vulkan1")
+
+
+def test_servers_without_room_for_all_get_none() -> None:
+    """One card each would let fewer of them in at a time than the server's own division does."""
+    assert place_side_by_side(TWO_H200, [need(90), need(90)]) == ("Vulkan0", "Vulkan1")
+    assert place_side_by_side(TWO_H200, [need(90), need(90), need(60)]) is None
+    assert place_side_by_side(TWO_H200, [need(200), need(1)]) is None
+    unknown = card("Vulkan0", None), TWO_H200[1]
+    assert place_side_by_side(unknown, [need(90), need(90)]) is None
+    assert place_side_by_side(TWO_H200, [need(1)._replace(doubt="most")]) is None
+
+
+def test_each_server_takes_what_its_driver_takes() -> None:
+    eleven = card("CUDA0", 11), card("CUDA1", 3)
+    servers = [need(2)] * 4
+    assert place_side_by_side(eleven, servers) == ("CUDA0",) * 4
+    heavy = [each._replace(driver=GB) for each in servers]
+    assert place_side_by_side(eleven, heavy) is None
+
+
+def test_a_projector_goes_where_the_server_puts_it() -> None:
+    """The router's servers share one environment, so it is the first device for all of them."""
+    placed = place_side_by_side(TWO_H200, [need(90), need(5, companions=1)])
+    assert placed == ("Vulkan0", "Vulkan0")
+
+
+def test_the_faster_card_is_filled_first() -> None:
+    cards = (
+        card("Vulkan0", 20, called="slow", speed=300),
+        card("Vulkan1", 16, called="fast", speed=900),
+    )
+    placed = place_side_by_side(cards, [need(8), need(4), need(4)])
+    assert placed == ("Vulkan1", "Vulkan1", "Vulkan0")
+
+
+@given(
+    st.lists(st.integers(1, 80), min_size=1, max_size=4),
+    st.lists(st.integers(1, 60), min_size=1, max_size=6),
+)
+def test_no_card_gets_more_servers_than_it_has_room_for(free: list[int], sizes: list[int]) -> None:
+    cards = [card(f"CUDA{number}", each) for number, each in enumerate(free)]
+    servers = [need(size) for size in sizes]
+    placed = place_side_by_side(cards, servers)
+    if placed is None:
+        # Then the largest card does not hold them all, either.
+        assert not has_room(sum(each.on_one_device for each in servers), max(free) * GB)
+        return
+    for each in cards:
+        held = [one for one, name in zip(servers, placed, strict=True) if name == each.name]
+        if held:
+            assert has_room(sum(one.on_one_device for one in held), each.free)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def router_lines(explanation: Explanation) -> tuple[str, ...]:
     preset = explanation.preset
     if preset is None:
         return ()
-    rows = [(each.alias or each.name, each.path) for each in preset.models]
+    rows = [each.told for each in preset.models]
     memory = f"; {preset.memory}" if preset.memory else ""
     return (f"serve would offer these models, each at its first request{memory}:", *table(rows))
 

@@ -149,6 +149,40 @@ def place(
     return _partly(own, wanted) if best is None else _told(best, own, wanted)
 
 
+def place_side_by_side(
+    cards: Sequence[Card],
+    needs: Sequence[MemoryNeed],
+    *,
+    asked_layers: int | None = None,
+    margin: int = ROOM,
+) -> tuple[str, ...] | None:
+    """Choose one of the cards for each of several servers; None unless all have room at a time.
+
+    The largest need comes first, and goes to the fastest card with room, of equal ones to the one
+    with the most free memory. ``MemoryNeed.driver`` is what each server takes besides. The servers
+    share their environment, which names the first card for projectors. Other arguments are those
+    of ``place``.
+    """
+    free = {card.name: card.free for card in cards}
+    compared = all(card.speed for card in cards)
+    found: dict[int, str] = {}
+    for number in sorted(range(len(needs)), key=lambda each: -needs[each].total):
+        need = needs[number]
+        whole = _Wanted(need, asked_layers).whole
+        rooms = [
+            card._replace(free=free[card.name], kept=margin + need.beside(card.name))
+            for card in (cards[:1] if need.companions else cards)
+        ]
+        fitting = [card for card in rooms if _fits(card, whole)]
+        if need.doubt or not fitting:
+            return None
+        best = max(fitting, key=lambda card: (_speed(card) if compared else 0, card.free or 0))
+        taken = int(whole * _UNSURE) + need.beside(best.name) + need.driver
+        free[best.name] = (best.free or 0) - taken
+        found[number] = best.name
+    return tuple(found[number] for number in range(len(needs)))
+
+
 class _Wanted:
     """The memory for the layers that shall be on devices, by their numbers."""
 

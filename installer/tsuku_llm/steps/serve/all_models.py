@@ -28,12 +28,21 @@ _RESERVED = ("*", "default")
 
 
 class RoutedModel(NamedTuple):
-    """A model of a router: ``name`` is its id there, and ``alias`` another name, None for none."""
+    """A model of a router: ``name`` is its id there, and ``alias`` another name, None for none.
+
+    ``device`` is the one that it is placed on, None if the router chooses for all.
+    """
 
     name: str
     alias: str | None
     path: str
     projector: str | None
+    device: str | None = None
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """The name that people use, and where the model is, for people."""
+        return self.alias or self.name, f"{self.path}{f', on {self.device}' if self.device else ''}"
 
 
 @documented("path", "models", "limit", "memory")
@@ -83,6 +92,11 @@ class RouterPreset(NamedTuple):
             "smaller context (-- -c TOKENS) more do; your own number counts: -- --models-max N",
         )
 
+    def on(self, devices: Sequence[str]) -> RouterPreset:
+        """Return this preset with a device for each model."""
+        pairs = zip(self.models, devices, strict=True)
+        return self._replace(models=tuple(each._replace(device=name) for each, name in pairs))
+
     @property
     def text(self) -> str:
         """The content of the file."""
@@ -97,6 +111,8 @@ class RouterPreset(NamedTuple):
         lines = [f"[{model.name}]", f"model = {model.path}"]
         if model.projector:
             lines.append(f"mmproj = {model.projector}")
+        if model.device:
+            lines.append(f"device = {model.device}")
         if model.alias:
             lines.append(f"alias = {model.alias}")
         # The files are here. Upstream may ask Hugging Face for a model that its cache has, too.

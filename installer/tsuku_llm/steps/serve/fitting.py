@@ -126,8 +126,28 @@ def fit_of_start(
     return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
 
 
+class Routed(NamedTuple):
+    """A model of a router: the options with which its server starts, and its headers."""
+
+    options: MemoryOptions
+    files: ModelFiles
+
+
+def read_routed(plan: LaunchPlan, models: Sequence[RoutedModel]) -> tuple[Routed, ...] | None:
+    """Read the headers of a router's models; None if one of them cannot be read."""
+    found = []
+    for each in models:
+        projector = ("--mmproj", each.projector) if each.projector else ()
+        options = memory_options((*plan.argv, "-m", each.path, *projector), plan.env)
+        try:
+            found.append(Routed(options, read_models(options, read_header)))
+        except (OSError, ValueError):
+            return None
+    return tuple(found)
+
+
 def fitting_together(
-    plan: LaunchPlan, models: Sequence[RoutedModel], devices: Sequence[FreeMemory]
+    plan: LaunchPlan, models: Sequence[Routed], devices: Sequence[FreeMemory]
 ) -> int | None:
     """Return how many of a router's models fit at a time, each as a start with it alone is judged.
 
@@ -135,13 +155,7 @@ def fitting_together(
     """
     wishes, host = wishes_in(plan.argv, plan.env), main_memory()
     fits, margin = list[Fit](), 0
-    for each in models:
-        projector = ("--mmproj", each.projector) if each.projector else ()
-        options = memory_options((*plan.argv, "-m", each.path, *projector), plan.env)
-        try:
-            files = read_models(options, read_header)
-        except (OSError, ValueError):
-            return None
+    for options, files in models:
         fits.append(files.judged(options, wishes, devices, host, backend=plan.backend))
         margin = sum(map(options.margin, range(len(fits[-1].devices))))
     return together(fits, margin)

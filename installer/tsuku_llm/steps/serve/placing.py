@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
@@ -11,10 +11,16 @@ from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import Placement
-from tsuku_llm.launch.plan.wishes import DEVICE, last_value, visible_devices, wishes_in
+from tsuku_llm.launch.plan.wishes import (
+    DEVICE,
+    last_value,
+    visible_devices,
+    wishes_in,
+    without_options,
+)
 from tsuku_llm.machine.backends import facts_of, maker_in, parts_of
 from tsuku_llm.steps.drivers.device_check import Check, listed_cards, with_other_processes
-from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_models
+from tsuku_llm.steps.serve.fitting import ModelFiles, Routed, corrected_by_tool, read_models
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.memory.placement import Card
@@ -36,6 +42,15 @@ class Placed(NamedTuple):
     told: str = ""
     models: ModelFiles | None = None
     preset: RouterPreset | None = None
+
+    def without_devices(self) -> Placed:
+        """Return this for a router whose models have a device each: its own would count for all."""
+        reason = "each model on one device, where all have room at a time"
+        return self._replace(
+            plan=self.plan._replace(argv=tuple(without_options(self.plan.argv, DEVICE))),
+            placement=Placement(reason=reason),
+            told=f"placed: {reason}",
+        )
 
 
 def place_start(
@@ -74,8 +89,7 @@ def place_start(
             if backend_named(card.name) == first or maker_in(card.description) not in makers
         ]
         cards = tuple(shown) or cards
-    variables = facts_of(plan.backend).hiding_variables
-    chosen = wishes.placed or visible_devices(plan.env, variables)
+    chosen = _chosen(plan)
     # A build with several backends lists a card once for each. Only names of devices choose
     # between these, so the server gets each card's own name in all other cases. A list of names
     # would leave other machines (--rpc) out.
@@ -110,6 +124,34 @@ def place_start(
     # One device, and nothing to choose: the line of the decision names it.
     told = f"placed: {placement.told}" if len(cards) > 1 else ""
     return Placed(plan, check, cards, placement, told, models)
+
+
+def devices_of_each(
+    plan: LaunchPlan, placed: Placed, models: Sequence[Routed], setting: str
+) -> tuple[str, ...] | None:
+    """Choose one device for each model of a router, if all have room there at a time.
+
+    Otherwise, and where the user has chosen, the router divides each as ``placed`` says: one device
+    each would let fewer of them in at a time. ``plan`` is the one before it was ``placed``.
+    """
+    placement = placed.placement
+    if setting != "auto" or _chosen(plan) or not (models and placement and placement.devices[1:]):
+        return None
+    from tsuku_llm.launch.memory.placement import place_side_by_side
+
+    driver = facts_of(plan.backend).driver_memory
+    return place_side_by_side(
+        [card for card in placed.cards if card.name in placement.devices],
+        [each.files.need(each.options)._replace(driver=driver) for each in models],
+        asked_layers=wishes_in(plan.argv, plan.env).device_layers,
+        margin=memory_options(plan.argv, plan.env).margin(0),
+    )
+
+
+def _chosen(plan: LaunchPlan) -> str | None:
+    """Return the word or the variable with which the user has chosen devices."""
+    wishes = wishes_in(plan.argv, plan.env)
+    return wishes.placed or visible_devices(plan.env, facts_of(plan.backend).hiding_variables)
 
 
 def _models_of(

@@ -51,8 +51,14 @@ from tsuku_llm.steps.drivers.device_check import (
     with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
-from tsuku_llm.steps.serve.fitting import fit_of_start, fitting_together, require_fit, spaces_of
-from tsuku_llm.steps.serve.placing import Placed, place_start
+from tsuku_llm.steps.serve.fitting import (
+    fit_of_start,
+    fitting_together,
+    read_routed,
+    require_fit,
+    spaces_of,
+)
+from tsuku_llm.steps.serve.placing import Placed, devices_of_each, place_start
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.records.installed import Installed
 
@@ -238,12 +244,14 @@ class VersionStart(NamedTuple):
             plan, check, receipt.hardware, settings.placement, ask_again, maker=maker, tools=tools
         )
         self._require_devices(placed.check, placed.plan)
-        if placed.told:
-            self.session.user.note(placed.told)
 
         def list_again() -> Sequence[Card]:
             return listed_cards(ask_again(), receipt.hardware, maker)
 
+        if preset:
+            placed = self._for_models(plan, placed, preset, list_again)
+        if placed.told:
+            self.session.user.note(placed.told)
         # A router starts its models later, and other servers for them.
         if self.how.require_fit or wishes_in(plan.argv, plan.env).model:
             fit = fit_of_start(
@@ -259,7 +267,7 @@ class VersionStart(NamedTuple):
                 require_fit(fit)
             for line in fit.told if fit else ():
                 self.session.user.note(line)
-        return self._limited(placed, preset, list_again) if preset else placed
+        return placed
 
     def _tell_read(self, plan: LaunchPlan, preset: RouterPreset | None) -> None:
         """Tell what the server reads in files, and what is wrong there or of no use to a router."""
@@ -275,22 +283,35 @@ class VersionStart(NamedTuple):
         if wishes.key and not wishes.names_model and not answers_and_ends(plan.argv):
             self.session.user.note(_ROUTER_KEY)
 
-    def _limited(
-        self, placed: Placed, preset: RouterPreset, list_again: Callable[[], Sequence[Card]]
+    def _for_models(
+        self,
+        plan: LaunchPlan,
+        placed: Placed,
+        preset: RouterPreset,
+        list_again: Callable[[], Sequence[Card]],
     ) -> Placed:
-        """Limit how many models a router loads at a time to those that fit into memory together."""
+        """Place a router's models, and limit how many it loads at a time to those that fit.
+
+        ``plan`` is the one before it was ``placed``.
+        """
         from tsuku_llm.launch.plan.build_arguments import arguments_in
 
-        plan, cards = placed.plan, placed.cards
+        # A recalled list does not know what is free now.
+        if placed.cards and placed.check.recalled:
+            placed = placed._replace(cards=tuple(list_again()))
+        models = read_routed(placed.plan, preset.models)
+        devices = devices_of_each(plan, placed, models or (), self.session.settings.placement)
+        if devices:
+            placed, preset = placed.without_devices(), preset.on(devices)
+        plan = placed.plan
         known = any(MODELS_MAX[0] in each.names for each in arguments_in(plan.takes))
         if not known or last_value(plan.argv, plan.env, MODELS_MAX):
             return placed._replace(preset=preset)
-        # A recalled list does not know what is free now.
-        if cards and placed.check.recalled:
-            cards = tuple(list_again())
-        listed = plan.backend == "cpu" or bool(cards) or placed.check.devices == ()
-        spaces = spaces_of(cards)
-        preset = preset.limited(fitting_together(plan, preset.models, spaces) if listed else None)
+        listed = plan.backend == "cpu" or placed.cards or placed.check.devices == ()
+        count = None
+        if models is not None and listed:
+            count = fitting_together(plan, models, spaces_of(placed.cards))
+        preset = preset.limited(count)
         self.session.user.note(preset.memory)
         if preset.limit:
             plan = _with_words(plan, placed.check, MODELS_MAX[0], str(preset.limit))

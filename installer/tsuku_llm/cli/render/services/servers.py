@@ -182,6 +182,6 @@ def planned_lines(plan: Planned) -> tuple[str, ...]:
         *(f"with {name}={value}" for name, value in plan.environment.items()),
         *(f"without {name}" for name in plan.removed),
         *((f"placed: {plan.placement.told}",) if plan.placement else ()),
-        *(f"offers {each.alias or each.name}: {each.path}" for each in offered),
+        *(f"offers {': '.join(each.told)}" for each in offered),
         f"would run: {shlex.join(plan.argv)}",
     )
