@@ -265,6 +265,52 @@ convert m.gguf -> run llama-quantize
 quantize m.gguf -> run llama-quantize
 perplexity -m m.gguf -> run llama-perplexity -- -m m.gguf
 download-tools -> install
+
+# docker compose, systemctl, service
+daemon start -> serve --detach -m MODEL.gguf
+daemon stop -> stop
+daemon restart -> restart
+service start -> serve --detach -m MODEL.gguf
+service stop -> stop
+service status -> status
+service enable -> service systemd
+service install -> service systemd
+attach -> logs --follow
+
+# words of the user's own are kept
+set llm.backend cpu -> config set llm.backend cpu
+switch b10092 -> use b10092
+down work -> stop work
+halt work -> stop work
+
+# what installers of CUDA, PyTorch and llama.cpp have
+install --gpu -> install --backend gpu
+install --cpu -> install --backend cpu
+install --cuda -> install --backend cuda
+install --vulkan -> install --backend vulkan
+install cuda12 -> install --backend cuda
+install rocm7.2 -> install --backend rocm
+install latest -> install
+install nightly -> install --channel nightly
+install stable -> install --channel stable
+update --all -> update
+upgrade tsuku-llm -> self-update
+update tsuku-llm -> self-update
+update self -> self-update
+config edit -> config path
+backends --installed -> list
+backends --all -> backends
+nvidia-smi = probe
+rocm-smi = probe
+rocminfo = probe
+vulkaninfo = probe
+clinfo = probe
+prompt hello -> chat
+generate hello -> chat
+complete hello -> chat
+api -> status
+url -> status
+endpoint -> status
 """
 
 CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")]
@@ -303,4 +349,4 @@ def named(words: list[str]) -> str:
 
 
 def test_there_are_as_many_as_were_counted() -> None:
-    assert len(CASES) >= 142
+    assert len(CASES) >= 180

@@ -245,19 +245,22 @@ class Group(Command, click.Group):
                 return super().resolve_command(ctx, list(meant.words))
             if meant:
                 raise UsageError(f"there is no command {args[0]!r}", hint=meant.hint) from error
-            near = command_for(args[0], ctx)
+            near = command_for(args, ctx)
             hint = f"did you mean: {near}" if near else f"see: {typed(ctx.command_path)} --help"
             raise UsageError(f"there is no command {args[0]!r}", hint=hint) from error
 
 
 def _no_such_option(option: str, given: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for an unknown option: the one that may be meant, or who has it."""
-    from tsuku_llm.cli.suggestions import habit, option_for, owners_of, server_call
+    from tsuku_llm.cli.suggestions import backend_call, habit, option_for, owners_of, server_call
 
     if len(option) == len("-f"):  # click takes a long one of llama-server, -hf, for -h and -f
         option = next((each for each in given if re.match(f"-[a-z]*{option[1]}", each)), option)
     message = f"{context.command_path} has no option {option}"
-    if meant := habit(given, context):
+    meant = habit(given, context)
+    if meant is None and not isinstance(context.command, Launching):
+        meant = backend_call(option, given, context)
+    if meant:
         return UsageError(message, hint=meant.hint)
     # Exactly this option elsewhere says more than a similar one here.
     owners = owners_of(option, context)

@@ -27,6 +27,9 @@ install llama.cpp -> install
 install llama-server -> install
 install llama-cpp -> install
 install --list -> list
+install latest -> install
+install stable -> install --channel stable
+install nightly -> install --channel nightly
 i BACKEND -> install --backend BACKEND
 add BACKEND -> install --backend BACKEND
 ci -> install
@@ -81,6 +84,9 @@ unload NAME -> stop NAME
 kill NAME -> stop NAME
 daemon up -> serve --detach -m MODEL.gguf
 daemon down -> stop
+daemon start -> serve --detach -m MODEL.gguf
+daemon stop -> stop
+daemon restart -> restart
 daemon status = status
 daemon update -> update
 server start -> serve --detach -m MODEL.gguf
@@ -88,6 +94,11 @@ server start ... -> serve --detach ...
 server stop -> stop
 server restart -> restart
 service restart -> restart
+service start -> serve --detach -m MODEL.gguf
+service stop -> stop
+service status -> status
+service enable -> service systemd
+service install -> service systemd
 server status = status
 server -m ... = serve -m ...
 llama-server ... = serve ...
@@ -110,6 +121,7 @@ install-runner -> install
 reinstall-runner -> install --force
 uninstall-runner -> uninstall --all
 requests -> logs
+attach -> logs --follow
 tag ... -> models # a model is a file with the name that it has
 package ... -> models # a model is a GGUF file, and is not packed
 list-units = status
@@ -121,6 +133,12 @@ web -> open
 ui -> open
 dashboard -> open
 home -> open
+api -> status # it shows the address
+url -> status # it shows the address
+endpoint -> status # it shows the address
+prompt ... -> chat
+generate ... -> chat
+complete ... -> chat
 tray -> open
 benchmark ... = bench ...
 runtime ls = backends
@@ -130,6 +148,8 @@ runtime get BACKEND -> install --backend BACKEND
 runtime select BACKEND -> config set llm.backend BACKEND
 runtime update -> update
 backends list -> backends
+backends --all -> backends
+backends --installed -> list
 backends install BACKEND -> install --backend BACKEND
 backends uninstall VERSION -> uninstall VERSION
 features -> config list # there are no experimental features; these are the settings
@@ -137,6 +157,11 @@ recipes = backends
 devices = probe
 gpu = probe
 gpus = probe
+nvidia-smi = probe
+rocm-smi = probe
+rocminfo = probe
+vulkaninfo = probe
+clinfo = probe
 system info = probe
 policy = explain
 test -> doctor
@@ -146,6 +171,10 @@ full-upgrade -> update
 dist-upgrade -> update
 outdated = update --check
 update check -> update --check
+update --all -> update
+update self -> self-update
+update tsuku-llm -> self-update
+upgrade tsuku-llm -> self-update
 update BACKEND -> install --backend BACKEND
 rollback VERSION -> use VERSION
 backends BACKEND -> explain --backend BACKEND
@@ -177,6 +206,7 @@ config SETTING -> config get llm.SETTING
 env = config list
 settings = config list
 edit -> config path # edit the file that this prints
+config edit -> config path # edit the file that this prints
 tap = repository list
 tap ... -> repository add
 untap NAME -> repository remove NAME

@@ -42,7 +42,10 @@ _FORMS: Mapping[str, Callable[[str], str | None]] = {
     "REPO": lambda word: (found := re.fullmatch(rf"{_HUB}(\w[\w.-]*/[\w.:-]+)", word)) and found[1],
     # A release, a variant or a server has no such name.
     "TAGGED": lambda word: word if ":" in word else None,
-    "BACKEND": lambda word: word if _names_backend(word) else None,
+    # CUDA 12 is cuda12 to many, and has no build of that name.
+    "BACKEND": lambda word: next(
+        (each for each in (word, word.rstrip("0123456789.")) if _names_backend(each)), None
+    ),
     "RELEASE": lambda word: word if re.fullmatch(r"[bv]?\d[\w.+-]*", word) else None,
     "SETTING": lambda word: (
         key if (key := word.removeprefix("llm.")) in {each.key for each in KEYS} else None
@@ -68,6 +71,15 @@ def habit(words: Sequence[str], context: click.Context) -> Meaning | None:
             found = [part for word in answer.split() for part in _filled(word, values)]
             return Meaning(tuple(found), sign == "=", why or _ASKS)
     return None
+
+
+def backend_call(option: str, given: Sequence[str], context: click.Context) -> Meaning | None:
+    """Return what an option with the name of a backend means, which other installers have."""
+    if "--backend" not in _options(context.command, context) or not _names_backend(option[2:]):
+        return None
+    others = [word for word in given if word != option and word.startswith("-")]
+    words = (*context.command_path.split()[1:], "--backend", option[2:], *others)
+    return Meaning(words, is_certain=False)
 
 
 def _matched(form: Sequence[str], words: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
@@ -166,10 +178,11 @@ def _names_backend(word: str) -> bool:
     return meaning(word) in REQUESTS or word.lower().partition("-")[0] in NAMES
 
 
-def command_for(word: str, context: click.Context) -> str | None:
-    """Return the command line that a word may mean in a group; None if it is like none.
+def command_for(words: Sequence[str], context: click.Context) -> str | None:
+    """Return the command line that words may mean in a group; None if the first is like none.
 
-    It is a command of the group with a similar name or the same meaning, or one below it.
+    It is a command of the group with a similar name or the same meaning, or one below it. The other
+    words are kept where it takes words, unless one is an option: it may have other ones.
     """
     group = context.command
     names = tuple(_visible(group, context))
@@ -182,8 +195,15 @@ def command_for(word: str, context: click.Context) -> str | None:
     for name in names:
         for below in _visible(_command(group, context, name), context):
             meanings.setdefault(below, f"{name} {below}")
-    found = _nearest(word.lower(), meanings)
-    return f"{typed(context.command_path)} {found}" if found else None
+    found = _nearest(words[0].lower(), meanings)
+    if not found:
+        return None
+    meant = group
+    for name in found.split():
+        meant = _command(meant, context, name)
+    takes = any(isinstance(each, click.Argument) for each in meant.params)
+    kept = words[1:] if takes and not any(word.startswith("-") for word in words) else ()
+    return f"{typed(context.command_path)} {shlex.join((*found.split(), *masked(kept)))}"
 
 
 def option_for(word: str, context: click.Context, *, similar: bool) -> str | None:
