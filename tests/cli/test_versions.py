@@ -102,7 +102,19 @@ def test_an_unknown_name_is_refused_with_the_installed_versions(
         assert f"  installed: {installed.id}\n" in result.stderr
     assert active(store) == installed.id
     assert as_json("use", "b10")["error"]["hint"] == "did you mean b100?"
-    assert as_json("use", "cuda")["error"]["hint"] == "see: tsuku-llm list"
+    assert as_json("use", "b7x")["error"]["hint"] == "see: tsuku-llm list"
+    hint = as_json("use", "HIP")["error"]["hint"]
+    assert hint == "to install it: tsuku-llm install --backend rocm"
+
+
+def test_a_backend_names_its_only_build(store: Store, program: Program) -> None:
+    cpu, cuda = (
+        install(store, "b100", variant, files={**FILES, "llama-server": SERVER}, backend=backend)
+        for variant, backend in (("cpu", "cpu"), ("cuda-13.4", "cuda"))
+    )
+    for word, version in (("cpu", cpu), ("cuda", cuda), ("CUDA", cuda)):
+        assert program("use", word).code == 0
+        assert active(store) == version.id
 
 
 def test_a_damaged_version_cannot_be_activated(store: Store, program: Program) -> None:

@@ -46,7 +46,7 @@ class Cleaned:
 
 
 def use(session: Session, name: str) -> Installed:
-    """Make an installed version active; ``name`` is its id, release, version or variant.
+    """Make a version active; ``name`` is its id, release, version, variant or backend.
 
     Raises ``NotInstalled`` if ``name`` names no version, ``UsageError`` if it names several,
     ``TamperedInstall`` and ``CorruptStore`` for a damaged version, and ``Revoked``.

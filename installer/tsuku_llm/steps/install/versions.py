@@ -10,6 +10,7 @@ from pathlib import Path
 from tsuku_llm.ground.errors import CorruptStore, NotInstalled, UsageError, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
+from tsuku_llm.machine.backends import NAMES, meaning
 from tsuku_llm.steps.choosing import revocation
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.choosing.staying import noted_marks
@@ -102,9 +103,11 @@ def resolve(reader: StoreReader, names: Iterable[str]) -> list[str]:
     A damaged version can only be named by its id. Raises ``NotInstalled`` or ``UsageError``, whose
     facts list what is installed.
     """
-    named = {version.id: _names(version) for version in reader.installed()}
+    installed = tuple(reader.installed())
+    named = {version.id: _names(version) for version in installed}
     named |= {version: {version} for version in reader.damaged()}
-    return list(dict.fromkeys(_resolved(name, named) for name in names))
+    backends = {version.id: version.receipt.backend for version in installed}
+    return list(dict.fromkeys(_resolved(name, named, backends) for name in names))
 
 
 def all_ids(reader: StoreReader) -> list[str]:
@@ -126,14 +129,19 @@ def _names(version: Installed) -> set[str]:
     return names | {receipt.version, f"v{receipt.version}"} if receipt.version else names
 
 
-def _resolved(name: str, named: Mapping[str, set[str]]) -> str:
+def _resolved(name: str, named: Mapping[str, set[str]], backends: Mapping[str, str]) -> str:
+    """Return the id that a name means: a variant's own name comes before that of a backend."""
+    backend = meaning(name)
     ids = [version for version, names in named.items() if name in names]
+    ids = ids or [version for version, each in backends.items() if each == backend]
     if len(ids) == 1:
         return ids[0]
     facts = tuple(f"installed: {version}" for version in named)
     if not ids:
         known = (text for names in named.values() for text in names)
         otherwise = f"see: {TSUKU} list" if named else f"run: {TSUKU} install"
+        if backend in NAMES:
+            otherwise = f"to install it: {TSUKU} install --backend {backend}"
         hint = did_you_mean(name, known, otherwise)
         raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(
