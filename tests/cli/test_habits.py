@@ -311,6 +311,15 @@ complete hello -> chat
 api -> status
 url -> status
 endpoint -> status
+logs --tail 50 -> logs
+logs -n 50 -> logs
+stop --force -> stop
+status --all -> status
+status -a -> status
+update --dry-run -> update --check
+backends mlx -> explain --backend mlx
+explain webgpu -> explain --backend webgpu
+install tensorrt -> install --backend tensorrt
 """
 
 CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")]

@@ -481,7 +481,7 @@ def test_an_unknown_key_gets_a_suggestion(paths: Paths) -> None:
     assert caught.value.hint == "did you mean llm.backend?"
     with pytest.raises(UsageError) as caught:
         unset_value(paths.config_file, "telemetry")
-    assert caught.value.hint == "see: tsuku-llm config list"
+    assert caught.value.hint.startswith("see: tsuku-llm config list; ")
 
 
 # --- edits -------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ unload -> stop
 unload --all -> stop --all
 unload NAME -> stop NAME
 kill NAME -> stop NAME
+stop --force -> stop
+stop -f -> stop
 daemon up -> serve --detach -m MODEL.gguf
 daemon down -> stop
 daemon start -> serve --detach -m MODEL.gguf
@@ -114,6 +116,8 @@ stats -> status --watch
 containers = status
 container ls = status
 is-active = status
+status --all -> status
+status -a -> status
 reload NAME -> restart NAME
 start-runner -> serve --detach -m MODEL.gguf
 stop-runner -> stop
@@ -121,6 +125,9 @@ install-runner -> install
 reinstall-runner -> install --force
 uninstall-runner -> uninstall --all
 requests -> logs
+logs --tail ... -> logs
+logs --lines ... -> logs
+logs -n ... -> logs
 attach -> logs --follow
 tag ... -> models # a model is a file with the name that it has
 package ... -> models # a model is a GGUF file, and is not packed
@@ -172,9 +179,9 @@ dist-upgrade -> update
 outdated = update --check
 update check -> update --check
 update --all -> update
-update self -> self-update
-update tsuku-llm -> self-update
-upgrade tsuku-llm -> self-update
+update --dry-run -> update --check
+update OURSELVES -> self-update
+upgrade OURSELVES -> self-update
 update BACKEND -> install --backend BACKEND
 rollback VERSION -> use VERSION
 backends BACKEND -> explain --backend BACKEND

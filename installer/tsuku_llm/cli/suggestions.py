@@ -14,7 +14,7 @@ from tsuku_llm.cli.habits import HABITS, SAME_COMMANDS, SAME_OPTIONS
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 from tsuku_llm.launch.plan.secret_arguments import masked
-from tsuku_llm.machine.backends import NAMES, REQUESTS, meaning
+from tsuku_llm.machine.backends import ELSEWHERE, NAMES, REQUESTS, meaning
 
 _CUTOFF = 0.7
 """The least similarity of a word: below it a suggestion is more often wrong than right."""
@@ -47,6 +47,7 @@ _FORMS: Mapping[str, Callable[[str], str | None]] = {
         (each for each in (word, word.rstrip("0123456789.")) if _names_backend(each)), None
     ),
     "RELEASE": lambda word: word if re.fullmatch(r"[bv]?\d[\w.+-]*", word) else None,
+    "OURSELVES": lambda word: word if word in (PROGRAM, "self") else None,
     "SETTING": lambda word: (
         key if (key := word.removeprefix("llm.")) in {each.key for each in KEYS} else None
     ),
@@ -175,7 +176,8 @@ def _is_option(word: str) -> bool:
 
 
 def _names_backend(word: str) -> bool:
-    return meaning(word) in REQUESTS or word.lower().partition("-")[0] in NAMES
+    known = (*REQUESTS, *ELSEWHERE)  # of the latter an error says what they mean here
+    return meaning(word) in known or word.lower().partition("-")[0] in NAMES
 
 
 def command_for(words: Sequence[str], context: click.Context) -> str | None:

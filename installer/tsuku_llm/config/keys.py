@@ -434,7 +434,8 @@ def key_named(name: str) -> Key:
     raise UsageError(
         f"there is no setting {shortened(name, 80)!r}",
         facts=(f"settings: {', '.join(_BY_NAME)}",),
-        hint=near_key(name) or f"see: {TSUKU} config list",
+        hint=near_key(name)
+        or f"see: {TSUKU} config list; the server's own are arguments: {TSUKU} serve -- -c 8192",
     )
 
 

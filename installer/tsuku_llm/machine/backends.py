@@ -285,6 +285,10 @@ ELSEWHERE: Mapping[str, str] = {
     "tensorrt": "TensorRT is another program of NVIDIA; llama.cpp has CUDA: --backend cuda",
     "musa": "no build here has MUSA; Vulkan may serve the same GPU: --backend vulkan",
     "cann": "no build here has CANN, for Ascend's processors",
+    "hexagon": "no build here has Hexagon; OpenCL serves the same chip's GPU: --backend opencl",
+    "qnn": "no build here has QNN; OpenCL serves the same chip's GPU: --backend opencl",
+    "ane": "llama.cpp does not use Apple's Neural Engine, but the GPU: --backend metal",
+    "tpu": "llama.cpp has nothing for TPUs; on the processor: --backend cpu",
     "rpc": "RPC is an option of a server (--rpc), not a backend to choose",
 }
 """Words for what other programs have, or builds of others: what they mean here."""

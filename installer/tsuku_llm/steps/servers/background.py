@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import CorruptStore, LaunchError, NotRunning, StillRunning, StoreError
+from tsuku_llm.ground.errors import (
+    CorruptStore,
+    LaunchError,
+    NotRunning,
+    StillRunning,
+    StoreError,
+    did_you_mean,
+)
 from tsuku_llm.ground.foreign import LARGEST, parse_object
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
@@ -356,8 +363,10 @@ def _goes(process: Process, number: int, limit: float) -> bool:
 
 def _raise_not_running(instances: Instances, name: str) -> NoReturn:
     """Raise NotRunning, and list the servers that exist."""
+    names = [record.name for record in instances.all()]
+    otherwise = f"see: {TSUKU} status" if names else f"start one: {TSUKU} serve --detach"
     raise NotRunning(
         f"there is no server called {name}",
-        facts=tuple(f"server: {record.name}" for record in instances.all()),
-        hint=f"see: {TSUKU} status",
+        facts=tuple(f"server: {each}" for each in names),
+        hint=did_you_mean(name, names, otherwise),
     )
