@@ -880,6 +880,9 @@ def test_the_package_embeds_a_valid_repository(tmp_path: Path) -> None:
     assert found.trusted.expired(PACKAGE_DAY) == ()
     assert found.read(found.entry("v0.6.0")).release == "b11429"
     assert found.read(found.entry("b11429")).version == "0.6.0"
+    with pytest.raises(UnknownRequest) as caught:
+        found.entry("v0.6")
+    assert caught.value.hint == "did you mean 0.6.0?"
 
 
 def test_the_embedded_repository_is_found_in_a_zipped_package(tmp_path: Path) -> None:

@@ -311,6 +311,7 @@ complete hello -> chat
 api -> status
 url -> status
 endpoint -> status
+self-update --check -> self-update
 logs --tail 50 -> logs
 logs -n 50 -> logs
 stop --force -> stop

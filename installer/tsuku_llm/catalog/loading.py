@@ -160,7 +160,11 @@ class Catalog(Loaded):
         raise UnknownRequest(
             f"there is no release {release!r}",
             facts=(f"releases: {', '.join(map(_release_name, self.entries)) or 'none'}",),
-            hint=did_you_mean(wanted, (each.release for each in self.entries), _NAME_ONE),
+            hint=did_you_mean(
+                wanted,
+                (name for each in self.entries for name in (each.release, each.version) if name),
+                _NAME_ONE,
+            ),
         )
 
     def _unreadable(self, *releases: str) -> ManifestError:

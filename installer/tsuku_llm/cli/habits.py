@@ -191,6 +191,7 @@ list available -> list --available
 check-update = update --check
 check-upgrade = update --check
 self update -> self-update
+self-update --check -> self-update # without --yes it only shows what it would do
 self upgrade -> self-update
 self version = version
 deactivate -> rollback
