@@ -112,7 +112,11 @@ def test_a_windows_build_is_closed_by_its_own_files_and_the_systems(tmp_path: Pa
     own = {**MUTEX, "GGML.dll": {"ggml_init"}, "api-ms-win-crt-heap-l1-1-0.dll": {"malloc"}}
     windows_program(build / "llama-server.exe", own)
     found = measure(build, tmp_path)
-    assert (found.vcruntime, found.missing, found.libraries) == ("14.40", ("ggml.dll",), ())
+    assert (found.floors["vcruntime"], found.missing, found.libraries) == (
+        "14.40",
+        ("ggml.dll",),
+        (),
+    )
     with pytest.raises(UsageError) as error:
         requirements_of("cpu", "cpu", "windows-amd64", found)
     assert error.value.facts == ("ggml.dll",)
@@ -130,7 +134,7 @@ def test_a_runtime_that_a_build_brings_is_not_asked_of_the_system(tmp_path: Path
     build = tmp_path / "build"
     windows_program(build / "llama-server.exe", MUTEX)
     windows_program(build / "msvcp140.dll", {"KERNEL32.dll": {"Sleep"}})
-    assert measure(build, tmp_path).vcruntime == "14.0"
+    assert measure(build, tmp_path).floors["vcruntime"] == "14.0"
 
 
 @given(st.data())
@@ -225,7 +229,11 @@ def test_a_macos_build_is_closed_by_its_own_files_and_the_systems(tmp_path: Path
     own = "@rpath/libllama.0.dylib"
     macos_program(build / "libllama.0.dylib", dylib(own, ID), target("14.0"), dylib(brew))
     found = measure(build, tmp_path)
-    assert (found.macos, found.missing, found.platform) == ("14.0", (brew,), "darwin-arm64")
+    assert (found.floors["macos"], found.missing, found.platform) == (
+        "14.0",
+        (brew,),
+        "darwin-arm64",
+    )
     macos_program(build / "libllama.0.dylib", dylib(own, ID), target("13.3"))
     found = measure(build, tmp_path)
     told = requirements_of("metal", "metal", "darwin-arm64", found)
@@ -279,7 +287,7 @@ def test_llama_cpp_for_macos_has_the_target_that_its_workflow_sets(tmp_path: Pat
     """xllamacpp builds llama.cpp with CMAKE_OSX_DEPLOYMENT_TARGET=13.3, as upstream does."""
     _, files = downloaded(tmp_path, "xllamacpp==2026.10.11549", "macosx_13_0_arm64")
     found = measure(files / "xllamacpp", tmp_path)
-    assert (found.macos, found.missing) == ("13.3", ())
+    assert (found.floors["macos"], found.missing) == ("13.3", ())
 
 
 @pytest.mark.index

@@ -159,7 +159,7 @@ def _done(finished: Orders, source: Source) -> tuple[str, ...]:
             str(each.tree),
             size(each.measured.size),
             c_library(each.measured),
-            f"libstdc++ {each.measured.libstdcxx}" if each.measured.libstdcxx else "",
+            f"libstdc++ {each.measured.floors.get('libstdcxx', '-')}",
         )
         for variant, each in built
     ]

@@ -236,10 +236,8 @@ def measure(*, build: Path) -> CommandResult:
         ("platform", found.platform or "not shown by the server"),
         ("backends", ", ".join(found.backends)),
         ("C library", c_library(found) or "-"),
-        ("libstdc++", found.libstdcxx or "-"),
     ]
-    rows += [("macOS", found.macos)] if found.macos else []
-    rows += [("Visual C++ runtime", found.vcruntime)] if found.vcruntime else []
+    rows += [(FLOORS[name], floor) for name, floor in found.floors.items() if name in FLOORS]
     rows += [("x86-64 level", str(found.x86_64_level))] if found.x86_64_level else []
     if found.cuda:
         rows += [
@@ -290,9 +288,7 @@ def _archives(each: AddedVariant) -> str:
 
 def _needs(measured: MeasuredBuild) -> str:
     found = [c_library(measured)] if c_library(measured) else []
-    found += [f"libstdc++ {measured.libstdcxx}"] if measured.libstdcxx else []
-    found += [f"macOS {measured.macos}"] if measured.macos else []
-    found += [f"Visual C++ runtime {measured.vcruntime}"] if measured.vcruntime else []
+    found += [f"{FLOORS[name]} {each}" for name, each in measured.floors.items() if name in FLOORS]
     found += measured.libraries
     if measured.cuda:
         found.append(f"CUDA {', '.join((*measured.cuda.sass, *measured.cuda.ptx))}")
@@ -302,5 +298,9 @@ def _needs(measured: MeasuredBuild) -> str:
 
 def c_library(measured: MeasuredBuild) -> str:
     """Return the C library that a build needs, such as "glibc 2.34"; "" if it needs none."""
-    floor = f"glibc {measured.glibc}" if measured.glibc else ""
-    return "musl" if measured.musl else floor
+    floor = measured.floors.get("glibc")
+    return "musl" if measured.musl else f"glibc {floor}" if floor else ""
+
+
+FLOORS = {"libstdcxx": "libstdc++", "macos": "macOS", "vcruntime": "Visual C++ runtime"}
+"""What people call the floors of a build beside its C library."""

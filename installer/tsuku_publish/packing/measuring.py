@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ class MeasuredBuild:
     that the build needs and that clients look for on each machine. ``missing`` are those that
     neither the build has nor clients look for. ``x86_64_level`` is the highest level of processors
     that a file is marked for, None for the first one. ``musl`` is whether a program is linked with
-    musl. ``macos`` is the deployment target, ``vcruntime`` the oldest Visual C++ runtime that it
-    runs with. Sizes are in bytes.
+    musl. ``floors`` are the lowest versions of the system that it runs with, by the words of a
+    release file: glibc, libstdcxx, macos (the deployment target), vcruntime. Sizes are in bytes.
     """
 
     files: int
@@ -70,16 +70,13 @@ class MeasuredBuild:
     server: str | None
     platform: str | None
     backends: tuple[str, ...]
-    glibc: str | None
-    libstdcxx: str | None
+    floors: Mapping[str, str]
     cuda: CudaCode | None
     gfx: tuple[str, ...]
     libraries: tuple[str, ...]
     missing: tuple[str, ...]
     x86_64_level: int | None
     musl: bool
-    macos: str | None
-    vcruntime: str | None
 
 
 def server_of(items: Sequence[TreeEntry]) -> str | None:
@@ -121,11 +118,10 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
     asked = {library for each in needs.values() for library in each.libraries}
     server = server_of(items)
     musl = any(each.musl for each in needs.values())
-    glibc = floors.get("glibc")
-    if musl and glibc:
+    if musl and "glibc" in floors:
         raise UsageError(
             "some files of the build are for musl, and others for glibc",
-            facts=(f"glibc: {glibc}",),
+            facts=(f"glibc: {floors['glibc']}",),
             hint="build all of them for the same system",
         )
     if musl:
@@ -137,16 +133,13 @@ def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:
         server=server,
         platform=platforms.get(server or ""),
         backends=_backends(names, needs),
-        glibc=glibc,
-        libstdcxx=floors.get("libstdcxx"),
+        floors=floors,
         cuda=_cuda(names, needs),
         gfx=_gfx(needs),
         libraries=tuple(sorted(foreign & ASKED_LIBRARIES)),
         missing=tuple(sorted(foreign - ASKED_LIBRARIES)),
         x86_64_level=max((each.x86_64_level or 0 for each in needs.values()), default=0) or None,
         musl=musl,
-        macos=floors.get("macos"),
-        vcruntime=floors.get("vcruntime"),
     )
 
 
@@ -186,12 +179,9 @@ def requirements_of(
             "machine before they download: --system-library NAME",
         )
     _require_code(variant, backend, build)
-    found: dict[str, Any] = {}
-    if platform.startswith("linux-"):
-        floors = {"glibc": build.glibc, "musl": build.musl, "libstdcxx": build.libstdcxx}
-        found |= {name: floor for name, floor in floors.items() if floor}
-    floors = {"macos": build.macos, "vcruntime": build.vcruntime}
-    found |= {name: floor for name, floor in floors.items() if floor}
+    found: dict[str, Any] = {**build.floors, **({"musl": True} if build.musl else {})}
+    if not platform.startswith("linux-"):
+        found = {name: floor for name, floor in found.items() if name in ("macos", "vcruntime")}
     if libraries := sorted({*build.libraries, *build.missing}):
         found["libraries"] = libraries
     if build.x86_64_level:
