@@ -207,9 +207,10 @@ def _said(host: Host) -> Iterator[PlaceSign]:
 
 
 def _systems(host: Host) -> tuple[str, ...]:
-    """Return the words for the system; Docker Desktop's kernel on a Mac is one of them."""
-    words = systems_of(host.read_text("/etc/os-release") or "")
-    return ("linuxkit", *words) if "linuxkit" in (host.read_text(KERNEL_RELEASE) or "") else words
+    """Return the words for the system; some kernels, such as Docker Desktop's, are one of them."""
+    kernel = host.read_text(KERNEL_RELEASE) or ""
+    words = (word for word in ("linuxkit", "tegra") if word in kernel)
+    return (*words, *systems_of(host.read_text("/etc/os-release") or ""))
 
 
 def _init_container(host: Host) -> str | None:
