@@ -425,8 +425,12 @@ def test_what_keeps_the_module_away_is_named(cards: tuple[PciDevice, ...]) -> No
 
 @pytest.mark.parametrize(
     ("kernel", "place"),
-    [(KERNEL.format("580.95.05"), MachinePlace()), (None, INSIDE)],
-    ids=["the module is loaded", "the file is the container's"],
+    [
+        (KERNEL.format("580.95.05"), MachinePlace()),
+        (None, INSIDE),
+        (None, MachinePlace(Kind.WSL, wsl=True)),
+    ],
+    ids=["the module is loaded", "the file is the container's", "wsl"],
 )
 def test_a_file_keeps_away_only_a_module_that_is_not_loaded_here(
     kernel: str | None, place: MachinePlace

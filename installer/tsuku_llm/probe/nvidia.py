@@ -458,7 +458,8 @@ def _switched_off(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 
     The files of a container are not the host's.
     """
-    if raw.kept_away is None or raw.kernel is not None or machine.container:
+    # WSL has another kernel module, which no file of its own keeps away.
+    if raw.kept_away is None or raw.kernel is not None or machine.container or machine.wsl:
         return None
     program, file = raw.kept_away
     text = f"{program or 'a file'} keeps NVIDIA's kernel module from being loaded ({file})"
