@@ -71,6 +71,18 @@ ACROSS = {
         ],
         ("rocm", "Instinct"),
     ),
+    "maxwell-beside-a-modern-card-of-its-size": (
+        [card("cuda", "Tesla M40 24GB", 23.9), card("vulkan", "RX 7900 XTX (RADV NAVI31)", 24)],
+        ("vulkan", "RX 7900 XTX (RADV NAVI31)"),
+    ),
+    "pascal-beside-a-modern-card-of-its-size": (
+        [card("vulkan", "Tesla P40", 24), card("cuda", "NVIDIA GeForce RTX 3090", 23.6)],
+        ("cuda", "NVIDIA GeForce RTX 3090"),
+    ),
+    "polaris-beside-turing-of-its-size": (
+        [card("vulkan", "RX 570 Series", 8), card("cuda", "NVIDIA GeForce RTX 2080 SUPER", 7.8)],
+        ("cuda", "NVIDIA GeForce RTX 2080 SUPER"),
+    ),
     "one-size-larger": (
         [card("cuda", "RTX 4060 Ti", 15.7), card("vulkan", "RX 6700 XT", 12)],
         ("cuda", "RTX 4060 Ti"),
@@ -138,6 +150,20 @@ def test_the_memory_of_an_integrated_device_is_not_compared_between_drivers(
     """A part of the machine's memory in Vulkan; in ROCm only what the firmware set aside."""
     apu = card("rocm", "APU", 0.5, INTEGRATED, gfx="gfx1151")
     assert chosen(having(apu, card("vulkan", "APU", 48, INTEGRATED)), prefer) == (backend, "APU")
+
+
+@pytest.mark.parametrize(("prefer", "backend"), [("portable", "vulkan"), ("native", "cuda")])
+@pytest.mark.parametrize("other", ["RX 6700 XT", "a card of tomorrow"])
+def test_the_policy_decides_between_two_cards_of_one_size_and_no_clear_speed(
+    other: str, prefer: str, backend: str
+) -> None:
+    two = having(card("cuda", "RTX 3060", 12), card("vulkan", other, 12))
+    assert chosen(two, prefer)[0] == backend
+
+
+def test_a_slow_card_is_named_before_a_smaller_fast_one() -> None:
+    two = [card("vulkan", "Tesla M40 24GB", 24), card("vulkan", "RTX 4080", 16)]
+    assert chosen(having(*two)) == ("vulkan", "Tesla M40 24GB")
 
 
 def test_a_variant_is_judged_by_the_best_of_its_cards() -> None:

@@ -620,6 +620,7 @@ def test_situation_14_minimum_versions_are_checked_before_the_download(
     root = with_floors(tmp_path, *floors)
     # The same card through both drivers.
     card = {"cuda_version": 13040, "cuda_memory": 25_386_352_640}
+    card |= {"cuda_name": "NVIDIA GeForce RTX 4090"}
     found = seen(stubs.only("cuda", "vulkan", root=root, **card))
     assert found.fitting == fitting
     assert found.refused.get("cuda-12.8") == slug

@@ -103,6 +103,25 @@ def test_a_build_for_musl_is_chosen_where_musl_is_and_only_there(
         assert reasons["cpu-musl"] == "musl"
 
 
+@pytest.mark.parametrize(
+    ("build", "variant"),
+    [
+        ("b11146", "opencl-adreno"),
+        ("b11347", "opencl-adreno"),
+        # Upstream published none for Adreno of this one (ci/release/facts/upstream-releases.json).
+        ("b11429", "cpu"),
+        ("b11541", "opencl-adreno"),
+    ],
+)
+def test_a_snapdragon_gets_upstreams_build_for_adreno_if_there_is_one(
+    build: str, variant: str
+) -> None:
+    (published,) = PUBLISHED.parent.glob(f"*.{build}.json")
+    release = parse_release(VerifiedBytes(published.read_bytes()))
+    hardware = machine(ROOT / "tests" / "snapshots" / "windows-arm64-adreno.json")[0]
+    assert select(release, hardware, Request()).selected.variant.name == variant
+
+
 def test_a_device_that_the_driver_knows_has_its_memory(
     known: tuple[Hardware, Selection, Any],
 ) -> None:

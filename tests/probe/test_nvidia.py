@@ -379,12 +379,66 @@ def test_a_driver_without_a_gpu_is_told_from_what_is_seen(
 ) -> None:
     problem = parse(RawNvidia(cuda=NO_GPU, visible=visible), machine).problem
     assert problem
-    # On Linux a variable hides nothing where there is no kernel module.
-    if visible and (machine.wsl or machine.os == "windows"):
+    # A variable hides nothing where there is no kernel module, or no card.
+    if visible and (machine.wsl or (machine.os == "windows" and not machine.pci)):
         assert problem.slug == "cuda-hidden"
     else:
         assert words in problem.text
         assert fix in problem.fix
+
+
+LOADED = RawNvidia(cuda=NO_GPU, kernel=KERNEL.format("580.95.05"), control="rw")
+
+
+def test_a_card_that_is_not_on_the_bus_is_told_also_beside_a_loaded_module() -> None:
+    problem = parse(LOADED, MachineKind(pci=(OTHER,))).problem
+    assert problem
+    assert "no NVIDIA GPU on the PCI bus" in problem.text
+    assert "external" in problem.fix
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        MachineKind(place=INSIDE, pci=(OTHER,)),  # it may not see the host's whole bus
+        MachineKind(pci=(OTHER, CARD)),
+        MachineKind(tegra="# R36", pci=(OTHER,)),
+        MachineKind(),
+    ],
+)
+def test_a_card_is_not_missed_on_a_bus_that_may_have_it(machine: MachineKind) -> None:
+    problem = parse(LOADED, machine).problem
+    assert problem
+    assert "no NVIDIA GPU on the PCI bus" not in problem.text
+
+
+@pytest.mark.parametrize("cards", [(OTHER,), (OTHER, CARD)], ids=["off the bus", "on the bus"])
+def test_what_keeps_the_module_away_is_named(cards: tuple[PciDevice, ...]) -> None:
+    file = "/lib/modprobe.d/blacklist-nvidia.conf"
+    raw = RawNvidia(cuda=NO_GPU, kept_away=("prime-select", file))
+    problem = parse(raw, MachineKind(pci=cards)).problem
+    assert problem
+    assert problem.slug == "nvidia-switched-off"
+    assert file in problem.text
+    assert "prime-select on-demand" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("kernel", "place"),
+    [
+        (KERNEL.format("580.95.05"), MachinePlace()),
+        (None, INSIDE),
+        (None, MachinePlace(Kind.WSL, wsl=True)),
+    ],
+    ids=["the module is loaded", "the file is the container's", "wsl"],
+)
+def test_a_file_keeps_away_only_a_module_that_is_not_loaded_here(
+    kernel: str | None, place: MachinePlace
+) -> None:
+    raw = RawNvidia(cuda=NO_GPU, kernel=kernel, kept_away=("", "/etc/modprobe.d/a.conf"))
+    problem = parse(raw, MachineKind(place=place, pci=(CARD,))).problem
+    assert problem
+    assert problem.slug != "nvidia-switched-off"
 
 
 @pytest.mark.parametrize(

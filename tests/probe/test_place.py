@@ -11,7 +11,14 @@ from support.stub_drivers import StubDrivers
 from tsuku_llm.machine.fixes import Need, fix_for, table
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
-from tsuku_llm.machine.kernel_drivers import GENERATIONS, BusCard, generation_of, not_driven
+from tsuku_llm.machine.kernel_drivers import (
+    GENERATIONS,
+    MODULE_SWITCHES,
+    BusCard,
+    generation_of,
+    keeps_nvidia_away,
+    not_driven,
+)
 from tsuku_llm.machine.packages import systems_of
 from tsuku_llm.machine.places import OWN_LIBRARIES, WITH_A_KERNEL, Kind, MachinePlace
 from tsuku_llm.machine.snapshot import RecordingHost
@@ -177,11 +184,35 @@ def test_every_table_is_of_a_need() -> None:
 def test_every_row_has_words_of_its_own_before_the_one_for_all(need: Need) -> None:
     kinds = {*(kind.value for kind in Kind), "contained", "system-containers", "own-libraries"}
     systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "rhel", "suse", "opensuse"}
-    systems |= {"nixos", "guix"}
+    systems |= {"nixos", "guix", "tegra", "nomodeset"}
+    programs = {program for _, _, program in MODULE_SWITCHES if program}
     words = [word for row in table()[need] for word in row.split()]
     assert len(words) == len(set(words))
-    assert set(words) <= kinds | systems | {"else"}
+    assert set(words) <= kinds | systems | programs | {"else"}
     assert "else" not in words[:-1]
+
+
+def test_each_program_that_switches_gpus_has_a_row() -> None:
+    programs = {program for _, _, program in MODULE_SWITCHES if program}
+    assert programs == table()[Need.NVIDIA_SWITCHED_OFF].keys() - {"else"}
+
+
+@pytest.mark.parametrize(
+    ("text", "away"),
+    [
+        ("blacklist nvidia\n", True),
+        ("# by a program\nalias  nvidia  off", True),
+        (" blacklist nvidia \r\n", True),
+        # What Ubuntu's kmod has, and modes that leave out only the parts for a screen.
+        ("blacklist nvidiafb\n", False),
+        ("blacklist nvidia-drm\nalias nvidia-drm off\n", False),
+        ("#blacklist nvidia\n", False),
+        ("options nvidia NVreg_DynamicPowerManagement=0x02\n", False),
+        ("", False),
+    ],
+)
+def test_only_lines_for_the_module_itself_keep_it_away(text: str, away: bool) -> None:
+    assert keeps_nvidia_away(text) is away
 
 
 def test_the_kernel_of_a_host_is_mended_on_the_host() -> None:

@@ -37,7 +37,7 @@ ROOMS = {
     "probe": "machine probe.facts",
     "archive.formats": "catalog",
     "choose": "catalog machine",
-    "launch.memory": "launch.ask launch.plan",
+    "launch.memory": "launch.ask launch.plan machine",
     "launch.failed": "launch.ask launch.memory launch.plan machine",
     "archive": "archive.formats catalog machine",
     "choose.chain": "catalog choose machine",
@@ -127,7 +127,7 @@ PURE = {
     "launch.compute": {"canary_answer", "judging", "reference_models"},
     "launch.failed": {"diagnosis"},
     "launch.gpu": {"gpu_use", "life", "verdict"},
-    "launch.memory": {"card_speeds", "fit", "memory_options", "model_header", "need", "placement"},
+    "launch.memory": {"fit", "memory_options", "model_header", "need", "placement"},
     "launch.plan": {
         "addresses",
         "build_arguments",

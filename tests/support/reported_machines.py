@@ -31,6 +31,7 @@ UBUNTU = {"ID": "ubuntu", "ID_LIKE": "debian"}
 SYSTEMS: Mapping[str, tuple[str, Mapping[str, str], str, str, str, str]] = {
     "debian-12": ("Debian GNU/Linux 12", DEBIAN, "2.36", "3.4.30", "6.1.0-40-amd64", "x86_64"),
     "debian-13": ("Debian GNU/Linux 13", DEBIAN, "2.41", "3.4.33", "6.12.57-amd64", "x86_64"),
+    "ubuntu-20-arm": ("Ubuntu 20.04.6 LTS", UBUNTU, "2.31", "3.4.28", "5.10.192-tegra", "aarch64"),
     "ubuntu-22": ("Ubuntu 22.04.5 LTS", UBUNTU, "2.35", "3.4.30", "5.15.0-157-generic", "x86_64"),
     "ubuntu-24": ("Ubuntu 24.04.3 LTS", UBUNTU, "2.39", "3.4.33", "6.8.0-86-generic", "x86_64"),
     "ubuntu-26": ("Ubuntu 26.04 LTS", UBUNTU, "2.43", "3.4.35", "7.0.0-14-generic", "x86_64"),

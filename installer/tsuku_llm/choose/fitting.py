@@ -5,7 +5,7 @@ guide: SASS runs on devices of the same major capability with an equal or higher
 any later device, if the driver's CUDA is at least the toolkit's. Neither rule holds between cards
 and Tegra, the Jetsons' processors.
 
-Devices are also ordered here, by kind and memory, whichever API lists them.
+Devices are also ordered here, by kind, memory and speed, whichever API lists them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from packaging.version import Version
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.catalog.requirements import CudaRequirement, Requirements
 from tsuku_llm.machine.backends import TABLE, backend_of_api, facts_of
+from tsuku_llm.machine.card_speeds import bandwidth_of
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware
 from tsuku_llm.machine.packages import brought_by
 
@@ -35,6 +36,9 @@ Two drivers may report a tenth more or less for the same card. Sizes that are so
 such as 10 and 12 GB, or 20 and 24 GB.
 """
 
+SLOW = 0.5
+"""The part of the memory's speed below which a card comes after a faster one of the same size."""
+
 _KIND_RANKS = {
     GpuKind.DISCRETE: 0,
     GpuKind.INTEGRATED: 1,
@@ -49,31 +53,42 @@ CPU_RANK = 6
 """The rank of the processor, behind every device."""
 
 
-def device_ranks(gpus: Iterable[Gpu]) -> Mapping[Gpu, tuple[int, int]]:
-    """Rank devices of any APIs, the best lowest: the kind, then a tier of cards by memory.
+def device_ranks(gpus: Iterable[Gpu]) -> Mapping[Gpu, tuple[int, int, bool]]:
+    """Rank devices of any APIs, the best lowest: the kind, a tier by memory, then the slow cards.
 
     A discrete card comes before an integrated device, but a card of 1 GB does not beat a processor
     whose GPU has 96 GB. Each driver reports a slightly different size for the same card, so cards
     of about the same size are in one tier. A card whose driver does not tell its memory is in the
     first tier. Integrated devices are not compared by memory: each driver reports another part of
     the machine's memory for the same device.
+
+    In a tier, cards with less than half the memory bandwidth of the fastest one come last: a Tesla
+    M40 has as many bytes as an RX 7900 XTX. A start compares cards by the same numbers. A card that
+    is not in that table is not called slow.
     """
     devices = list(gpus)
     room = [gpu.memory or 0 for gpu in devices if gpu.kind is GpuKind.INTEGRATED]
     behind = SMALL_CARD if max(room, default=0) >= ROOMY else 0
-    ranks: dict[Gpu, tuple[int, int]] = {}
+    tiers: dict[Gpu, tuple[int, int]] = {}
     tier, largest = 0, 0
     for gpu in sorted(devices, key=lambda gpu: gpu.memory or 0, reverse=True):
         if gpu.kind is not GpuKind.DISCRETE or not gpu.memory:
-            ranks[gpu] = (_KIND_RANKS[gpu.kind], 0)
+            tiers[gpu] = (_KIND_RANKS[gpu.kind], 0)
             continue
         # Clearly smaller than the largest card of the tier: a tier of its own.
         if gpu.memory < ALIKE * largest:
             tier += 1
             largest = 0
         largest = largest or gpu.memory
-        ranks[gpu] = (_BEHIND_RANK if gpu.memory < behind else _KIND_RANKS[gpu.kind], tier)
-    return ranks
+        tiers[gpu] = (_BEHIND_RANK if gpu.memory < behind else _KIND_RANKS[gpu.kind], tier)
+    cards = [gpu for gpu in tiers if gpu.kind is GpuKind.DISCRETE]
+    speeds = {gpu: speed for gpu in cards if (speed := bandwidth_of(gpu.name))}
+    fastest: dict[tuple[int, int], int] = {}
+    for gpu, speed in speeds.items():
+        fastest[tiers[gpu]] = max(speed, fastest.get(tiers[gpu], 0))
+    return {
+        gpu: (*at, gpu in speeds and speeds[gpu] < SLOW * fastest[at]) for gpu, at in tiers.items()
+    }
 
 
 # The compute capabilities of Jetsons; SASS of other devices with the same major does not run there.

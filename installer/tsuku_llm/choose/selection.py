@@ -274,12 +274,12 @@ def select(
 
     def rank(
         pair: tuple[Variant, Gpu | None],
-    ) -> tuple[tuple[int, int], bool, bool, int, int, bool, Version, int]:
+    ) -> tuple[tuple[int, int, bool], bool, bool, int, int, bool, Version, int]:
         variant, gpu = pair
         cards = [each for each in usable[variant.name] if each.kind is GpuKind.DISCRETE]
         return (
             # First the device: a small card never wins because of its API. The CPU is the last.
-            devices[gpu] if gpu else (CPU_RANK, 0),
+            devices[gpu] if gpu else (CPU_RANK, 0, False),
             # A combined build is only here where it was asked for, or uses one more card.
             not variant.parts,
             # A build whose own interface reads the variable that leaves cards out.
@@ -478,7 +478,7 @@ def best_gpu(variant: Variant, hardware: Hardware) -> Gpu | None:
     return _best(gpus, device_ranks(gpus))
 
 
-def _best(gpus: Iterable[Gpu], ranks: Mapping[Gpu, tuple[int, int]]) -> Gpu | None:
+def _best(gpus: Iterable[Gpu], ranks: Mapping[Gpu, tuple[int, int, bool]]) -> Gpu | None:
     return min(gpus, key=lambda gpu: (ranks[gpu], -(gpu.memory or 0), gpu.index), default=None)
 
 
@@ -486,7 +486,7 @@ def _idle(best: Gpu | None, hardware: Hardware) -> tuple[str, ...]:
     """Return the names of the GPUs that a driver lists and that rank before the chosen device."""
     listed = [gpu for api in hardware.apis for gpu in api.hardware_gpus if not gpu.hidden_by]
     ranks = device_ranks([*listed, *([best] if best else [])])
-    chosen = ranks[best] if best else (CPU_RANK, 0)
+    chosen = ranks[best] if best else (CPU_RANK, 0, False)
     better = {(ranks[gpu], gpu.name) for gpu in listed if ranks[gpu] < chosen}
     # Several drivers list one card by the same name.
     return tuple(dict.fromkeys(name for _, name in sorted(better)))

@@ -24,6 +24,8 @@ class Need(str, enum.Enum):
     NIX_DRIVER = "nix-driver"
     NIX_VULKAN = "nix-vulkan"
     NVIDIA_MODULE = "nvidia-module"
+    NVIDIA_SWITCHED_OFF = "nvidia-switched-off"
+    NVIDIA_OFF_BUS = "nvidia-off-bus"
     NVIDIA_FILES = "nvidia-files"
     NVIDIA_UVM = "nvidia-uvm"
     NVIDIA_UVM_CLOSED = "nvidia-uvm-closed"
@@ -76,6 +78,7 @@ def fix_for(need: Need, place: MachinePlace, **facts: str) -> str:
         "else": True,
     }
     here = {place.kind.value, *place.systems, *(word for word, holds in groups.items() if holds)}
+    here.add(facts.get("program", ""))
     fix = next(
         fix for words, fix in table()[need.value].items() if not here.isdisjoint(words.split())
     )

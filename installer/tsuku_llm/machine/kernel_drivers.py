@@ -13,6 +13,7 @@ open modules only).
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
@@ -122,6 +123,32 @@ GENERATIONS = (
     Generation("Blackwell", ((0x2900, 0x2F58),), 570, 0, _OPEN),
     Generation("Blackwell Ultra", ((0x3180, 0x3340),), 575, 0, _OPEN),
 )
+
+MODULE_SWITCHES = (
+    ("/lib/modprobe.d/blacklist-nvidia.conf", "nvidia-prime", "prime-select"),
+    ("/etc/modprobe.d/blacklist-nvidia.conf", "nvidia-prime", "prime-select"),
+    ("/etc/modprobe.d/blacklist-nvidia.conf", "EnvyControl", "envycontrol"),
+    ("/etc/modprobe.d/supergfxd.conf", "", "supergfxctl"),
+    ("/etc/modprobe.d/system76-power.conf", "", "system76-power"),
+    ("/usr/lib/modprobe.d/optimus-manager.conf", "", "optimus-manager"),
+    ("/etc/modprobe.d/blacklist-nvidia.conf", "", ""),
+)
+"""Files that may keep NVIDIA's module from being loaded, a word in them, and the program that wrote
+them: it switches the GPUs of a laptop. The last one is a person's.
+
+Sources: prime-select of canonical/nvidia-prime, envycontrol.py of bayasdev/envycontrol,
+omacom/omarchy#5408 for supergfxd, src/graphics.rs of pop-os/system76-power, and
+modules/optimus-manager.conf of Askannz/optimus-manager.
+"""
+
+# Modes in which only the parts for a screen are left out have lines for nvidia-drm alone.
+_LEFT_OUT = re.compile(r"^\s*(?:blacklist\s+nvidia|alias\s+nvidia\s+off)\s*$", re.MULTILINE)
+
+
+def keeps_nvidia_away(text: str) -> bool:
+    """Tell whether a file of modprobe.d keeps the module nvidia from being loaded at boot."""
+    return _LEFT_OUT.search(text) is not None
+
 
 WITHOUT_VULKAN = frozenset({"Fermi"})
 """The generations that no build can use: NVIDIA's Vulkan is for Kepler and newer, by its page of

@@ -187,19 +187,26 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
         return closed_file(machine, COMPUTE_DEVICE, raw.access)
     code = answers.code(raw.hip, "hipGetDeviceCount")
     if code in (0, NO_DEVICE):
-        return _no_device(raw, seen=bool(targets) or machine.has_pci(AMD))
+        return _no_device(raw, machine, seen=bool(targets) or machine.has_pci(AMD))
     text = f"AMD's HIP runtime does not initialise: hipGetDeviceCount returned {code}"
     return Problem("rocm-error", text, "update the amdgpu driver and ROCm to matching versions")
 
 
-def _no_device(raw: RawAmd, *, seen: bool) -> Problem:
+def _no_device(raw: RawAmd, machine: MachineKind, *, seen: bool) -> Problem:
     """Say why a runtime that works lists nothing; ``seen`` if the machine has an AMD GPU."""
     if raw.hiding and seen:
         name, value = raw.hiding[0]
         text = f"{name}={value!r} leaves no AMD GPU of this machine visible"
         return Problem("rocm-hidden", text, f"unset {name}")
-    fix = "use Vulkan; ROCm supports few of AMD's GPUs"
+    fix = _IN_WSL if machine.wsl else "use Vulkan; ROCm supports few of AMD's GPUs"
     return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
+
+
+# ROCm/librocdxg#34: the library asks Windows, and before ROCm 7.13 only with this variable.
+_IN_WSL = (
+    "ROCm in WSL needs AMD's library librocdxg, and before ROCm 7.13 this variable: "
+    "export HSA_ENABLE_DXG_DETECTION=1; or use the build for Windows"
+)
 
 
 def _runtime_problem(

@@ -17,10 +17,12 @@ from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Pr
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.kernel_drivers import (
     CLOSED,
+    MODULE_SWITCHES,
     OPEN,
     WITHOUT_VULKAN,
     Generation,
     generation_of,
+    keeps_nvidia_away,
 )
 from tsuku_llm.machine.places import OWN_LIBRARIES
 from tsuku_llm.probe.facts import answers
@@ -100,7 +102,8 @@ class RawNvidia:
     """The raw answers: two APIs, the kernel module's text, two variables, two device files.
 
     ``no_uvm`` tells that /dev/nvidia-uvm is known not to exist: older recordings do not say.
-    ``nix`` tells that the driver's library is where only programs of NixOS look.
+    ``nix`` tells that the driver's library is where only programs of NixOS look. ``kept_away`` is
+    the program that keeps the kernel module from being loaded, "" if a person does, and the file.
     """
 
     cuda: DriverAnswer = ABSENT
@@ -112,6 +115,7 @@ class RawNvidia:
     no_uvm: bool = False
     mps: str | None = None
     nix: bool = False
+    kept_away: tuple[str, str] | None = None
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
@@ -126,7 +130,16 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
         no_uvm=host.lacks(UVM_DEVICE),
         mps=host.environment(MPS_PIPE),
         nix=any(name.startswith("libcuda.so") for name in host.list_dir(NIX_DRIVERS) or ()),
+        kept_away=_kept_away(host),
     )
+
+
+def _kept_away(host: Host) -> tuple[str, str] | None:
+    for file, word, program in MODULE_SWITCHES:
+        text = host.read_text(file) or ""
+        if word in text and keeps_nvidia_away(text):
+            return program, file
+    return None
 
 
 def parse(raw: RawNvidia, machine: MachineKind) -> Api:
@@ -440,6 +453,30 @@ def _not_given(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     return _container(raw, machine) if machine.container and not given else None
 
 
+def _switched_off(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a module that a program for hybrid graphics, or a person, keeps away.
+
+    The files of a container are not the host's.
+    """
+    # WSL has another kernel module, which no file of its own keeps away.
+    if raw.kept_away is None or raw.kernel is not None or machine.container or machine.wsl:
+        return None
+    program, file = raw.kept_away
+    text = f"{program or 'a file'} keeps NVIDIA's kernel module from being loaded ({file})"
+    fix = machine.fix(Need.NVIDIA_SWITCHED_OFF, program=program, file=file)
+    return Problem("nvidia-switched-off", text, fix)
+
+
+def _off_bus(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a driver without a card: unplugged, off, removed, or left over."""
+    # WSL has Microsoft's adapters on its bus. A container with device files has a card of its host.
+    given = machine.container and raw.control is not None
+    if not machine.pci or machine.has_pci(NVIDIA) or machine.wsl or machine.tegra or given:
+        return None
+    text = "NVIDIA's driver is installed, but there is no NVIDIA GPU on the PCI bus"
+    return Problem("cuda-no-device", text, machine.fix(Need.NVIDIA_OFF_BUS))
+
+
 def _no_module(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # Without a module and its device files no variable and no permission decides.
     if machine.os != "linux" or raw.control is not None:
@@ -449,13 +486,8 @@ def _no_module(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 
 def _leftover(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a driver without its kernel module."""
-    # WSL has other device files, another kernel module, and Microsoft's adapters on its bus.
-    if raw.kernel is not None or machine.wsl:
-        return None
-    # The bus is visible and has other GPUs only: the library may be a leftover.
-    if machine.pci and not machine.has_pci(NVIDIA) and not machine.tegra:
-        return _LEFTOVER
-    if machine.os != "linux":
+    # WSL has other device files, and another kernel module.
+    if raw.kernel is not None or machine.wsl or machine.os != "linux":
         return None
     text = "NVIDIA's library is installed, but its kernel module is not loaded"
     return Problem("nvidia-module-missing", text, machine.fix(Need.NVIDIA_MODULE))
@@ -578,8 +610,8 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 # From the most to the least specific cause.
 _CHECKS = (
-    *(_mig, _too_old, _held_here, _lost, _refused, _not_given, _no_module, _hidden),
-    *(_closed, _not_started, _no_files, _taken_away, _leftover),
+    *(_mig, _too_old, _held_here, _lost, _refused, _not_given, _switched_off, _off_bus),
+    *(_no_module, _hidden, _closed, _not_started, _no_files, _taken_away, _leftover),
 )
 
 _RESTART = "restart the machine; if the problem remains, update or reinstall the NVIDIA driver"
@@ -592,11 +624,6 @@ _ZLUDA = Problem(
     "zluda",
     "the libcuda that was found is ZLUDA's, on which llama.cpp's CUDA builds do not run",
     "take ZLUDA's folder out of LD_LIBRARY_PATH, and use Vulkan or ROCm",
-)
-_LEFTOVER = Problem(
-    "cuda-no-device",
-    "NVIDIA's driver library is installed, but there is no NVIDIA GPU on the PCI bus",
-    "nothing, if this machine has no NVIDIA GPU; else check that it is switched on and seated",
 )
 _INIT_PROBLEMS = {
     34: Problem(

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
-from tsuku_llm.machine.fixes import Need
+from tsuku_llm.machine.fixes import Need, for_any_gpu
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
 from tsuku_llm.machine.packages import command_for
+from tsuku_llm.machine.places import Kind
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix, undriven
 
@@ -276,7 +277,10 @@ def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | 
     if machine.container:
         # A software device is Mesa's: its drivers are installed.
         return Problem("software-only", text, _container_fix(machine, has_drivers=True))
-    return Problem("software-only", text, _SOFTWARE_WSL if machine.wsl else _SOFTWARE)
+    if machine.wsl:
+        return Problem("software-only", text, _SOFTWARE_WSL)
+    mine = any(machine.has_pci(vendor) for vendor in (NVIDIA, *_MESA))
+    return Problem("software-only", text, ("" if mine else for_any_gpu(machine.place)) or _SOFTWARE)
 
 
 _DRIVERS = {AMD: ("radeon", "amd"), INTEL: ("intel",)}
@@ -287,14 +291,18 @@ def _too_old(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
     """Return the problem of a driver that is there, may open the GPU, and does not list it."""
     if not any(access == "rw" for _, access in raw.nodes):
         return None
+    mesa = next((gpu.driver for gpu in gpus if gpu.driver and "Mesa" in gpu.driver), "")
+    of = f" ({mesa.partition(' ')[2]})" if mesa else ""
     files = [posixpath.basename(str(each.get("file"))) for each in _installed(raw.vulkan)]
     for vendor, names in _DRIVERS.items():
         installed = any(name in file for name in names for file in files)
         if installed and machine.has_pci(vendor):
-            version = next((gpu.driver for gpu in gpus if gpu.driver and "Mesa" in gpu.driver), "")
-            of = f" ({version.partition(' ')[2]})" if version else ""
             text = f"the Vulkan driver of this GPU is installed{of}, and too old for it"
             return Problem("vulkan-driver-too-old", text, machine.fix(Need.NEWER_MESA))
+    # A GPU that is no device of the PCI bus is part of the processor, such as Apple's.
+    if mesa and not machine.pci and machine.place.kind is Kind.BARE_METAL:
+        text = f"this Mesa{of} has no Vulkan driver for the GPU that the kernel drives"
+        return Problem("vulkan-driver-too-old", text, machine.fix(Need.NEWER_MESA))
     return None
 
 

@@ -114,6 +114,7 @@ _OF_API = {
     "nvidia-driver-too-old": Stage.MODULE,
     "nvidia-module-flavour": Stage.MODULE,
     "nvidia-module-missing": Stage.MODULE,
+    "nvidia-switched-off": Stage.MODULE,
     "nvidia-too-old": Stage.MODULE,
     "cuda-stub-library": Stage.LIBRARY,
     "driver-not-searched": Stage.LIBRARY,
@@ -165,17 +166,21 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
     stage = _reached(api)
     if api.state is ApiState.NOT_ASKED:
         return _NO_SUCH_API
-    if stage is not Stage.LIBRARY:
-        return _RESTART if stage is Stage.INIT else _SWITCHED_ON
     backend = backend_of_api(api.name)
-    fix = install_api(backend, hardware, adapters) if backend else VENDOR_DRIVER
-    if adapters:
+    fix = _RESTART
+    if stage is Stage.LIBRARY:
+        seen = {each.vendor for each in adapters}
+        fix = install_api(backend, hardware, seen) if backend else VENDOR_DRIVER
+    if adapters or stage is Stage.INIT:
         return fix
     # Other GPUs on the bus: it is visible, and there is none for this backend.
     if any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
         return _NO_SUCH_GPU
     # A container or a virtual machine has to be given one first.
-    if given := for_any_gpu(hardware.place):
+    given = for_any_gpu(hardware.place)
+    if stage is Stage.DEVICE:
+        return given or _ON_THE_BUS
+    if given:
         return f"{given}; then here: {fix}"
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return f"if this machine has such a GPU: {fix}; if not, nothing is wrong"
@@ -184,7 +189,9 @@ def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
 _NO_SUCH_API = "nothing on this machine changes that: no system of its kind has this backend"
 _NO_SUCH_GPU = "nothing on this machine changes that: it has no GPU for this backend"
 _RESTART = "restart the machine; if the problem remains, reinstall the GPU's driver"
-_SWITCHED_ON = "check that the GPU is switched on, and passed to this container or virtual machine"
+_ON_THE_BUS = (
+    "connect the GPU, if it is external; one in the machine: switch it on in the firmware's setup"
+)
 
 
 def _nvidias(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -112,6 +112,7 @@ _EFFORTS = {
     **dict.fromkeys(("vcruntime", "vulkan-no-device"), Effort.PACKAGE),
     **dict.fromkeys((*CLOSED_FILES, "nvidia-uvm-missing", "nvidia-uvm-closed"), Effort.RIGHT),
     **dict.fromkeys(("nvidia-files-missing", "nvidia-module-missing", "cuda-mps"), Effort.RIGHT),
+    "nvidia-switched-off": Effort.RIGHT,
     **dict.fromkeys(("cuda-device-busy", "cuda-not-ready", "cuda-after-suspend"), Effort.RIGHT),
     **dict.fromkeys(("container-without-gpu", "container-lost-gpu"), Effort.START),
     **dict.fromkeys(("glibc", "libstdcxx", "libc", "musl", "macos", "loader"), Effort.SYSTEM),
@@ -256,16 +257,14 @@ def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Driv
         return _of(Problem(reason.slug, reason.text, FIXES.get(reason.slug, "")))
     adapters = tuple(adapters_in(hardware.evidence, frozenset({vendor})))
     undriven = _undriven(adapters, hardware)
-    return _of(undriven) if undriven else _missing(backend, vendor, adapters, hardware)
+    return _of(undriven) if undriven else _missing(backend, vendor, hardware)
 
 
 def _of(problem: Problem, more: int = 0) -> DriverStep:
     return DriverStep(problem.fix, _effort_of(problem.slug) + more)
 
 
-def _missing(
-    backend: str, vendor: int, adapters: tuple[Adapter, ...], hardware: Hardware
-) -> DriverStep:
+def _missing(backend: str, vendor: int, hardware: Hardware) -> DriverStep:
     """Return how an interface is installed that is missing, or has no driver of a maker."""
     row, cuda = facts_of(backend), hardware.api("cuda")
     api = hardware.api(row.api)
@@ -275,7 +274,7 @@ def _missing(
         # The loader is there and lists no NVIDIA card.
         fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
         return DriverStep(fix, Effort.PACKAGE)
-    fix = install_api(row, hardware, adapters)
+    fix = install_api(row, hardware, {vendor})
     known = fix not in (row.api_fix, VENDOR_DRIVER)
     return DriverStep(fix, Effort.PACKAGE if known else Effort.DRIVER)
 
@@ -338,11 +337,10 @@ FIXES = {
 """The fixes for reasons of ``selection`` that something else than another variant can fix."""
 
 
-def install_api(backend: BackendFacts, hardware: Hardware, adapters: tuple[Adapter, ...]) -> str:
-    """Say how to install a driver API: the command for the adapters here, or words."""
+def install_api(backend: BackendFacts, hardware: Hardware, seen: Collection[int]) -> str:
+    """Say how to install a driver API for the GPUs of these makers: the command, or words."""
     if hardware.os != "linux":
         return VENDOR_DRIVER
-    seen = {each.vendor for each in adapters}
     # Without a visible adapter: the packages for all vendors, as the user knows which one it is.
     libraries = [
         library

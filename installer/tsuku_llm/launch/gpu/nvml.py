@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tsuku_llm.ground.foreign import kernel_text, parse_json
 from tsuku_llm.ground.processes import children
 from tsuku_llm.launch.ask.child import ChildEnd, ask
-from tsuku_llm.launch.memory.card_speeds import plain_name
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import GpuHolder
+from tsuku_llm.machine.card_speeds import plain_name
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.memory.placement import Card

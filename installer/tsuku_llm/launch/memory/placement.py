@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
 from typing import NamedTuple
 
-from tsuku_llm.launch.memory.card_speeds import bandwidth_of, plain_name
 from tsuku_llm.launch.memory.memory_options import ROOM
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.devices import ListedDevice
 from tsuku_llm.launch.plan.report import GpuHolder, Placement, told_size
+from tsuku_llm.machine.card_speeds import bandwidth_of, plain_name
 
 _UNSURE = 1.05
 """What an estimate may be too low by. Most of a need are weights, whose size is exact."""

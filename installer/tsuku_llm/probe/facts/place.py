@@ -207,9 +207,12 @@ def _said(host: Host) -> Iterator[PlaceSign]:
 
 
 def _systems(host: Host) -> tuple[str, ...]:
-    """Return the words for the system; Docker Desktop's kernel on a Mac is one of them."""
-    words = systems_of(host.read_text("/etc/os-release") or "")
-    return ("linuxkit", *words) if "linuxkit" in (host.read_text(KERNEL_RELEASE) or "") else words
+    """Return the words for the system; behind them, kernels and options that change the advice."""
+    kernel = host.read_text(KERNEL_RELEASE) or ""
+    words = [word for word in ("linuxkit", "tegra") if word in kernel]
+    if "nomodeset" in (host.read_text("/proc/cmdline") or "").split():
+        words.append("nomodeset")
+    return (*systems_of(host.read_text("/etc/os-release") or ""), *words)
 
 
 def _init_container(host: Host) -> str | None:

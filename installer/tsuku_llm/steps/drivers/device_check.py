@@ -7,10 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
-from tsuku_llm.launch.memory.card_speeds import plain_name
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.machine.backends import VENDORS, facts_of, may_hide_devices, meaning, parts_of
+from tsuku_llm.machine.card_speeds import plain_name
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.store.records.receipt import Receipt
 

@@ -1,8 +1,9 @@
 """The memory bandwidth of graphics cards by their names, in GB/s. Pure.
 
-A token of a model takes about as long as reading its weights, so this number compares cards. The
-vendors publish it in the data sheet of each card. A card that is not in the table has no known
-speed; ``placement`` then compares free memory only.
+A token of a model takes about as long as reading its weights, so this number compares cards: those
+of one size when a build is chosen (``choose.fitting``), and all when a model is placed
+(``launch.memory.placement``). The vendors publish it in the data sheet of each card. A card that is
+not in the table has no known speed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ rtx 2080 ti=616 rtx 2080 super=496 rtx 2080=448 rtx 2070 super=448 rtx 2070=448
 rtx 2060 super=448 rtx 2060=336 titan rtx=672 titan v=653 titan xp=548
 gtx 1660 ti=288 gtx 1660 super=336 gtx 1660=192 gtx 1650 super=192 gtx 1650=128
 gtx 1080 ti=484 gtx 1080=320 gtx 1070 ti=256 gtx 1070=256 gtx 1060=192 gtx 1050 ti=112 gtx 1050=112
+gtx titan x=336 gtx 980 ti=336 gtx 980=224 gtx 970=224 quadro m6000=317
 gt 1030=48 gt 730=14 gt 710=14
 rtx pro 6000=1792 rtx pro 5000=1344 rtx pro 4500=896 rtx pro 4000=672 rtx pro 2000=288
 rtx 6000 ada=960 rtx 5000 ada=576 rtx 4500 ada=432 rtx 4000 ada=360 rtx 4000 sff ada=280
