@@ -147,9 +147,11 @@ def left_out(
             reasons[unknown.name] = why
             continue
         reasons[unknown.name] = _unknown(unknown.name, found, unread)
-        record = contents.get(unknown.sha256)
+        # It has a rule, and a second one would be wrong, too.
+        has_rule = unknown.name in found.wrong
         # A rule for what upstream's workflow has not built would stop each release from then on.
-        if unread.get(unknown.name) != UNPROVEN:
+        if not has_rule and unread.get(unknown.name) != UNPROVEN:
+            record = contents.get(unknown.sha256)
             drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
@@ -229,9 +231,9 @@ def why_empty(release: UpstreamRelease, rules: Rules, left: Collection[LeftOut])
 
 
 def _unknown(name: str, found: SortedAssets, unread: Mapping[str, str]) -> str:
-    if name in unread:
-        return UNKNOWN + unread[name]
-    return found.wrong.get(name) or UNKNOWN.rstrip("; ")
+    if name in found.wrong:
+        return found.wrong[name]
+    return UNKNOWN + unread[name] if name in unread else UNKNOWN.rstrip("; ")
 
 
 def _require_fit(
