@@ -819,17 +819,38 @@ def test_the_list_has_an_exit_code_and_a_metric_and_is_shown_again(at: FeedPubli
     assert matter.about == ("llama-{tag}-bin-ubuntu-sycl-fp8-x64.tar.gz",)
 
 
-def test_a_channel_without_news_is_never_silent(at: FeedPublisher) -> None:
+@pytest.mark.parametrize(
+    ("bad", "fact"), [("starter", "is not uploaded yet"), ("sha512", "gives no SHA-256")]
+)
+def test_a_channel_without_news_is_never_silent(at: FeedPublisher, bad: str, fact: str) -> None:
     at.run()
     for tag in (f"b{number}" for number in range(10600, 10800)):
-        at.upstream.uploading.setdefault(tag, day(9, 9))
+        if bad == "starter":
+            at.upstream.uploading.setdefault(tag, day(9, 9))
+        else:
+            asset = f"llama-{tag}-bin-ubuntu-x64.tar.gz"
+            at.upstream.spoiled[tag, asset] = {"digest": "sha512:" + "0" * 128}
     at.upstream.pass_time(hours=20)
     assert "frozen" not in told(at.run().people)
     at.upstream.pass_time(hours=6)
     report = at.run()
     what, *facts = told(report.people)["frozen"]
     assert "nightly has had no new build for 1 days, and upstream has b" in what
-    assert "is not uploaded yet" in facts[0]
+    assert fact in facts[0]
+    assert len(report.people) <= 2
+
+
+def test_builds_with_the_tags_of_versions_are_one_matter(at: FeedPublisher) -> None:
+    at.adopt([each.draft for each in at.run().left_out if each.draft])
+    head = at.nightly[0]
+    at.upstream.withdrawn |= {f"b{number}" for number in range(int(head[1:]) + 1, 12000)}
+    for hours in range(0, 24, 6):
+        at.upstream.extra |= {f"v1.0.{number + hours}": at.upstream.now for number in range(6)}
+        report = at.run()
+        at.upstream.pass_time(hours=6)
+    assert report.offered[0] == head
+    (matter,) = report.people
+    assert (matter.key, matter.what.split()[0]) == ("versions", "24")
 
 
 def test_an_upstream_that_is_silent_for_a_week_is_told(at: FeedPublisher) -> None:
