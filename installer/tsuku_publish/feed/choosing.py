@@ -256,9 +256,9 @@ def why_empty(release: UpstreamRelease, rules: Rules, left: Collection[LeftOut])
 
 
 def _unknown(name: str, found: SortedAssets, unread: Mapping[str, str]) -> str:
-    if name in found.wrong:
-        return found.wrong[name]
-    return UNKNOWN + unread[name] if name in unread else UNKNOWN.rstrip("; ")
+    if name in unread:
+        return UNKNOWN + unread[name]
+    return found.wrong.get(name) or UNKNOWN.rstrip("; ")
 
 
 def _require_fit(
