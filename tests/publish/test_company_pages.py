@@ -1,4 +1,10 @@
-"""The pages for a company: their length, and the one that needs upstream, run as it is printed."""
+"""The pages for a company: their length, and the one that needs upstream, run as it is printed.
+
+``ci/company`` types the others on bare machines. Each line of ``feed.md`` is typed here, those of
+the host and that of the user. ``feed`` and ``sign`` get three options that the page does not have:
+the address, the time and Sigstore's root of the host that plays upstream. A real upstream, with
+attestations of the real Sigstore, has not met this page.
+"""
 
 import os
 import re
@@ -8,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import the_day
 from support.own_publisher import ROLE
 from support.upstream_builds import day
 from support.upstream_host import Upstream
@@ -16,6 +23,7 @@ from tsuku_publish.repository import checking, copies
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "company").glob("*.md"))
+IN_CHILDREN = ROOT / "tests" / "support" / "in_children"
 STAMP = "2026-08-24T00:00:00Z"
 
 
@@ -53,7 +61,7 @@ class Host:
         self.env = {**upstream.environ, "HOME": str(home), "PATH": path, **who}
 
     def type(self, line: str) -> str:
-        """Type a line of a page, at the time and the address of the host that plays upstream."""
+        """Type a line of a page, with what makes the host that plays upstream the real one."""
         root = f"--trusted-root {self.upstream.trusted_root}"
         asked = f"feed --api {self.upstream.api} --now {self.upstream.now:%Y-%m-%dT%H:%M} {root}"
         text = line.replace("tsuku-publish feed", f"tsuku-publish {asked}")
@@ -102,6 +110,14 @@ def test_P5_a_company_feeds_its_own_repository_as_its_page_says(tmp_path: Path) 
             for each in block.splitlines():
                 host.type(each)
         newest = upstream.tags()[0]
+        # The user: the channel is served from a folder, and the rest is as on the page.
+        host.env |= the_day.on(upstream.now) | {"PYTHONPATH": str(IN_CHILDREN)}
+        host.type(
+            "tsuku-llm repository add company file:///srv/www/llm/repository/ "
+            "--root company/signed/metadata/1.root.json"
+        )
+        (block,) = re.findall(r"^```sh user\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        assert f"build {newest}." in host.type(block)
     served = copies.RepositoryFolder(tmp_path / "www" / "llm" / "repository")
     trusted = checking.verify(served, checking.first_root(served))
     target = trusted.targets[f"releases/{newest}.json"]

@@ -1,6 +1,6 @@
 """The feed: runs against a host that plays upstream, with a clock that the tests set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -304,12 +304,16 @@ def test_attestations_that_come_late_are_waited_for(at: FeedPublisher) -> None:
 
 
 def test_a_release_that_is_never_attested_says_so_if_the_rules_allow_it(at: FeedPublisher) -> None:
+    """The companions of Windows are those of attested builds, and prove nothing of this one."""
     at.edit("rules.toml", lambda document: document["feed"].update(unattested=True))
-    for tag in at.upstream.tags():
-        at.upstream.attested[tag] = "no"
-    at.run()
-    tag = at.nightly[0]
-    assert at.documents()[tag]["unattested"] == "Upstream had no attestation of it on 2026-08-24."
+    before = at.run().offered[0]
+    at.upstream.pass_time(hours=48)
+    *later, tag = [each for each in at.upstream.tags() if int(each[1:]) > int(before[1:])]
+    at.upstream.withdrawn |= {*later}
+    at.upstream.attested[tag] = "no"
+    assert not at.run().stopped
+    assert at.nightly[0] == tag
+    assert at.documents()[tag]["unattested"] == "Upstream had no attestation of it on 2026-08-26."
 
 
 @pytest.mark.parametrize("state", ["forged", "partly"])
@@ -463,7 +467,7 @@ def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> Non
     assert at.nightly
 
 
-@pytest.mark.parametrize("bad", ["gone", "replaced", "starter", "sha512", "no digest"])
+@pytest.mark.parametrize("bad", ["gone", "refused", "replaced", "starter", "sha512", "no digest"])
 def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
     at.run()
     head = at.nightly[0]
@@ -475,17 +479,20 @@ def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
     }
     if bad == "gone":
         at.upstream.withdrawn.add(head)
+    elif bad == "refused":
+        at.upstream.refused.add(head)
     elif bad == "replaced":
         at.upstream.replaced[head, name] = packed(Name("x.tar.gz", "page"), "b1")
     else:
         at.upstream.spoiled[head, name] = spoiled[bad]
-    for _ in range(3 if bad in spoiled else 1):
+    for _ in range(1 if bad in ("gone", "replaced") else 3):
         report = at.run()
         assert not report.stopped
         assert head in report.offered
         assert any(head in each for each in report.waiting)
         at.upstream.pass_time(hours=2)
     at.upstream.withdrawn.clear()
+    at.upstream.refused.clear()
     at.upstream.replaced.clear()
     at.upstream.spoiled.clear()
     at.run()
@@ -540,6 +547,71 @@ def test_a_build_without_a_server_for_its_platform_is_never_taken(at: FeedPublis
     platforms = at.documents()[tag]["platforms"]
     assert not [name for name in platforms.values() if "vulkan" in name["variants"]]
     assert "cpu" in platforms["linux-amd64"]["variants"]
+
+
+def spoil_new(at: FeedPublisher, how: Callable[[Name, str], bytes], *kinds: str) -> str:
+    """Let new builds have other archives of these kinds; return the newest whole build."""
+    at.run()
+    whole = at.nightly[0]
+    at.upstream.pass_time(hours=26)
+    for tag in at.upstream.tags()[:20]:
+        for name in names_at(day(8, 24)) if int(tag[1:]) > int(whole[1:]) else ():
+            if name.pattern.endswith(kinds):
+                at.upstream.replaced[tag, name.of(tag)] = how(name, tag)
+    return whole
+
+
+def test_builds_that_all_lack_their_server_are_not_taken_and_cost_two_downloads(
+    at: FeedPublisher,
+) -> None:
+    def spoiled(name: Name, tag: str) -> bytes:
+        return packed(
+            name, tag, without="llama-server.exe" if "-win-" in name.pattern else "llama-server"
+        )
+
+    whole = spoil_new(at, spoiled, ".zip", ".tar.gz")
+    asked = len(at.upstream.requests)
+    report = at.run()
+    assert (report.taken, report.stopped, report.offered[0]) == ((), {}, whole)
+    fetched = {each.split("/")[-2] for each in at.upstream.requests[asked:] if "/download/" in each}
+    assert len(fetched) <= 2
+    assert "it has no llama-server at its top" in told(report.people)["frozen"][1]
+
+
+def test_archives_with_another_top_folder_keep_the_channel(at: FeedPublisher) -> None:
+    """A draft cannot help: the folder's name is not in the rules."""
+    whole = spoil_new(at, lambda name, _: packed(name, "b1"), ".tar.gz")
+    report = at.run()
+    (held,) = report.held
+    assert "linux-amd64: the platform" in report.held[held]
+    assert report.offered[0] == whole
+    left = {each.asset: each for each in report.left_out if each.release == held}
+    each = left[f"llama-{held}-bin-ubuntu-x64.tar.gz"]
+    assert "llama-b1" in each.reason
+    assert not each.draft
+    assert f"{held}: {each.asset}: {each.reason}" in told(report.people)["left-out"]
+
+
+def test_what_a_second_companion_brings_is_no_library_of_the_system(
+    at: FeedPublisher, tmp_path: Path
+) -> None:
+    """As if cuBLAS came apart from the other libraries of CUDA."""
+    at.run()
+    at.adopt([each.draft for each in at.run().left_out if each.draft])
+    at.upstream.pass_time(hours=12)
+    tag = at.upstream.tags()[0]
+    needs, apart = f"llama-{tag}-bin-ubuntu-sycl-fp32-x64.tar.gz", "cublas-bin-ubuntu-x64.tar.gz"
+    at.upstream.added = [apart]
+    for asset, file in ((needs, "libneeds.so"), (apart, "libcublas.so.12")):
+        name = Name(asset.replace(tag, "{tag}"), "sycl" if asset == needs else "page")
+        library = needing(tmp_path, "libcublas.so.12")
+        at.upstream.replaced[tag, asset] = packed(name, tag, ((file, library),))
+    left = {each.asset: each for each in at.run().left_out if each.release == tag}
+    assert left[needs].reason == (
+        f"libcublas.so.12, which it needs, is in {apart}: a rule has one companion"
+    )
+    assert not left[needs].draft
+    assert not left[apart].draft
 
 
 def test_a_failed_download_is_tried_again_and_leaves_nothing_out(at: FeedPublisher) -> None:
@@ -747,17 +819,38 @@ def test_the_list_has_an_exit_code_and_a_metric_and_is_shown_again(at: FeedPubli
     assert matter.about == ("llama-{tag}-bin-ubuntu-sycl-fp8-x64.tar.gz",)
 
 
-def test_a_channel_without_news_is_never_silent(at: FeedPublisher) -> None:
+@pytest.mark.parametrize(
+    ("bad", "fact"), [("starter", "is not uploaded yet"), ("sha512", "gives no SHA-256")]
+)
+def test_a_channel_without_news_is_never_silent(at: FeedPublisher, bad: str, fact: str) -> None:
     at.run()
     for tag in (f"b{number}" for number in range(10600, 10800)):
-        at.upstream.uploading.setdefault(tag, day(9, 9))
+        if bad == "starter":
+            at.upstream.uploading.setdefault(tag, day(9, 9))
+        else:
+            asset = f"llama-{tag}-bin-ubuntu-x64.tar.gz"
+            at.upstream.spoiled[tag, asset] = {"digest": "sha512:" + "0" * 128}
     at.upstream.pass_time(hours=20)
     assert "frozen" not in told(at.run().people)
     at.upstream.pass_time(hours=6)
     report = at.run()
     what, *facts = told(report.people)["frozen"]
     assert "nightly has had no new build for 1 days, and upstream has b" in what
-    assert "is not uploaded yet" in facts[0]
+    assert fact in facts[0]
+    assert len(report.people) <= 2
+
+
+def test_builds_with_the_tags_of_versions_are_one_matter(at: FeedPublisher) -> None:
+    at.adopt([each.draft for each in at.run().left_out if each.draft])
+    head = at.nightly[0]
+    at.upstream.withdrawn |= {f"b{number}" for number in range(int(head[1:]) + 1, 12000)}
+    for hours in range(0, 24, 6):
+        at.upstream.extra |= {f"v1.0.{number + hours}": at.upstream.now for number in range(6)}
+        report = at.run()
+        at.upstream.pass_time(hours=6)
+    assert report.offered[0] == head
+    (matter,) = report.people
+    assert (matter.key, matter.what.split()[0]) == ("versions", "24")
 
 
 def test_an_upstream_that_is_silent_for_a_week_is_told(at: FeedPublisher) -> None:

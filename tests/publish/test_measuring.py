@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,7 @@ from tsuku_publish.release_files.documents import requirements
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.release_files.releases import release_files
 from tsuku_publish.upstream.classify import load_rules, source_needs
+from tsuku_publish.upstream.source.marked import Fact
 
 
 def read(section: bytes) -> DeviceCode | None:
@@ -472,6 +474,38 @@ def test_the_libraries_that_upstreams_builds_are_assumed_to_need(
 ) -> None:
     found = source_needs(asset, "b11434", load_rules(DATA))
     assert found.get("libraries", []) == sorted(libraries)
+
+
+SYCL = "llama-b11200-bin-ubuntu-sycl-fp16-x64.tar.gz"
+CUDA = "llama-b11200-bin-ubuntu-cuda-12.8-x64.tar.gz"
+CPU = "llama-b11200-bin-ubuntu-x64.tar.gz"
+
+
+def between(asset: str, **changed: object) -> dict[str, Any]:
+    """What an asset of b11200 needs, if the source of b11334 says this of it."""
+    rules = load_rules(DATA)
+    older, newer, *_ = rules.sources
+    name = asset.replace("b11200", "{tag}")
+    facts = {**newer.assets[name], **{key: Fact(each, "") for key, each in changed.items()}}
+    newer = replace(newer, assets={**newer.assets, name: facts})
+    return source_needs(asset, "b11200", replace(rules, sources=(older, newer)))
+
+
+def test_between_two_sources_what_is_measured_is_assumed_as_the_stricter_one_says() -> None:
+    """Intel's toolkit is 2025.3 in the release.yml of b11149, and 2026.1 in that of b11334."""
+    sycl = ("libmkl_sycl_blas.so.6", "libsycl.so.9")
+    assert between(SYCL)["libraries"] == [*sycl]
+    both = [*OPENSSL, "libgomp.so.1", *sycl]
+    assert between(CPU, backends=("sycl",))["libraries"] == sorted(both)
+    later = between(CPU, system="ubuntu-24.04")
+    assert (later["glibc"], later["libstdcxx"]) == ("2.38", "3.4.32")
+    assert between(CUDA, system="ubuntu-22.04") == between(CUDA)
+    assert between("llama-b11200-bin-macos-arm64.tar.gz", macos="9.1")["macos"] == "13.3"
+
+
+def test_between_two_sources_device_code_is_not_guessed() -> None:
+    with pytest.raises(PublishError, match=r"b11117 and b11334 say different things of its cuda"):
+        between(CUDA, sass=("9.0",))
 
 
 def test_the_probe_asks_for_the_libraries_of_the_rules_and_knows_who_brings_them() -> None:

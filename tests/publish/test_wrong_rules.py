@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tsuku_publish.feed.state import load_state
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
+from tsuku_publish.upstream.source.facts import load_sources, record
+from tsuku_publish.upstream.source.marked import Fact
 
 
 @pytest.fixture
@@ -122,6 +125,8 @@ def test_every_wrong_rule_costs_its_own_build_alone(at: FeedPublisher) -> None:
     for words, _ in ADDED:
         (why,) = (each for name, each in reasons.items() if name.startswith(f"{words}."))
         assert "is wrong" in why, words
+    # A second rule for an asset would be wrong, too, so none is drafted.
+    assert not [each["asset"] for each in answer["left_out"] if each["draft"]]
     people = "\n".join(told(answer["people"])["wrong-rules"])
     count = len(load_rules(at.data).builds) + len(load_rules(at.data).wrong)
     assert f"[[rule]] {count - 1} of rules.toml is wrong: it cannot be understood" in people
@@ -194,6 +199,37 @@ def test_a_fault_that_all_builds_share_stops_no_release_for_good(at: FeedPublish
     (at.data / "rules.toml").write_text(right, "utf-8")
     answer = at.feed_and_sign()
     assert len(answer["taken"]) == 1
+
+
+def test_no_rule_is_drafted_where_two_sources_disagree_about_an_asset_with_a_rule(
+    at: FeedPublisher,
+) -> None:
+    """As of SYCL between b11149 and b11334, if it were device code, which is not guessed."""
+    at.run()
+    at.adopt([each.draft for each in at.run().left_out if each.draft])
+    whole = at.nightly[0]
+    asset = "llama-{tag}-bin-win-cuda-12.4-x64.zip"
+    facts = at.data / "facts"
+    source = load_sources(facts)[0]
+    changed = {**source.assets[asset], "sass": Fact(("9.0",), "")}
+    record(facts, replace(source, assets={**source.assets, asset: changed}))
+    record(facts, replace(source, tag=whole, also=()))
+    at.upstream.pass_time(hours=20)
+    report = at.run()
+    (held,) = report.held
+    assert report.offered[0] == whole
+    # Its companion belongs to it, and is no new name.
+    left = [each for each in report.left_out if each.release == held]
+    assert {each.asset for each in left} == {
+        asset.format(tag=held),
+        "cudart-llama-bin-win-cuda-12.4-x64.zip",
+    }
+    for each in left:
+        assert f"the sources of {whole} and b11117 say different things of its cuda" in each.reason
+        assert not each.draft
+    assert [*told(report.people)] == ["left-out"]
+    lines = {f"{held}: {each.asset}: {each.reason}" for each in left}
+    assert {*told(report.people)["left-out"][1:]} == lines
 
 
 # --- pauses -------------------------------------------------------------------------------

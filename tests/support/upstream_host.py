@@ -61,7 +61,8 @@ class Upstream:
     gone. ``attested`` says for a release "no", "late" (six hours), "partly",
     "forged", "elsewhere" (by a workflow of another repository), "main" (on a branch of another
     name) or "builds" (without what is ``added``).
-    ``unreachable`` are assets that answer 404. ``delay`` is the Retry-After of the next answer,
+    ``unreachable`` are assets that answer 404, ``refused`` releases that are not in the list and
+    answer 403. ``delay`` is the Retry-After of the next answer,
     ``instead`` the body of every one. ``named`` has another build for a stable
     version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked. With
     ``secondary`` it says that requests came too fast, and no time. ``added`` are names of more
@@ -79,6 +80,7 @@ class Upstream:
     withdrawn: set[str] = field(default_factory=set)
     attested: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
     renamed: dict[str, str] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     left: int = 0
@@ -159,7 +161,7 @@ class Upstream:
         found += [(when, tag) for tag, when in self.extra.items()]
         found += [(when, name) for name, (_, when) in STABLE.items() if when <= self.now]
         asked = sorted(found, reverse=True)[most * (page - 1) : most * page]
-        return [self.release(tag) for _, tag in asked]
+        return [self.release(tag) for _, tag in asked if tag not in self.refused]
 
     def release(self, tag: str) -> dict[str, Any]:
         """One release, as the API describes it."""
@@ -189,10 +191,10 @@ class Upstream:
 
     def archive(self, tag: str, name: str) -> bytes | None:
         """The bytes of an asset."""
-        if name in self.added:
-            return name.encode()
         if (tag, name) in self.replaced:
             return self.replaced[tag, name]
+        if name in self.added:
+            return name.encode()
         found = [each for each in self._names(tag) if self._name(each, tag) == name]
         return packed(found[0], tag) if found else None
 
@@ -308,9 +310,11 @@ class _Handler(BaseHTTPRequestHandler):
             seconds, host.delay = host.delay, 0
             self._send(429, b"{}", {"Retry-After": str(seconds)})
             return
-        if host.secondary or host.left <= 0:
+        refused = path.rpartition("/")[2] in host.refused
+        if refused or host.secondary or host.left <= 0:
             kind = b"a secondary" if host.secondary else b"API"
-            self._send(403, b'{"message": "You have exceeded %b rate limit"}' % kind)
+            why = b"access blocked" if refused else b"You have exceeded %b rate limit" % kind
+            self._send(403, b'{"message": "%b"}' % why)
             return
         login = self.headers.get("Authorization", "").removeprefix("Basic ")
         host.tokens += [base64.b64decode(login).decode()] if login else []

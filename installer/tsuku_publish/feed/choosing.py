@@ -121,19 +121,7 @@ def left_out(
     lacks its default.
     """
     found = sort_assets(release, rules)
-    reasons: dict[str, str] = {
-        asset: f"it has no {companion}" for asset, companion in found.lonely.items()
-    }
-    drafts: dict[str, str] = {}
-    for build in found.builds:
-        asset = build.artifacts[0].name
-        try:
-            _require_fit(release, build, rules, contents, unread)
-        except UnknownLibraries as error:
-            drafts[asset] = drafted_libraries(asset, error.libraries)
-            reasons[asset] = error.message
-        except PublishError as error:
-            reasons[asset] = error.message
+    reasons, drafts = _unfit(release, found, rules, contents, unread)
     here = [build for build in found.builds if build.artifacts[0].name not in reasons]
     for name, platform in rules.platforms.items():
         builds = [build for build in here if build.rule.platform == name]
@@ -147,13 +135,52 @@ def left_out(
             reasons[unknown.name] = why
             continue
         reasons[unknown.name] = _unknown(unknown.name, found, unread)
-        record = contents.get(unknown.sha256)
+        # It has a rule, and a second one would be wrong, too.
+        has_rule = unknown.name in found.wrong
         # A rule for what upstream's workflow has not built would stop each release from then on.
-        if unread.get(unknown.name) != UNPROVEN:
-            drafts[unknown.name] = drafted_rule(unknown, release, rules, record)
+        if not has_rule and unread.get(unknown.name) != UNPROVEN:
+            record = contents.get(unknown.sha256)
+            drafts.setdefault(unknown.name, drafted_rule(unknown, release, rules, record))
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
     )
+
+
+def _unfit(
+    release: UpstreamRelease,
+    found: SortedAssets,
+    rules: Rules,
+    contents: Mapping[str, Contents],
+    unread: Mapping[str, str],
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return why builds do not fit their rules, and drafts for libraries, by the asset's name.
+
+    An empty draft is for what no line in the rules can help.
+    """
+    reasons = {asset: f"it has no {companion}" for asset, companion in found.lonely.items()}
+    drafts: dict[str, str] = {}
+    apart = {
+        library: each.name
+        for each in found.unknown
+        if (record := contents.get(each.sha256)) and not record.brings & {*SERVERS}
+        for library in record.brings
+    }
+    for build in found.builds:
+        asset = build.artifacts[0].name
+        try:
+            _require_fit(release, build, rules, contents, unread)
+        except UnknownLibraries as error:
+            reasons[asset] = error.message
+            drafts[asset] = drafted_libraries(asset, error.libraries)
+            if brought := sorted(apart.keys() & error.libraries):
+                # As a library of the system, users would be asked to install what upstream has.
+                other = apart[brought[0]]
+                drafts |= {asset: "", other: ""}
+                names = ", ".join(brought)
+                reasons[asset] = f"{names}, which it needs, is in {other}: a rule has one companion"
+        except PublishError as error:
+            reasons[asset] = error.message
+    return reasons, drafts
 
 
 def lost(

@@ -122,14 +122,16 @@ class ToDo:
         )
         todo.add(
             "left-out",
-            "{count} builds are not what their names say",
+            "{count} builds do not fit their rules",
             "they are left out, and their users go on with what they have",
             f"tell upstream, or mend {self.data / 'rules.toml'}; {_WITHOUT.format('left-out')}",
             {
                 each.asset.replace(each.release, "{tag}"): f"{each.release}: {each.asset}: "
                 f"{each.reason}"
                 for each in left
-                if each.asset not in drafted and not no_build(each.asset)
+                if each.asset not in drafted
+                and each.reason not in map(str, self.wrong)
+                and not no_build(each.asset)
             },
         )
 

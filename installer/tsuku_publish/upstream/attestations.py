@@ -41,9 +41,14 @@ _ENOUGH = 2
 class Origin:
     """The allowed builders of releases: ``[attestation]`` of ``rules.toml``, and the sources.
 
-    The workflow that attests and its refs come from the sources. For a ``workflow_run`` the
+    The workflow that attests and its branches come from the sources. For a ``workflow_run`` the
     certificate has the commit of the publishing run, which may be newer than the tag's: commits are
     only compared with one another.
+
+    A run on a tag does not count. Up to b11349 a person can start ``release.yml`` on a tag "bN",
+    and its release is "bN", too, if the tag has N commits (``.github/actions/get-tag-name``). But
+    that run executes the workflow of the tagged commit, which can be on any branch. Since b11393
+    the workflow starts on a branch alone. No release of a tag's run is known; it waits for people.
     """
 
     issuer: str
@@ -56,9 +61,9 @@ class Origin:
         Raises ``PublishError`` if no source was read.
         """
         found = [
-            (str(source.publishing["workflow"].value), ref)
+            (str(source.publishing["workflow"].value), f"refs/heads/{branch}")
             for source in sources_for(tag, self.sources)
-            for ref in _refs(source, tag)
+            for branch in _branches(source)
         ]
         if not found:
             raise PublishError(
@@ -68,12 +73,10 @@ class Origin:
         return tuple(dict.fromkeys(found))
 
 
-def _refs(source: SourceFacts, tag: str) -> tuple[str, ...]:
-    """Return the refs of the attesting workflow's runs: its branches, and a tag if by hand."""
-    branches = source.publishing.get("branches")
-    names = branches.value if branches and isinstance(branches.value, tuple) else ()
-    refs = tuple(f"refs/heads/{name}" for name in names)
-    return (*refs, f"refs/tags/{tag}") if "by hand" in source.publishing else refs
+def _branches(source: SourceFacts) -> tuple[str, ...]:
+    """Return the branches on which the attesting workflow runs."""
+    told = source.publishing.get("branches")
+    return told.value if told and isinstance(told.value, tuple) else ()
 
 
 def load_origin(data: Path, sources: tuple[SourceFacts, ...] | None = None) -> Origin:

@@ -243,24 +243,26 @@ def sort_assets(release: UpstreamRelease, rules: Rules) -> SortedAssets:
         fitting = _fitting(rule.asset, release.tag, assets)
         companions = _fitting(rule.companion or "", release.tag, assets)
         variants = [f"{rule.platform}/{variant.name}" for variant in rule.variants]
+        belonging = [each.name for each in companions]
         reason = ""
         for pattern, found in ((rule.asset, fitting), (rule.companion, companions)):
             if len(found) > 1:
                 names = ", ".join(asset.name for asset in found)
                 reason = f"its rule is wrong: {pattern} fits more than one asset: {names}"
         if reason:
-            wrong |= dict.fromkeys((asset.name for asset in fitting), reason)
+            wrong |= dict.fromkeys((*(asset.name for asset in fitting), *belonging), reason)
             continue
         for asset in fitting:
             if rule.companion and not companions:
                 lonely[asset.name] = rule.companion
             elif again := next((each for each in variants if each in given), None):
-                wrong[asset.name] = f"its rule is wrong: {given[again]} is {again} already"
+                reason = f"its rule is wrong: {given[again]} is {again} already"
+                wrong |= dict.fromkeys((asset.name, *belonging), reason)
             else:
                 try:
                     needs = source_needs(asset.name, release.tag, rules)
                 except PublishError as error:
-                    wrong[asset.name] = error.message
+                    wrong |= dict.fromkeys((asset.name, *belonging), error.message)
                     continue
                 given |= dict.fromkeys(variants, asset.name)
                 needs = _without(needs, rules.packages(rule, release.tag))
@@ -286,7 +288,8 @@ def _without(needs: dict[str, Any], packages: Iterable[MakerPackage]) -> dict[st
 def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
     """Return what upstream's source says that an asset needs; nothing if no source has it.
 
-    Raises ``PublishError`` for a tag between two sources that say different things.
+    Between two sources the higher floor counts, and the libraries of both: what is measured takes
+    the place of these. Raises ``PublishError`` if the two differ in device code.
     """
     name = asset.replace(tag, "{tag}")
     found = {
@@ -294,13 +297,21 @@ def source_needs(asset: str, tag: str, rules: Rules) -> dict[str, Any]:
         for source in sources_for(tag, rules.sources)
         if name in source.assets
     }
-    first, *others = [*found.values()] or [{}]
-    if any(other != first for other in others):
-        raise PublishError(
-            f"the sources of {' and '.join(found)} say different things of it: read the source of "
-            f"{tag}, or of one nearer to it, with: upstream SOURCE --record"
-        )
-    return first
+    needs: dict[str, Any] = {}
+    for key in dict.fromkeys(key for each in found.values() for key in each):
+        values = [each[key] for each in found.values() if key in each]
+        if key == "libraries":
+            needs[key] = sorted({name for each in values for name in each})
+        elif isinstance(values[0], str):
+            needs[key] = max(values, key=lambda floor: [*map(int, re.findall("[0-9]+", floor))])
+        elif any(each.get(key) != values[0] for each in found.values()):
+            raise PublishError(
+                f"the sources of {' and '.join(found)} say different things of its {key}: read the "
+                f"source of {tag}, or of one nearer to it, with: upstream SOURCE --record"
+            )
+        else:
+            needs[key] = values[0]
+    return needs
 
 
 def needs_of(facts: Mapping[str, Fact], rules: Rules) -> dict[str, Any]:
