@@ -222,11 +222,11 @@ def launch_command(
     from tsuku_llm.config.tool_files import add_to_file
 
     kept = add_to_file(path, Template(added).substitute(values))
-    lines = [f"{path} has the settings now: start {tool} again"]
-    lines += [f"the file as it was before the first change: {kept}"] if kept else []
+    told = [f"{path} has the settings now: start {tool} again"]
+    told += [f"the file as it was before the first change: {kept}"] if kept else []
     if line := Template(row.file.in_shell).substitute(values):
-        lines.append(f"it also needs this in its shell: {line}")
-    return CommandResult({**answer, "written": path, "kept": kept}, (*lines, *others))
+        told.append(f"it also needs this in its shell: {line}")
+    return CommandResult({**answer, "written": path, "kept": kept}, (*told, *others))
 
 
 @click.command("stop", cls=Command)
