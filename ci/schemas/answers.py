@@ -79,6 +79,8 @@ ANSWERS: dict[str, tuple[type | Mapping[str, Any], ...]] = {
             "settings": str,
             "models": tuple[str, ...],
             "page": str,
+            "written": Path | None,
+            "kept": Path | None,
         },
     ),
     "stop": ({"stopped": tuple[StoppedServer, ...]},),

@@ -121,3 +121,119 @@ def test_the_settings_are_printed_whole(env: dict[str, str], tmp_path: Path) -> 
     shown = run_program("launch", "opencode", env=env, cwd=tmp_path).stdout
     assert json.loads("\n".join(shown.splitlines()[1:-1]))["provider"]
     assert list(tmp_path.iterdir()) == []
+
+
+FILES = {
+    "claude": (".claude/settings.json", "CLAUDE_CONFIG_DIR", "settings.json"),
+    "codex": (".codex/config.toml", "CODEX_HOME", "config.toml"),
+    "opencode": (".config/opencode/opencode.json", "XDG_CONFIG_HOME", "opencode/opencode.json"),
+}
+"""Where each tool reads the settings of a user, and the variable for another folder.
+
+https://code.claude.com/docs/en/settings, https://developers.openai.com/codex/config-advanced,
+https://opencode.ai/docs/config/
+"""
+
+
+@pytest.fixture
+def home(env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """The servers of ``env`` for a person with an empty home."""
+    variables = {name: "" for _, name, _ in FILES.values()}
+    return {**env, **variables, "HOME": str(tmp_path)}
+
+
+def written(env: dict[str, str], tool: str) -> Any:
+    return told(env, tool, "--write", "--yes")
+
+
+@pytest.mark.parametrize("tool", FILES)
+def test_a_yes_writes_where_the_tool_reads(home: dict[str, str], tmp_path: Path, tool: str) -> None:
+    place, variable, name = FILES[tool]
+    assert written(home, tool)["written"] == str(tmp_path / place)
+    text = (tmp_path / place).read_text("utf-8")
+    if tool == "claude":
+        url = base(home).removesuffix("/v1")
+        expected = {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_AUTH_TOKEN": "none"}
+        assert json.loads(text) == {"env": {**expected, "ANTHROPIC_MODEL": MODEL}}
+    else:
+        read = tomli.loads if tool == "codex" else json.loads
+        assert read(text) == read(told(home, tool)["settings"])
+    elsewhere = {**home, variable: str(tmp_path / "elsewhere")}
+    assert written(elsewhere, tool)["written"] == str(tmp_path / "elsewhere" / name)
+
+
+def test_what_is_there_stays_and_a_copy_is_kept(home: dict[str, str], tmp_path: Path) -> None:
+    codex = tmp_path / ".codex/config.toml"
+    codex.parent.mkdir()
+    before = (
+        '# mine\nmodel = "gpt-5" # fast\nnotify = ["say", "done"]\n\n[model_providers.other]\n'
+        'name = "other"\n\n[[hooks]]\nrun = "x"\n'
+    )
+    codex.write_text(before, "utf-8")
+    codex.chmod(0o600)
+    answer = written(home, "codex")
+    now, old = tomli.loads(codex.read_text("utf-8")), tomli.loads(before)
+    assert now["model_providers"].keys() == {"other", "tsuku-llm"}
+    assert (now["notify"], now["hooks"]) == (old["notify"], old["hooks"])
+    assert (now["model"], now["model_provider"]) == (MODEL, "tsuku-llm")
+    assert "# mine" in codex.read_text("utf-8")
+    kept = Path(answer["kept"])
+    # The second time the copy stays the one from before the first.
+    written(home, "codex")
+    assert (kept.read_text("utf-8"), kept.parent) == (before, codex.parent)
+    assert {path.stat().st_mode & 0o777 for path in (codex, kept)} == {0o600}
+
+
+def test_a_file_of_json_keeps_its_other_keys_and_a_link_stays_one(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    real, link = tmp_path / "dotfiles.json", tmp_path / ".claude/settings.json"
+    link.parent.mkdir()
+    real.write_text('{"model": "opus", "env": {"DISABLE_TELEMETRY": "1"}, "größe": 1.5}', "utf-8")
+    link.symlink_to(real)
+    written(home, "claude")
+    now = json.loads(real.read_text("utf-8"))
+    assert link.is_symlink()
+    assert (now["model"], now["größe"], now["env"]["DISABLE_TELEMETRY"]) == ("opus", 1.5, "1")
+    assert now["env"]["ANTHROPIC_MODEL"] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        ("claude", '{"env": {} // none\n}'),
+        ("claude", '{"env": {}, "env": {"A": "b"}}'),
+        ("claude", '{"env": ["A=b"]}'),
+        ("claude", "[]"),
+        ("codex", "model = \n"),
+        ("codex", 'model_providers = "none"\n'),
+        ("opencode", '{"provider": {"tsuku-llm": {"options": "none"}}}'),
+    ],
+)
+def test_a_file_that_cannot_be_changed_safely_stays_as_it_is(
+    home: dict[str, str], tmp_path: Path, tool: str, text: str
+) -> None:
+    path = tmp_path / FILES[tool][0]
+    path.parent.mkdir(parents=True)
+    path.write_text(text, "utf-8")
+    refused = run_program("launch", tool, "--write", "--yes", env=home)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error[bad-config]: the settings cannot be added to ")
+    assert "by hand" in refused.stderr
+    assert [path.read_text("utf-8"), *path.parent.iterdir()] == [text, path]
+
+
+def test_without_a_yes_with_a_key_or_without_a_safe_file_nothing_is_written(
+    home: dict[str, str], tmp_path: Path
+) -> None:
+    asked = run_program("launch", "codex", "--write", env=home)
+    assert (asked.code, asked.stdout) == (0, "nothing was written: without a terminal, add --yes\n")
+    for tool, *words in (("claude", "--name", "locked"), ("zed",), ("aider",)):
+        refused = run_program("launch", tool, *words, "--write", "--yes", env=home)
+        assert refused.code == 2
+        assert f"by hand: tsuku-llm launch {tool} --name " in refused.stderr
+    assert run_program("launch", "codex", "--yes", env=home).code == 2
+    # The key of this server is in the shell alone.
+    locked = run_program("launch", "codex", "--name", "locked", "--write", "--yes", env=home)
+    assert "export TSUKU_LLM_KEY=THE-KEY-OF-YOUR-SERVER" in locked.stdout
+    assert "KEY-OF" not in (tmp_path / ".codex/config.toml").read_text("utf-8")

@@ -1,6 +1,7 @@
 """With streams of any kind there is one answer and no traceback."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.program import COMMAND, environment
+from support.program import COMMAND, environment, run_program
 
 from tsuku_llm.cli.terminal.streams import reserved_stdout, say
 from tsuku_llm.ground.safe_text import printable
@@ -126,3 +127,49 @@ def test_a_narrow_encoding_is_not_an_error(tmp_path: Path) -> None:
         check=True,
     )
     assert b"\\u6f22" in done.stdout
+
+
+STRICT = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+LOCALES = {
+    "C": {"LC_ALL": "C"},
+    "C without UTF-8": {"LC_ALL": "C", **STRICT},
+    "an unknown one": {"LC_ALL": "xx_YY.UTF-8", **STRICT},
+    "ISO-8859-1": {"LC_ALL": "de_DE.ISO-8859-1", **STRICT},
+    "a stream of ISO-8859-1": {"LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "iso-8859-1"},
+}
+
+
+@pytest.fixture
+def locales(tmp_path: Path) -> Path:
+    """A folder with the locale de_DE.ISO-8859-1, which a bare system lacks, if it can be made."""
+    folder = tmp_path / "locales"
+    folder.mkdir()
+    made = folder / "de_DE.ISO-8859-1"
+    # The package locales has its sources, and no test asks for it.
+    if shutil.which("localedef") and Path("/usr/share/i18n/locales/de_DE").exists():
+        line = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", "--no-archive", str(made)]
+        subprocess.run(line, check=False, capture_output=True)
+    return folder
+
+
+@posix
+@pytest.mark.parametrize("name", LOCALES)
+def test_no_locale_changes_an_answer_or_an_exit_code(
+    name: str, locales: Path, tmp_path: Path
+) -> None:
+    env = {**environment(tmp_path / "home"), "LOCPATH": str(locales), **LOCALES[name]}
+    env = {key: value for key, value in env.items() if key != "LC_CTYPE"}
+
+    def run(*words: str | bytes) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run([*COMMAND, *words], env=env, capture_output=True, check=False)
+
+    usual = run_program("backends", env=environment(tmp_path / "home"))
+    listed = run("backends")
+    assert (listed.returncode, listed.stdout.decode("ascii")) == (usual.code, usual.stdout)
+    missing = run("serve", "-m", "größe.gguf".encode())
+    assert missing.returncode == 7
+    assert missing.stderr.startswith(b"error[bad-model]: the model cannot be read")
+    # An ö is shown, or escaped; it is never left out, and never an error of ours.
+    forms = ("ö".encode(), "ö".encode("latin-1"), b"\\udcc3\\udcb6")
+    assert any(b"gr" + form in missing.stderr for form in forms)
+    assert b"Traceback" not in missing.stderr

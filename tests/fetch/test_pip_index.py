@@ -124,6 +124,7 @@ def test_an_index_without_the_file_is_an_error(tmp_path: Path) -> None:
     ):
         fetch(artifact(), tmp_path / "partials", network)
     assert any("tsuku-test-server" in fact for fact in caught.value.facts)
+    assert caught.value.hint.startswith("check the name; if it is right, pip's index lacks it")
     assert caught.value.exit_code == 4
     assert not list((tmp_path / "partials").iterdir())
 
@@ -135,6 +136,8 @@ def test_H35_an_unreachable_index_is_an_error(tmp_path: Path) -> None:
     with Clock().network(away) as network, pytest.raises(PackageIndexError) as caught:
         fetch(artifact(), tmp_path / "partials", network)
     assert "SECRET" not in repr((caught.value.message, caught.value.facts))
+    # pip says "from versions: none" here as well: that is no answer of an index.
+    assert caught.value.hint.startswith("check that pip can install packages here")
 
 
 def test_an_index_over_http_is_the_users_choice(tmp_path: Path) -> None:

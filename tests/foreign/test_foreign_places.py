@@ -24,6 +24,7 @@ from support.model_shelves import ollama_model, small_model
 from tsuku_llm import fetch
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.config import file as config_file
+from tsuku_llm.config.tool_files import add_to_file
 from tsuku_llm.fetch.artifacts.partial import PartialFile, verified
 from tsuku_llm.fetch.http.registry_login import Challenge, _token, credentials_of
 from tsuku_llm.fetch.http.tls import client_context
@@ -197,6 +198,7 @@ FILES = [
         "fetch.http.tls", "ca.pem", lambda at: client_context({"SSL_CERT_FILE": str(at / "ca.pem")})
     ),
     Place("config.file", "config.toml", lambda at: config_file.read(at / "config.toml")),
+    Place("config.tool_files", "s.json", lambda at: add_to_file(at / "s.json", '{"a": {"b": 1}}')),
     Place("machine.snapshot", "machine.json", lambda at: ReplayHost.load(at / "machine.json")),
     Place("instances.log", "x.log", lambda at: next(read_log(at / "x.log"), b""), (OSError,)),
     Place("instances.log", "x.log.1", lambda at: next(read_log(at / "x.log"), b""), (OSError,)),

@@ -13,6 +13,7 @@ from support.folder_shop import NOW, FolderShop
 from support.sessions import changed
 
 from tsuku_llm.catalog.revocations import Revocation
+from tsuku_llm.cli.terminal.progress_bar import SparseStatus
 from tsuku_llm.ground.errors import CannotCombine, SelectionError, UnknownRequest
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.steps.choosing.revocation import SignedStatus
@@ -395,7 +396,7 @@ def test_a_benchmark_measures_the_active_one_and_names_it(
     installed(session, backend="cuda+vulkan")
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF and so on")
-    report = bench(session, model, (), rounds=1)
+    report = bench(session, model, (), rounds=1, status=SparseStatus(session.user.note))
     assert [each.receipt.variant for each in report.results] == ["cuda+vulkan"]
     assert report.backend == "cuda+vulkan"
     assert [each.variant for each in report.skipped] == ["vulkan", "cuda"]

@@ -40,7 +40,7 @@ def set_value(path: Path, key: Key, value: Value) -> None:
     with suppress(ValueError):
         if written is not None and key.parse(written) == value:
             return
-    _replace(path, edited(text, key.key, value, path).encode("utf-8"))
+    replace(path, edited(text, key.key, value, path).encode("utf-8"))
 
 
 def unset_value(path: Path, name: str) -> Key | None:
@@ -54,7 +54,7 @@ def unset_value(path: Path, name: str) -> Key | None:
     there = key in llm_table(parse(text, path), path)
     found = None if there and key not in ALL else key_named(name)
     if there:
-        _replace(path, edited(text, key, None, path).encode("utf-8"))
+        replace(path, edited(text, key, None, path).encode("utf-8"))
     return found
 
 
@@ -111,15 +111,16 @@ def _not_editable(path: Path, key: str) -> ConfigError:
     )
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, new: int | None = None) -> None:
     """Replace the file in one step; follow a link to its target, keep mode and owner.
 
-    Raises ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.
+    ``new`` is the mode of a new file; None for one that suits what is in it. Raises
+    ``UnsafeLocation``, ``NotWritable``, ``NoSpace`` or ``StoreError``.
     """
     # Replace the target of a link, not the link: users keep this file in a folder of dotfiles.
     target = Path(os.path.realpath(path))
     # A file that exists keeps its mode: a shared one is read by others, who are told then.
-    mode = 0o600 if has_secret(data.decode("utf-8", "replace")) else 0o644
+    mode = new or (0o600 if has_secret(data.decode("utf-8", "replace")) else 0o644)
     owner = None
     with disk_errors(f"writing the config file {path.name}", path.parent):
         make_folder(target.parent)

@@ -17,7 +17,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.errors import LaunchError, UsageError
+from tsuku_llm.ground.errors import Declined, LaunchError, UsageError
 from tsuku_llm.ground.files import write_output
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import printable
@@ -152,25 +152,35 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
     examples={
         f"{TSUKU} launch claude": "Show what Claude Code needs to use the server called default.",
         f"{TSUKU} launch codex --name big": "The same for Codex and another server.",
+        f"{TSUKU} launch opencode --write": "Ask, then add it to the file of OpenCode.",
     },
 )
 @click.argument("tool", metavar="TOOL", type=click.Choice(list(TOOLS)))
 @options.server_option
+@click.option("--write", is_flag=True, help="Ask, then add it to the tool's own file.")
+@options.yes
 @click.pass_obj
-def launch_command(console: Console, *, tool: str, name: str | None) -> CommandResult:
+def launch_command(
+    console: Console, *, tool: str, name: str | None, write: bool, yes: bool
+) -> CommandResult:
     """Print what a coding tool needs to use a server.
 
-    TOOL is claude, codex, opencode, continue, zed, aider, vscode or open-webui. Nothing is written,
-    and the tool is not started. The server runs in the background; without --name it is the one
-    called default.
+    TOOL is claude, codex, opencode, continue, zed, aider, vscode or open-webui. The tool is not
+    started. With --write, the settings of claude, codex and opencode are added to the file in which
+    they read them; what is in it stays, and a copy of it is kept. The server runs in the
+    background; without --name it is the one called default.
     """
     from string import Template
 
     from tsuku_llm.steps.servers.conversation import served_as
 
+    if yes and not write:
+        raise UsageError("--yes is only for --write", hint="add --write, or omit --yes")
+    row = TOOLS[tool]
     with open_session(console, looking=True, tolerant=True) as session:
         chosen = options.DEFAULT_NAME if name is None else name
         base, models, has_key = served_as(session, chosen)
+        environ = session.machine.environ
     values = {
         "url": base.removesuffix("/v1"),
         "base": base,
@@ -178,25 +188,45 @@ def launch_command(console: Console, *, tool: str, name: str | None) -> CommandR
         # The key itself is a secret, and goes to no terminal.
         "key": "THE-KEY-OF-YOUR-SERVER" if has_key else "none",
     }
-    row = TOOLS[tool]
     place, settings = (Template(text).substitute(values) for text in (row.place, row.settings))
-    return CommandResult(
-        {
-            "tool": tool,
-            "name": chosen,
-            "place": place,
-            "settings": settings,
-            "models": models,
-            "page": row.source,
-        },
-        (
-            f"# {place}",
-            *([f"# one of its models: {', '.join(models)}"] if len(models) > 1 else []),
-            *settings.splitlines(),
-            f"# see: {row.source}",
-        ),
-        exact=True,
-    )
+    answer = {
+        "tool": tool,
+        "name": chosen,
+        "place": place,
+        "settings": settings,
+        "models": models,
+        "page": row.source,
+        "written": None,
+        "kept": None,
+    }
+    others = [f"# one of its models: {', '.join(models)}"] if len(models) > 1 else []
+    if not write:
+        lines = (f"# {place}", *others, *settings.splitlines(), f"# see: {row.source}")
+        return CommandResult(answer, lines, exact=True)
+    by_hand = f"{TSUKU} launch {tool} --name {chosen}"
+    if row.file is None:
+        raise UsageError(
+            f"the settings of {tool} are not in a file that this program can change safely",
+            hint=f"see them, and add them by hand: {by_hand}",
+        )
+    added = row.file.settings or row.settings
+    if has_key and "$key" in added:
+        raise UsageError(
+            f"the server {chosen} wants a key, and the settings of {tool} would have it in a file",
+            hint=f"see them, and put them in with the key by hand: {by_hand}",
+        )
+    path = row.file.path(environ)
+    if not (yes or console.ask(f"Add the settings of this server to {path}?")):
+        way_out = "" if console.can_ask else ": without a terminal, add --yes"
+        raise Declined(f"nothing was written{way_out}")
+    from tsuku_llm.config.tool_files import add_to_file
+
+    kept = add_to_file(path, Template(added).substitute(values))
+    told = [f"{path} has the settings now: start {tool} again"]
+    told += [f"the file as it was before the first change: {kept}"] if kept else []
+    if line := Template(row.file.in_shell).substitute(values):
+        told.append(f"it also needs this in its shell: {line}")
+    return CommandResult({**answer, "written": path, "kept": kept}, (*told, *others))
 
 
 @click.command("stop", cls=Command)

@@ -3,11 +3,35 @@
 ``$url`` is the address of the server, ``$base`` that of its OpenAI API, ``$model`` the name of the
 model, and ``$key`` the API key. The pages were looked up on 28 November 2026, some as excerpts.
 None of the tools was started with these settings.
+
+A tool has a ``ToolFile`` if its pages name the file, and if that is JSON or TOML. Zed and VS Code
+read JSON with comments and Continue reads YAML: no library here keeps the comments of those.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
+
+
+class ToolFile(NamedTuple):
+    """The file of a user from which a tool reads settings, and the page that says so.
+
+    ``variable`` names another folder in place of ``folder``. ``settings`` is what is added, None
+    for what is printed; ``in_shell`` is what the tool needs besides.
+    """
+
+    variable: str
+    folder: str
+    name: str
+    source: str
+    settings: str | None = None
+    in_shell: str = ""
+
+    def path(self, environ: Mapping[str, str]) -> Path:
+        """Return the file of this user."""
+        return Path(environ.get(self.variable) or self.folder).expanduser() / self.name
 
 
 class CodingTool(NamedTuple):
@@ -16,6 +40,7 @@ class CodingTool(NamedTuple):
     place: str
     settings: str
     source: str
+    file: ToolFile | None = None
 
 
 TOOLS = {
@@ -25,6 +50,19 @@ TOOLS = {
 export ANTHROPIC_AUTH_TOKEN=$key
 export ANTHROPIC_MODEL=$model""",
         "https://docs.anthropic.com/en/docs/claude-code/llm-gateway",
+        ToolFile(
+            "CLAUDE_CONFIG_DIR",
+            "~/.claude",
+            "settings.json",
+            "https://code.claude.com/docs/en/env-vars",
+            """{
+  "env": {
+    "ANTHROPIC_BASE_URL": "$url",
+    "ANTHROPIC_AUTH_TOKEN": "$key",
+    "ANTHROPIC_MODEL": "$model"
+  }
+}""",
+        ),
     ),
     "codex": CodingTool(
         "in ~/.codex/config.toml; and in the shell: export TSUKU_LLM_KEY=$key",
@@ -37,9 +75,16 @@ base_url = "$base"
 env_key = "TSUKU_LLM_KEY"
 wire_api = "responses\"""",
         "https://developers.openai.com/codex/config-advanced",
+        ToolFile(
+            "CODEX_HOME",
+            "~/.codex",
+            "config.toml",
+            "https://developers.openai.com/codex/config-advanced",
+            in_shell="export TSUKU_LLM_KEY=$key",
+        ),
     ),
     "opencode": CodingTool(
-        "in opencode.json",
+        "in ~/.config/opencode/opencode.json",
         """{
   "$$schema": "https://opencode.ai/config.json",
   "model": "tsuku-llm/$model",
@@ -52,6 +97,12 @@ wire_api = "responses\"""",
   }
 }""",
         "https://docs.ollama.com/integrations/opencode",
+        ToolFile(
+            "XDG_CONFIG_HOME",
+            "~/.config",
+            "opencode/opencode.json",
+            "https://opencode.ai/docs/config/",
+        ),
     ),
     "continue": CodingTool(
         "in ~/.continue/config.yaml",

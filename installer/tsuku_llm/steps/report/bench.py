@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.config.editing import set_value
@@ -148,8 +149,22 @@ class Report:
         return (*apart, *slow)
 
 
-def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: int) -> Report:
+class Status(Protocol):
+    """What a long wait is for, shown in place of the text before it."""
+
+    def show(self, text: str) -> None:
+        """Show a text."""
+
+    def close(self) -> None:
+        """Remove the text, or print no more of it."""
+
+
+def bench(
+    session: Session, model: Path, arguments: Sequence[str], *, rounds: int, status: Status
+) -> Report:
     """Measure every installed variant that fits, and others that the user agrees to install.
+
+    ``status`` shows what a round does, from the thread that follows a start.
 
     The active version is measured also if no choice here would take it: an unsigned build, and a
     one made of several that was asked for by its name. The variants take turns, so that a
@@ -176,7 +191,12 @@ def bench(session: Session, model: Path, arguments: Sequence[str], *, rounds: in
             if run.failure is None:
                 session.user.note(f"round {number + 1} of {rounds}: {run.variant}")
                 compared = len(runs) > 1 and not number
-                _measure_once(session, run, ("-m", str(model), *arguments), compared=compared)
+                words = ("-m", str(model), *arguments)
+                try:
+                    _measure_once(session, run, words, status.show, compared=compared)
+                finally:
+                    # Before the next start: it ties a child to this process if no thread lives.
+                    status.close()
     report = _report(model, rounds, runs, skipped)
     # What a later update is compared with. With arguments it is another server's speed.
     if not arguments:
@@ -283,7 +303,12 @@ def _try_again(session: Session, run: VariantRun) -> None:
 
 
 def _measure_once(
-    session: Session, run: VariantRun, arguments: Sequence[str], *, compared: bool
+    session: Session,
+    run: VariantRun,
+    arguments: Sequence[str],
+    show: Callable[[str], None],
+    *,
+    compared: bool,
 ) -> None:
     """Start the server, measure it and end it; a failure counts for this variant only.
 
@@ -293,13 +318,21 @@ def _measure_once(
     def on_ready(report: StartReport) -> None:
         run.device = report.device
         address = ServerAddress(report.host, report.port or 0)
+        show(f"{run.variant}: it answers twice, and the second answer is measured")
         run.speeds.append(measure(address))
         if compared:
+            show(f"{run.variant}: it reads a text, to compare the variants")
             run.answer = read_along(address)
 
     gpu = run.installed.receipt.backend != "cpu"
     run.failure = short_start(
-        session, run.installed, arguments, on_ready, name="bench", require_gpu=gpu
+        session,
+        run.installed,
+        arguments,
+        on_ready,
+        name="bench",
+        require_gpu=gpu,
+        on_loading=lambda: show(f"{run.variant}: it loads the model"),
     )
     if wrong := what_is_wrong(run.answer):
         run.failure = LaunchError(

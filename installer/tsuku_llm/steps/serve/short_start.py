@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import IO
 
@@ -42,10 +43,12 @@ def short_start(
     *,
     name: str,
     require_gpu: bool,
+    on_loading: Callable[[], None] = lambda: None,
 ) -> TsukuError | None:
     """Start a version, call ``on_ready`` once it is judged, and end it; return why it was not.
 
-    A LaunchError that ``on_ready`` raises is returned, too. Raises KeyboardInterrupt.
+    ``on_loading`` is called again and again before that. A LaunchError that ``on_ready`` raises is
+    returned, too. Raises KeyboardInterrupt.
     """
     stop_handle = StopHandle()
     failures: list[TsukuError] = []
@@ -68,6 +71,7 @@ def short_start(
         require_gpu=require_gpu,
         min_gpu_share=0,
         sink=on_report,
+        on_loading=lambda _pid, _log: on_loading(),
         stop_handle=stop_handle,
         own_folder=True,
     )
@@ -100,15 +104,21 @@ def short_start(
 
 @contextmanager
 def _stderr_into(said: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to a file for the block: the servers' logs would bury the figures."""
+    """Redirect stderr to a file for the block: the servers' logs would bury the figures.
+
+    What this program says itself, to ``sys.stderr``, goes where it went before.
+    """
     # On the level of descriptors: the server's stderr is passed on to descriptor 2.
     kept = os.dup(2)
-    try:
-        os.dup2(said.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    encoding = getattr(sys.stderr, "encoding", None)
+    # A line at a time: closing the file must not write more than what was meant to be seen.
+    with open(kept, "w", 1, encoding=encoding, errors="backslashreplace") as ours:
+        try:
+            os.dup2(said.fileno(), 2)
+            with redirect_stderr(ours):
+                yield
+        finally:
+            os.dup2(kept, 2)
 
 
 def _ended(code: int, said: IO[bytes]) -> LaunchError:
