@@ -149,7 +149,7 @@ class Report:
         return (*apart, *slow)
 
 
-class Status(Protocol):
+class ShownStatus(Protocol):
     """What a long wait is for, shown in place of the text before it."""
 
     def show(self, text: str) -> None:
@@ -160,7 +160,7 @@ class Status(Protocol):
 
 
 def bench(
-    session: Session, model: Path, arguments: Sequence[str], *, rounds: int, status: Status
+    session: Session, model: Path, arguments: Sequence[str], *, rounds: int, status: ShownStatus
 ) -> Report:
     """Measure every installed variant that fits, and others that the user agrees to install.
 
