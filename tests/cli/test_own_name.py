@@ -111,7 +111,7 @@ def test_the_json_document_has_the_same_hint(tmp_path: Path) -> None:
         ("install --backend", "install --help"),
         ("serve --port=", "serve"),
         ("help list nothing", "list --help"),
-        ("logs --lines many", "logs --help"),
+        ("logs --nonsense many", "logs --help"),
     ],
 )
 def test_a_wrong_call_is_answered_with_one_that_works(tmp_path: Path, wrong: str, way: str) -> None:
