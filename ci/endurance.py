@@ -257,17 +257,18 @@ def _loaded_for(run: Endurance, seconds: float) -> list[dict[str, float]]:
     }
     rows, counted = [run.counted()], time.monotonic()
     end = counted + seconds
-    while time.monotonic() < end:
-        (deed,) = random.choices(tuple(deeds), tuple(deeds.values()))
-        deed()
-        if time.monotonic() - counted >= MINUTE:
-            counted = time.monotonic()
-            rows.append(run.counted())
-            if len(rows) % 10 == 0:
-                print(
-                    json.dumps({each: round(value, 1) for each, value in rows[-1].items()}),
-                    flush=True,
-                )
+    with suppress(KeyboardInterrupt):
+        while time.monotonic() < end:
+            (deed,) = random.choices(tuple(deeds), tuple(deeds.values()))
+            deed()
+            if time.monotonic() - counted >= MINUTE:
+                counted = time.monotonic()
+                rows.append(run.counted())
+                if len(rows) % 10 == 0:
+                    print(
+                        json.dumps({each: round(value, 1) for each, value in rows[-1].items()}),
+                        flush=True,
+                    )
     hours = (time.monotonic() - end + seconds) / 3600
     print(f"\n{hours:.1f} hours")
     return [*rows, run.counted()]

@@ -72,7 +72,11 @@ class SignalForwarder:
                 # leaves a byte in it. SIGCHLD needs a handler, as Python writes a byte only
                 # for signals that it handles.
                 self._wake = _Wake()
-                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _only_wake)
+                before = signal.signal(signal.SIGCHLD, _only_wake)
+                # It stays in place of the default, which does nothing either: for a child that ends
+                # while the default is put back Python prints an error ("race condition").
+                if before is not signal.SIG_DFL:
+                    self._before[signal.SIGCHLD] = before
             for name in _FORWARDED:
                 self._listen(name, self._on_signal)
             self._listen("SIGTSTP", self._on_suspend)
