@@ -467,7 +467,9 @@ def test_a_release_that_upstream_takes_back_is_stopped(at: FeedPublisher) -> Non
     assert at.nightly
 
 
-@pytest.mark.parametrize("bad", ["gone", "refused", "replaced", "starter", "sha512", "no digest"])
+@pytest.mark.parametrize(
+    "bad", ["gone", "403", "502", "replaced", "starter", "sha512", "no digest"]
+)
 def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
     at.run()
     head = at.nightly[0]
@@ -479,8 +481,8 @@ def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
     }
     if bad == "gone":
         at.upstream.withdrawn.add(head)
-    elif bad == "refused":
-        at.upstream.refused.add(head)
+    elif bad in ("403", "502"):
+        at.upstream.refused[head] = bad
     elif bad == "replaced":
         at.upstream.replaced[head, name] = packed(Name("x.tar.gz", "page"), "b1")
     else:
@@ -500,6 +502,34 @@ def test_one_bad_answer_decides_nothing(at: FeedPublisher, bad: str) -> None:
     # A healthy look between two bad ones: they prove nothing together.
     at.upstream.withdrawn.add(head)
     assert not at.run().stopped
+
+
+@pytest.mark.parametrize("answer", ["502", "secondary"])
+def test_a_build_that_is_not_answered_is_taken_by_the_next_run(
+    at: FeedPublisher, answer: str
+) -> None:
+    """Only the request for the build that v0.3.0 names fails; the list is without it, too."""
+    at.run()
+    before, named = at.nightly, "b10621"
+    at.upstream.pass_time(hours=36)
+    at.upstream.refused[named] = answer
+    report = at.run()
+    newest = at.upstream.tags()[0]
+    assert not report.stopped
+    assert named not in report.offered
+    if answer == "502":
+        assert report.offered[0] == newest
+        assert any(named in each for each in report.waiting)
+    else:
+        # It may be the limit of all requests: the run asks nothing more.
+        assert report.offered == before
+        assert "answers no more requests until" in report.waiting[-1]
+        assert at.upstream.requests[-1].endswith(named)
+    at.upstream.refused.clear()
+    at.upstream.pass_time(hours=6)
+    report = at.run()
+    assert not report.stopped
+    assert {named, at.upstream.tags()[0]} <= {*report.offered}
 
 
 def test_a_damaged_archive_is_left_out_and_a_platform_without_its_default_too(

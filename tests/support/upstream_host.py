@@ -61,8 +61,8 @@ class Upstream:
     gone. ``attested`` says for a release "no", "late" (six hours), "partly",
     "forged", "elsewhere" (by a workflow of another repository), "main" (on a branch of another
     name) or "builds" (without what is ``added``).
-    ``unreachable`` are assets that answer 404, ``refused`` releases that are not in the list and
-    answer 403. ``delay`` is the Retry-After of the next answer,
+    ``unreachable`` are assets that answer 404, ``refused`` releases that are not in the list, with
+    their answer: "403", "502" or "secondary". ``delay`` is the Retry-After of the next answer,
     ``instead`` the body of every one. ``named`` has another build for a stable
     version. ``spoiled`` are fields of an asset that are wrong. ``tokens`` are who asked. With
     ``secondary`` it says that requests came too fast, and no time. ``added`` are names of more
@@ -80,7 +80,7 @@ class Upstream:
     withdrawn: set[str] = field(default_factory=set)
     attested: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
     left: int = 0
@@ -306,15 +306,8 @@ class _Handler(BaseHTTPRequestHandler):
             data = None if name in host.unreachable else host.archive(tag, name)
             self._send(200 if data else 404, data or b"")
             return
-        if host.delay:
-            seconds, host.delay = host.delay, 0
-            self._send(429, b"{}", {"Retry-After": str(seconds)})
-            return
-        refused = path.rpartition("/")[2] in host.refused
-        if refused or host.secondary or host.left <= 0:
-            kind = b"a secondary" if host.secondary else b"API"
-            why = b"access blocked" if refused else b"You have exceeded %b rate limit" % kind
-            self._send(403, b'{"message": "%b"}' % why)
+        if refusal := self._refusal(path):
+            self._send(*refusal)
             return
         login = self.headers.get("Authorization", "").removeprefix("Basic ")
         host.tokens += [base64.b64decode(login).decode()] if login else []
@@ -333,6 +326,21 @@ class _Handler(BaseHTTPRequestHandler):
             return
         host.left -= 1
         self._send(200, body, {"ETag": etag})
+
+    def _refusal(self, path: str) -> tuple[int, bytes, dict[str, str]] | None:
+        host = self.host
+        if host.delay:
+            seconds, host.delay = host.delay, 0
+            return 429, b"{}", {"Retry-After": str(seconds)}
+        refused = host.refused.get(path.rpartition("/")[2])
+        if refused == "502":
+            return 502, b"Bad Gateway", {}
+        if refused == "403":
+            return 403, b'{"message": "access blocked"}', {}
+        if refused or host.secondary or host.left <= 0:
+            kind = b"a secondary" if host.secondary or refused else b"API"
+            return 403, b'{"message": "You have exceeded %b rate limit"}' % kind, {}
+        return None
 
     def _found(self, path: str) -> Any:
         host = self.host
