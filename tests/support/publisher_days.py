@@ -136,7 +136,7 @@ class Days:
             answer = self._job()
             here = not self.away[0] <= upstream.now < self.away[1]
             if upstream.now.hour == 12:
-                self._timers()
+                self.timers()
                 if here:
                     self._decide(answer)
             self._check()
@@ -156,14 +156,19 @@ class Days:
             done = self.by("host", "resign", "--data", at.data, "--issued", at.stamp)
             assert done.returncode == 0, done.stderr
         answer = at.feed()
+        self.sign_nightly()
+        self.runs += 1
+        return answer
+
+    def sign_nightly(self) -> None:
+        """Sign what the feed took, with the keys of the host alone."""
+        at = self.at
         words = ("--channel", "nightly", "--issued", at.stamp)
         root = ("--trusted-root", at.upstream.trusted_root)
         done = self.by("host", "sign", *words, *root, "--data", at.data)
         assert done.returncode == 0, done.stderr
-        self.runs += 1
-        return answer
 
-    def _timers(self) -> None:
+    def timers(self) -> None:
         """Record what the promoters see, as their daily ``check`` does, by the test's clock."""
         with mock.patch.dict(os.environ, XDG_STATE_HOME=str(self.at.data.parent / "state")):
             copy = copies.RepositoryFolder(self.at.signed)
@@ -185,9 +190,10 @@ class Days:
             self.work.setdefault("stopped releases", Work()).times += 1
             self._count("stopped releases", "read")
         if answer["proposal"]:
-            self._promote(answer["proposal"]["release"])
+            self.promote(answer["proposal"]["release"])
 
-    def _promote(self, tag: str) -> None:
+    def promote(self, tag: str) -> None:
+        """Let a holder promote a release, and two sign it: three commands of people."""
         at = self.at
         words = ("promote", tag, "--to", "stable", "--data", at.data, "--on", at.stamp)
         first, second = self.present[:2]
