@@ -148,7 +148,8 @@ def _change(change: Change, places: list[tuple[Any, Any]]) -> None:
         case "wrap":
             holder[key] = [holder[key]]
         case "again" | "rename" | "add" if isinstance(holder, list):
-            holder.insert(key, value if change.what == "add" else holder[key])
+            # A copy: if one object is at two places, a swap can put it into itself.
+            holder.insert(key, value if change.what == "add" else copy.deepcopy(holder[key]))
         case "again":
             holder[f"{AGAIN}{key}"] = value
         case "rename":

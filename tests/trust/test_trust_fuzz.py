@@ -354,6 +354,7 @@ def test_the_good_repository_is_accepted_by_both() -> None:
     }
 
 
+@example("root", [Change("again", 1, 0, 0), Change("swap", 1, 2, 0)], [], False)
 @fuzz
 @given(ROLES, CHANGES, MIXES, st.booleans())
 def test_M27_unsigned_changes_have_no_effect(
