@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Shape, write_shape
 
-from tsuku_llm.launch.memory.fit import Fit, FreeMemory, judge, together
+from tsuku_llm.launch.memory.fit import Card, Fit, judge, together
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import ROOM, memory_options
 from tsuku_llm.launch.memory.model_header import ModelHeader
@@ -18,7 +18,13 @@ from tsuku_llm.launch.memory.need import MemoryNeed, estimate_need
 from tsuku_llm.launch.plan.report import GpuHolder
 
 GB = 10**9
-HOST = FreeMemory("the machine", 64 * GB, 64 * GB)
+
+
+def memory(name: str, free: int | None = None, total: int | None = None) -> Card:
+    return Card(name, free=free, total=total)
+
+
+HOST = memory("the machine", 64 * GB, 64 * GB)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +39,8 @@ def read(folder: Path, shape: Shape, weights: int = F16) -> ModelHeader:
 def fit(
     header: ModelHeader,
     words: str,
-    *devices: FreeMemory,
-    host: FreeMemory = HOST,
+    *devices: Card,
+    host: Card = HOST,
     layers: int | None = None,
 ) -> Fit:
     return judge(
@@ -48,8 +54,8 @@ def fit(
     )
 
 
-def card(free: float, name: str = "Vulkan0", total: float = 25.4) -> FreeMemory:
-    return FreeMemory(name, int(free * GB), int(total * GB))
+def card(free: float, name: str = "Vulkan0", total: float = 25.4) -> Card:
+    return memory(name, int(free * GB), int(total * GB))
 
 
 def test_the_words_are_the_need_and_what_is_free(llama: ModelHeader) -> None:
@@ -176,7 +182,7 @@ def test_a_quantisation_is_named_in_bits_for_each_weight(llama: ModelHeader) -> 
 
 
 def test_without_a_remedy_the_words_say_so(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", card(2, total=2), host=FreeMemory("the machine", 4 * GB, 8 * GB))
+    found = fit(llama, "-c 8192", card(2, total=2), host=memory("the machine", 4 * GB, 8 * GB))
     assert found.remedies == ()
     assert "use a smaller model" in found.told[-1]
     assert found.missing > 0
@@ -192,7 +198,7 @@ def test_two_devices_hold_what_one_does_not(llama: ModelHeader) -> None:
 
 
 def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
-    small = fit(llama, "-c 8192", host=FreeMemory("main memory", 12 * GB, 16 * GB))
+    small = fit(llama, "-c 8192", host=memory("main memory", 12 * GB, 16 * GB))
     assert small.fits is False
     assert small.missing == pytest.approx(5.3 * GB, rel=0.01)
     assert "main memory has 12.0 GB of 16.0 GB free" in small.told[0]
@@ -200,16 +206,16 @@ def test_on_the_processor_main_memory_counts(llama: ModelHeader) -> None:
 
 
 def test_an_unknown_memory_gives_no_verdict(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, None))
+    found = fit(llama, "-c 8192", memory("Vulkan0", None, None))
     assert found.fits is None
     assert found.told[0].endswith("; Vulkan0: size unknown")
 
 
 def test_where_only_all_the_memory_is_known_it_counts(llama: ModelHeader) -> None:
-    found = fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 25 * GB))
+    found = fit(llama, "-c 8192", memory("Vulkan0", None, 25 * GB))
     assert found.fits
     assert found.told[0].endswith("; Vulkan0 has 25.0 GB")
-    assert fit(llama, "-c 8192", FreeMemory("Vulkan0", None, 16 * GB)).fits is False
+    assert fit(llama, "-c 8192", memory("Vulkan0", None, 16 * GB)).fits is False
 
 
 @given(
@@ -239,7 +245,7 @@ def test_more_memory_never_fits_less(
 
 def test_a_gigabyte_of_a_device_stays_free() -> None:
     need = MemoryNeed(layers=(GB, GB), cache=(0, 0), output=GB, other=0, compute=0)
-    exact = FreeMemory("D0", 3 * GB + ROOM, None)
+    exact = memory("D0", 3 * GB + ROOM, None)
     options = memory_options(["-c", "4096"], {})
     assert judge(lambda _: need, options, [exact], HOST, own_context=4096).fits
     less = exact._replace(free=3 * GB + ROOM - 1)
@@ -271,16 +277,16 @@ def test_what_fits_together(free: float, words: str, count: int, llama: ModelHea
 
 
 def test_main_memory_counts_as_well(llama: ModelHeader) -> None:
-    alone = partial(fit, llama, "-c 8192", host=FreeMemory("main", 40 * GB, 64 * GB))
+    alone = partial(fit, llama, "-c 8192", host=memory("main", 40 * GB, 64 * GB))
     assert together([alone()] * 3, 0) == 2
     # Layers that the card has no room for.
     assert together([alone(card(10.0))] * 3, ROOM) == 1
 
 
 def test_with_an_unknown_memory_nothing_is_said(llama: ModelHeader) -> None:
-    known, unknown = card(80), FreeMemory("Vulkan1", None, None)
+    known, unknown = card(80), memory("Vulkan1", None, None)
     assert together([fit(llama, "-c 8192", known), fit(llama, "-c 8192", unknown)], ROOM) is None
-    assert together([fit(llama, "-c 8192", host=FreeMemory("main", None, None))], 0) is None
+    assert together([fit(llama, "-c 8192", host=memory("main", None, None))], 0) is None
 
 
 @given(
@@ -290,8 +296,8 @@ def test_with_an_unknown_memory_nothing_is_said(llama: ModelHeader) -> None:
 )
 def test_any_that_are_loaded_at_a_time_fit(sizes: list[int], room: int, on_card: bool) -> None:
     """Whichever models clients ask for, and in whatever order."""
-    memory = FreeMemory("memory", room * GB, 99 * GB)
-    devices, host = ((memory,), HOST) if on_card else ((), memory)
+    space = memory("memory", room * GB, 99 * GB)
+    devices, host = ((space,), HOST) if on_card else ((), space)
 
     def alone(size: int) -> Fit:
         need = MemoryNeed((size * GB,), (0,), 0, 0, 0)

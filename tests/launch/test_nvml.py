@@ -23,7 +23,7 @@ from tsuku_llm.launch.gpu.nvml import (
     parse_watched,
     with_holders,
 )
-from tsuku_llm.launch.memory.placement import Card
+from tsuku_llm.launch.memory.fit import Card
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 

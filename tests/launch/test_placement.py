@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tsuku_llm.launch.memory.fit import Card
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import (
-    Card,
     cards_of,
     memory_matters,
     place,

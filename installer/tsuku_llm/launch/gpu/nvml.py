@@ -19,7 +19,7 @@ from tsuku_llm.launch.plan.report import GpuHolder
 from tsuku_llm.machine.card_speeds import plain_name
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.memory.fit import Card
 
 _LIMIT = 10.0
 """Seconds for an answer: a library whose kernel module hangs never answers."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.records import documented
-from tsuku_llm.launch.memory.memory_options import MemoryOptions
+from tsuku_llm.launch.memory.memory_options import ROOM, MemoryOptions
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.report import GpuHolder, told_size
 
@@ -30,16 +30,28 @@ _HOLDERS = 3
 """Other processes that are named: those with the most memory."""
 
 
-class FreeMemory(NamedTuple):
-    """The memory of a device, or of the machine, in bytes; None if it is not known.
+@documented("name", "free", "total", "holders")
+class Card(NamedTuple):
+    """A device that can hold a part of a model, or main memory; None if a size is not known.
 
-    ``holders`` are other processes with memory there.
+    Memory is in bytes. ``speed`` is the bandwidth of its memory in GB/s. ``holders`` are other
+    processes with memory there. ``kept`` are the bytes of what is free that are not for the model's
+    layers.
     """
 
     name: str
-    free: int | None
-    total: int | None
+    description: str = ""
+    free: int | None = None
+    total: int | None = None
+    integrated: bool = False
+    speed: int | None = None
     holders: tuple[GpuHolder, ...] = ()
+    kept: int = ROOM
+
+    @property
+    def told(self) -> str:
+        """The device in words, such as ``Vulkan0 (NVIDIA H200)``."""
+        return f"{self.name} ({self.description})"
 
     @property
     def room(self) -> int | None:
@@ -47,7 +59,7 @@ class FreeMemory(NamedTuple):
         return self.total if self.free is None else self.free
 
     @property
-    def told(self) -> str:
+    def told_memory(self) -> str:
         """The memory in words: ``Vulkan0 has 23.1 GB of 25.4 GB free (python3, 2.0 GB)``."""
         if self.room is None:
             return f"{self.name}: size unknown"
@@ -76,8 +88,8 @@ class Fit(NamedTuple):
 
     need: MemoryNeed
     context: int
-    devices: tuple[FreeMemory, ...]
-    host: FreeMemory
+    devices: tuple[Card, ...]
+    host: Card
     fits: bool | None
     on_devices: int = 0
     layers: int = 0
@@ -105,7 +117,7 @@ class Fit(NamedTuple):
         cache = self.need.cache_size
         rest = self.size - self.need.weights - cache
         parts = f"weights {told_size(self.need.weights)}, cache {told_size(cache)}"
-        where = "; ".join(space.told for space in self.devices or (self.host,))
+        where = "; ".join(space.told_memory for space in self.devices or (self.host,))
         bound = f"at {self.need.doubt} " if self.need.doubt else ""
         first = f"needs {bound}{told_size(self.size)} ({parts}, buffers {told_size(max(0, rest))})"
         # A file may not tell its context.
@@ -121,7 +133,7 @@ class Fit(NamedTuple):
                 "memory, which is much slower"
             )
         if self.missing:
-            lines.append(f"main memory lacks {told_size(self.missing)}: {self.host.told}")
+            lines.append(f"main memory lacks {told_size(self.missing)}: {self.host.told_memory}")
         if self.remedies:
             lines.append(f"to fit: {'; or '.join(self.remedies)}")
         elif self.fits is False:
@@ -132,8 +144,8 @@ class Fit(NamedTuple):
 def judge(
     estimate: Callable[[MemoryOptions], MemoryNeed],
     options: MemoryOptions,
-    devices: Sequence[FreeMemory],
-    host: FreeMemory,
+    devices: Sequence[Card],
+    host: Card,
     *,
     own_context: int,
     numbers: int = 0,
@@ -210,8 +222,8 @@ class _Case(NamedTuple):
 
     estimate: Callable[[MemoryOptions], MemoryNeed]
     options: MemoryOptions
-    devices: tuple[FreeMemory, ...]
-    host: FreeMemory
+    devices: tuple[Card, ...]
+    host: Card
     wanted: int
     context: int
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text
-from tsuku_llm.launch.memory.fit import FreeMemory
+from tsuku_llm.launch.memory.fit import Card
 
 if sys.platform == "win32":
     import ctypes
@@ -27,7 +27,7 @@ class GroupLimit(NamedTuple):
     use: str
 
 
-def main_memory(root: Path = Path(os.sep)) -> FreeMemory:
+def main_memory(root: Path = Path(os.sep)) -> Card:
     """Ask the system for its memory; what it does not tell stays unknown.
 
     ``root`` is the folder with ``proc``, and with the folders that are mounted there.
@@ -46,13 +46,13 @@ def main_memory(root: Path = Path(os.sep)) -> FreeMemory:
     return found
 
 
-def _of_windows() -> FreeMemory:
+def _of_windows() -> Card:
     if sys.platform == "win32":
         # MEMORYSTATUSEX: 8 numbers, of which the first is its size. Then all bytes, and the free.
         status = (ctypes.c_uint64 * 8)(64)
         if ctypes.WinDLL("kernel32").GlobalMemoryStatusEx(ctypes.byref(status)):
-            return FreeMemory(_NAME, status[2], status[1])
-    return FreeMemory(_NAME, None, None)
+            return Card(_NAME, free=status[2], total=status[1])
+    return Card(_NAME)
 
 
 def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -99,7 +99,7 @@ def _unescaped(found: re.Match[str]) -> str:
     return chr(int(found[1], 8))
 
 
-def parse_main_memory(meminfo: str, limits: Iterable[GroupLimit]) -> FreeMemory:
+def parse_main_memory(meminfo: str, limits: Iterable[GroupLimit]) -> Card:
     """Parse ``/proc/meminfo``, and the limits of control groups: the least that is left counts.
 
     Files that the kernel has cached count as free: it drops them when memory is needed.
@@ -118,7 +118,7 @@ def parse_main_memory(meminfo: str, limits: Iterable[GroupLimit]) -> FreeMemory:
         left = max(0, most - used.get("total_rss", used.get("anon", 0)))
         total = most if total is None else min(total, most)
         free = left if free is None else min(free, left)
-    return FreeMemory(_NAME, free, total)
+    return Card(_NAME, free=free, total=total)
 
 
 _NO_LIMIT = 1 << 62

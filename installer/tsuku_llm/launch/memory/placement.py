@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
 from typing import NamedTuple
 
+from tsuku_llm.launch.memory.fit import Card
 from tsuku_llm.launch.memory.memory_options import ROOM
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.devices import ListedDevice
-from tsuku_llm.launch.plan.report import GpuHolder, Placement, told_size
+from tsuku_llm.launch.plan.report import Placement, told_size
 from tsuku_llm.machine.card_speeds import bandwidth_of, plain_name
 
 _UNSURE = 1.05
@@ -47,28 +48,6 @@ _INTEGRATED = re.compile(
 )
 
 
-class Card(NamedTuple):
-    """A device that can hold a part of a model; memory is in bytes, None if it is not known.
-
-    ``speed`` is the bandwidth of its memory in GB/s. ``holders`` are other processes with memory
-    there. ``kept`` are the bytes of what is free that are not for the model's layers.
-    """
-
-    name: str
-    description: str
-    free: int | None = None
-    total: int | None = None
-    integrated: bool = False
-    speed: int | None = None
-    holders: tuple[GpuHolder, ...] = ()
-    kept: int = ROOM
-
-    @property
-    def told(self) -> str:
-        """The device in words, such as ``Vulkan0 (NVIDIA H200)``."""
-        return f"{self.name} ({self.description})"
-
-
 def cards_of(devices: Sequence[ListedDevice], kinds: Mapping[str, str]) -> tuple[Card, ...]:
     """Describe listed devices as cards; leave out renderers that use the processor.
 
@@ -85,7 +64,9 @@ def cards_of(devices: Sequence[ListedDevice], kinds: Mapping[str, str]) -> tuple
         integrated = device.integrated
         if integrated is None:
             integrated = (
-                kind == "integrated" if kind in ("integrated", "discrete") else _named_so(plain)
+                kind == "integrated"
+                if kind in ("integrated", "discrete")
+                else _INTEGRATED.search(plain) is not None
             )
         found.append(
             Card(
@@ -98,10 +79,6 @@ def cards_of(devices: Sequence[ListedDevice], kinds: Mapping[str, str]) -> tuple
             )
         )
     return tuple(found)
-
-
-def _named_so(plain: str) -> bool:
-    return _INTEGRATED.search(plain) is not None
 
 
 def memory_matters(cards: Sequence[Card]) -> bool:

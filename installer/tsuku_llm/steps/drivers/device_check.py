@@ -16,7 +16,7 @@ from tsuku_llm.store.records.receipt import Receipt
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.diagnosis import Diagnosis
-    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.launch.run.gate import DeviceListing
     from tsuku_llm.machine.host import Host
     from tsuku_llm.steps.session import Session

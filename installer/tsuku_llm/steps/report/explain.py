@@ -25,7 +25,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.records import documented
-from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory
+from tsuku_llm.launch.memory.fit import TOOL, Card, Fit
 from tsuku_llm.launch.memory.fit_tool import CacheCorrection, ask_fit_tool, correction_of
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.main_memory import main_memory
@@ -38,7 +38,7 @@ from tsuku_llm.launch.memory.model_header import (
     read_growing,
 )
 from tsuku_llm.launch.memory.need import MemoryNeed
-from tsuku_llm.launch.memory.placement import Card, place
+from tsuku_llm.launch.memory.placement import place
 from tsuku_llm.launch.plan.build_arguments import Understood, arguments_in, understood
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
@@ -227,8 +227,8 @@ def explain_model(
     )
     probed = _probed(choice)
     if simulated:
-        return judged(probed, FreeMemory("main memory", None, choice.hardware.memory))
-    listed: tuple[FreeMemory, ...] = probed
+        return judged(probed, Card("main memory", total=choice.hardware.memory))
+    listed: tuple[Card, ...] = probed
     correction: CacheCorrection | None = None
     # Without an intact build for these devices, the drivers' word is all there is.
     with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
@@ -236,13 +236,13 @@ def explain_model(
     return judged(listed or probed, main_memory(), correction=correction)
 
 
-def _probed(choice: Choice) -> tuple[FreeMemory, ...]:
+def _probed(choice: Choice) -> tuple[Card, ...]:
     """Return the devices that the best variant would use, as the drivers describe them."""
     best = next(iter(choice.selection.compatible), None)
     if best is None or best.gpu is None:
         return ()
     return tuple(
-        FreeMemory(gpu.name, None, gpu.memory)
+        Card(gpu.name, total=gpu.memory)
         for gpu in listed_gpus(best.variant, choice.hardware)
         if gpu.kind is best.gpu.kind
     )
@@ -334,7 +334,7 @@ def _placed_on(
 
 def _of_installed(
     session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
-) -> tuple[tuple[FreeMemory, ...], CacheCorrection | None]:
+) -> tuple[tuple[Card, ...], CacheCorrection | None]:
     """Ask the installed build what is free where a start would place the model, and its own tool.
 
     Raises the errors of ``_checked_build``, and ``GateFailed``.

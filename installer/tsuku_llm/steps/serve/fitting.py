@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.ground.errors import DoesNotFit
-from tsuku_llm.launch.memory.fit import TOOL, Fit, FreeMemory, judge, together
+from tsuku_llm.launch.memory.fit import TOOL, Fit, judge, together
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.main_memory import main_memory
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
@@ -19,8 +19,8 @@ from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
 
 if TYPE_CHECKING:
+    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.launch.memory.fit_tool import CacheCorrection
-    from tsuku_llm.launch.memory.placement import Card
     from tsuku_llm.steps.serve.all_models import RoutedModel
 
 _SMALL_PART = 2
@@ -42,8 +42,8 @@ class ModelFiles(NamedTuple):
         self,
         options: MemoryOptions,
         wishes: Wishes,
-        devices: Sequence[FreeMemory],
-        host: FreeMemory,
+        devices: Sequence[Card],
+        host: Card,
         *,
         backend: str,
         correction: CacheCorrection | None = None,
@@ -147,7 +147,7 @@ def read_routed(plan: LaunchPlan, models: Sequence[RoutedModel]) -> tuple[Routed
 
 
 def fitting_together(
-    plan: LaunchPlan, models: Sequence[Routed], devices: Sequence[FreeMemory]
+    plan: LaunchPlan, models: Sequence[Routed], devices: Sequence[Card]
 ) -> int | None:
     """Return how many of a router's models fit at a time, each as a start with it alone is judged.
 
@@ -175,14 +175,14 @@ def corrected_by_tool(
 
 
 def _or_elsewhere(
-    found: Fit, judged: Callable[..., Fit], wishes: Wishes, devices: Sequence[FreeMemory]
+    found: Fit, judged: Callable[..., Fit], wishes: Wishes, devices: Sequence[Card]
 ) -> Fit:
     """Name a device with room for a model that does not fit on those that were chosen."""
     if found.fits is not False or not wishes.devices:
         return found
     anywhere = wishes._replace(devices=())
     room = [
-        f"use --device {space.name}: {space.told}"
+        f"use --device {space.name}: {space.told_memory}"
         for space in devices
         if not any(_is(space, each) for each in wishes.devices)
         and (alone := judged(anywhere, (space,), found.host)).fits
@@ -191,7 +191,7 @@ def _or_elsewhere(
     return found._replace(remedies=(*room[:1], *found.remedies))
 
 
-def _is(space: FreeMemory, name: str) -> bool:
+def _is(space: Card, name: str) -> bool:
     # Upstream compares these names without regard to case.
     return space.name.casefold() == name.casefold()
 
@@ -215,7 +215,6 @@ def require_fit(fit: Fit | None) -> None:
         )
 
 
-def spaces_of(cards: Sequence[Card]) -> tuple[FreeMemory, ...]:
-    """Return the memory of the devices that a start may use: no integrated one beside a card."""
-    used = [card for card in cards if not card.integrated] or cards
-    return tuple(FreeMemory(card.name, card.free, card.total, card.holders) for card in used)
+def spaces_of(cards: Sequence[Card]) -> tuple[Card, ...]:
+    """Return the devices that a start may use: no integrated one beside a card."""
+    return tuple(card for card in cards if not card.integrated) or tuple(cards)

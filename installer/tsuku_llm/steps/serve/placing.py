@@ -23,7 +23,7 @@ from tsuku_llm.steps.drivers.device_check import Check, listed_cards, with_other
 from tsuku_llm.steps.serve.fitting import ModelFiles, Routed, corrected_by_tool, read_models
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.steps.serve.all_models import RouterPreset
 
 

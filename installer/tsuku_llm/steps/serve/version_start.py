@@ -65,7 +65,7 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.diagnosis import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
-    from tsuku_llm.launch.memory.placement import Card
+    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
