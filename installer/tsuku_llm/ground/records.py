@@ -153,9 +153,14 @@ BY_TYPE: Table = {
     "int": count,
     "bool": flag,
     "str | None": optional(text),
+    "int | None": optional(count),
+    "bool | None": optional(flag),
     "float | None": optional(number),
     "tuple[str, ...]": many(text),
+    "tuple[int, ...]": many(count),
+    "tuple[float, ...]": many(number),
     "Mapping[str, str]": named(text),
+    "Mapping[str, float]": named(number),
     "Mapping[str, Any]": mapping,
 }
 """The readers of values that may be any of their type; an ``int`` is not negative."""

@@ -260,51 +260,18 @@ With ``--exec`` it is called once, in the main thread, just before the exec.
 """
 
 
-_text, _count = records.text, records.count
 _verdict = records.one_of(Verdict)
-
 READ_REPORT = records.record(
     StartReport,
     {
-        **dict.fromkeys(("name", "release", "id", "requested", "selected"), _text),
-        "host": _text,
         "started_at": records.moment,
-        "detected": records.many(_text),
-        **dict.fromkeys(("supervisor", "pid"), _count),
-        "ready": records.flag,
         "verdict": _verdict,
-        "signals": records.many(
-            records.record(Sign, {"name": _text, "says": _verdict, "evidence": _text})
-        ),
-        **dict.fromkeys(("backend", "device", "driver"), records.optional(_text)),
+        "signals": records.many(records.record(Sign, {"says": _verdict})),
         **dict.fromkeys(("page_url", "base_url"), records.optional(records.web_address)),
-        "curl": records.optional(_text),
-        **dict.fromkeys(("port", "memory_total", "memory_used"), records.optional(_count)),
-        **dict.fromkeys(("layers_offloaded", "layers_total"), records.optional(_count)),
-        **dict.fromkeys(("model_bytes", "gpu_bytes"), records.optional(_count)),
-        "gpu_names": records.many(_text),
-        "fallen_back_from": records.many(
-            records.record(FallenBack, {"variant": _text, "reason": _text})
-        ),
-        "trouble": records.optional(
-            records.record(Trouble, dict.fromkeys(("kind", "text", "since"), _text))
-        ),
-        "holders": records.many(
-            records.record(GpuHolder, {"pid": _count, "name": _text, "memory": _count})
-        ),
-        "restarts": _count,
-        "placement": records.optional(
-            records.record(
-                Placement,
-                {
-                    "devices": records.many(_text),
-                    "main": records.optional(_text),
-                    "reason": _text,
-                    "layers": records.many(_count),
-                    "passed_over": records.many(_text),
-                },
-            )
-        ),
+        "fallen_back_from": records.many(records.record(FallenBack)),
+        "trouble": records.optional(records.record(Trouble)),
+        "holders": records.many(records.record(GpuHolder)),
+        "placement": records.optional(records.record(Placement)),
     },
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0},

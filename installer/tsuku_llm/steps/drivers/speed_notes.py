@@ -56,40 +56,12 @@ class MeasuredModel(NamedTuple):
     answers: tuple[GivenAnswer, ...] = ()
 
 
-_STEP = records.record(
-    AnswerStep,
-    {
-        "token": records.count,
-        "likely": records.many(records.count),
-        "nats": records.many(records.number),
-    },
+_GIVEN = records.record(
+    GivenAnswer,
+    {"arguments": records.digest, "steps": records.many(records.record(AnswerStep))},
 )
-_READ_SPEEDS = records.fields(
-    {
-        "models": records.many(
-            records.record(
-                MeasuredModel,
-                {
-                    "model": records.text,
-                    "size": records.count,
-                    "speeds": records.named(records.number),
-                    "answers": records.many(
-                        records.record(
-                            GivenAnswer,
-                            {
-                                "build": records.text,
-                                "arguments": records.digest,
-                                "steps": records.many(_STEP),
-                            },
-                        )
-                    ),
-                },
-                since={"answers": []},
-            )
-        )
-    },
-    format=_FORMAT,
-)
+_MEASURED = records.record(MeasuredModel, {"answers": records.many(_GIVEN)})
+_READ_SPEEDS = records.fields({"models": records.many(_MEASURED)}, format=_FORMAT)
 _READ_SERVED = records.fields({"arguments": records.many(records.text)}, format=_FORMAT)
 
 

@@ -159,18 +159,13 @@ class StateNotes:
             replace_file(self._state / _FILE, content)
 
 
-_TEXT, _SIZE = records.text, records.optional(records.count)
-_DEVICE = {"name": _TEXT, "description": _TEXT, "memory": _SIZE, "free": _SIZE}
-_DEVICE |= {"integrated": records.optional(records.flag)}
-_DEVICES = records.many(records.record(ListedDevice, _DEVICE))
+_DEVICES = records.many(records.record(ListedDevice))
 _READ = records.record(
     Notes,
     {
         "devices": records.optional(records.record(ListedBy, {"devices": _DEVICES})),
         "withheld": records.optional(records.record(StillWithheld)),
-        "failures": records.many(
-            records.record(FailureNote, dict.fromkeys(FailureNote._fields, _TEXT))
-        ),
+        "failures": records.many(records.record(FailureNote)),
     },
     format=_FORMAT,
 )
