@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tsuku_llm.cli.render.services import timer as render
 from tsuku_llm.cli.render.services.units import environment_file
 from tsuku_llm.cli.services.background import this_program
+from tsuku_llm.cli.services.units import units_answer
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.safe_text import Secret, has_secret
 from tsuku_llm.steps.serve.credentials import handover, keep_credentials
-from tsuku_llm.steps.servers.service import write_units
 from tsuku_llm.steps.session import Session, working_folder
 
 _TIME = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
@@ -60,24 +59,7 @@ def timer(
         )
     parsed = None if window is None else _window(window)
     texts = render.unit_texts(line, told, credentials, parsed)
-    data: dict[str, Any] = {
-        "unit": texts[f"{render.UNIT}.service"],
-        "units": texts,
-        "credentials": credentials,
-        "written": [],
-    }
-    if output is None:
-        # As ``systemctl cat`` shows several: each below the name of its file.
-        shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
-        return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
-    written = write_units(output, texts)
-    return CommandResult(
-        {**data, "written": written},
-        (
-            *(f"written: {file}" for file in written),
-            f"start it with: {render.START_COMMAND}",
-        ),
-    )
+    return units_answer(texts, credentials, output, (f"start it with: {render.START_COMMAND}",))
 
 
 def _window(text: str) -> tuple[int, int]:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tsuku_llm
 from tsuku_llm.cli.render.services import units as render
@@ -96,12 +95,6 @@ def unit(
     if system:
         _warn(session, given, folder)
     texts = render.unit_texts(service)
-    data: dict[str, Any] = {
-        "unit": texts[f"{service.unit}.service"],
-        "units": texts,
-        "credentials": credentials,
-        "written": [],
-    }
     # Behind --on-demand it is the address at which systemd listens.
     told = [
         f"{what}: {text}" for what, text in expected_addresses(argv[at:], session.machine.environ)
@@ -110,20 +103,32 @@ def unit(
         # On stderr: stdout may be a file. Any other unit's server tells its addresses itself.
         for each in told if on_demand else ():
             session.user.note(each)
-        shown = "\n".join(texts.values())
-        # As ``systemctl cat`` shows several: each below the name of its file.
-        if len(texts) > 1:
-            shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
-        return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
-    written = write_units(output, texts)
-    return CommandResult(
-        {**data, "written": written},
-        (
-            *(f"written: {file}" for file in written),
-            *told,
-            f"start it with: {service.start_command}",
-        ),
+    return units_answer(
+        texts, credentials, output, (*told, f"start it with: {service.start_command}")
     )
+
+
+def units_answer(
+    texts: dict[str, str], credentials: Path | None, output: Path | None, told: Sequence[str]
+) -> CommandResult:
+    """Write the units into a folder and return what there is to say, or return their texts.
+
+    The first unit is the one that the others belong to. Raises ``StoreError``.
+    """
+    written = write_units(output, texts) if output else ()
+    data = {
+        "unit": next(iter(texts.values())),
+        "units": texts,
+        "credentials": credentials,
+        "written": written,
+    }
+    if output:
+        return CommandResult(data, (*(f"written: {file}" for file in written), *told))
+    shown = "\n".join(texts.values())
+    # As ``systemctl cat`` shows several: each below the name of its file.
+    if len(texts) > 1:
+        shown = "\n".join(f"# {file}\n{text}" for file, text in texts.items())
+    return CommandResult(data, tuple(shown.rstrip("\n").split("\n")), exact=True)
 
 
 def _warn(session: Session, given: Handover, folder: Path) -> None:

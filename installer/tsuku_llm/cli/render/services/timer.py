@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tsuku_llm.cli.render.services.units import RESTRICTED, USER_FOLDER, file_text, quoted
+from tsuku_llm.cli.render.services.units import (
+    RESTRICTED,
+    USER_FOLDER,
+    environment_lines,
+    quoted_line,
+)
 from tsuku_llm.ground.own_name import TSUKU
 
 UNIT = "tsuku-llm-update"
@@ -79,11 +84,6 @@ def unit_texts(
     that the unit must not show, None without any. ``window`` is the part of the day, in minutes:
     when it begins, and how long it lasts. Without one it runs once a day, at any time.
     """
-    variables = "".join(
-        f"Environment={quoted(f'{name}={value}')}\n" for name, value in told.items()
-    )
-    if credentials:
-        variables += f"EnvironmentFile={file_text(credentials)}\n"
     begin, length = window or (0, _DAY - 1)
     hours, minutes = divmod(begin, 60)
     why = "A machine that was off updates soon after it is on again."
@@ -91,7 +91,10 @@ def unit_texts(
         why = "A machine that is off in this part of the day updates in the next one."
     return {
         f"{UNIT}.service": _SERVICE.format(
-            head=_HEAD, environment=variables, line=_line(line), restricted=RESTRICTED
+            head=_HEAD,
+            environment=environment_lines(told, credentials),
+            line=" ".join(quoted_line(line)),
+            restricted=RESTRICTED,
         ),
         f"{UNIT}.timer": _TIMER.format(
             head=_HEAD,
@@ -101,9 +104,3 @@ def unit_texts(
             persistent="no" if window else "yes",
         ),
     }
-
-
-def _line(words: Sequence[str]) -> str:
-    first, *words = words
-    # "$" is special in arguments, and not in the program's path.
-    return " ".join((quoted(first), *(quoted(word).replace("$", "$$") for word in words)))

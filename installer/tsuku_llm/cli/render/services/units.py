@@ -209,11 +209,6 @@ WantedBy=sockets.target
 
 
 def _server(service: Service) -> str:
-    variables = "".join(
-        f"Environment={quoted(f'{each}={value}')}\n" for each, value in service.given.told.items()
-    )
-    if service.credentials:
-        variables += f"EnvironmentFile={file_text(service.credentials)}\n"
     user = ""
     if service.system:
         # A group that the system lacks would prevent the start.
@@ -234,7 +229,7 @@ def _server(service: Service) -> str:
         type="Type=exec\n" if service.replace else _SUPERVISED,
         folder=line_text(str(service.folder)),
         user=user,
-        environment=variables,
+        environment=environment_lines(service.given.told, service.credentials),
         line=_line(service),
         # The next request starts it again.
         restart="" if service.on_demand else _RESTART,
@@ -267,9 +262,7 @@ def _socket(service: Service, on_demand: OnDemand, proxy: str) -> str:
 def _line(service: Service) -> str:
     """Return the command line, with a reference in place of each secret."""
     line, given = service.line, service.given
-    # systemd replaces $NAME in arguments; in the program's path, which comes first, "$" is
-    # not special.
-    argv = [quoted(line[0]), *(quoted(each).replace("$", "$$") for each in line[1:])]
+    argv = quoted_line(line)
     for place, each in enumerate(given.argv):
         # systemd fills in the value from the file of credentials when it starts the server.
         secret = f"${{{given.variable(place)}}}"
@@ -278,6 +271,21 @@ def _line(service: Service) -> str:
         # The last address counts; "%t" is for systemd.
         argv += ["--host", service.socket]
     return " ".join(argv)
+
+
+def environment_lines(told: Mapping[str, str], credentials: Path | None) -> str:
+    """Return the lines that give a service these variables, and those of the file."""
+    lines = [f"Environment={quoted(f'{name}={value}')}\n" for name, value in told.items()]
+    if credentials:
+        lines.append(f"EnvironmentFile={file_text(credentials)}\n")
+    return "".join(lines)
+
+
+def quoted_line(words: Sequence[str]) -> list[str]:
+    """Return the words of an ``ExecStart=``."""
+    # systemd replaces $NAME in arguments; in the program's path, which comes first, "$" is
+    # not special.
+    return [quoted(words[0]), *(quoted(each).replace("$", "$$") for each in words[1:])]
 
 
 def environment_file(variables: Mapping[str, Secret]) -> str:
