@@ -56,23 +56,28 @@ def tied_to_us() -> Callable[[], None] | None:
     return tie
 
 
-def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
-    """Run ``plan`` to its end, or for ``limit`` seconds. Raises OSError if it cannot start.
+def start_apart(plan: LaunchPlan, *, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start ``plan`` with a pipe for its stderr. Raises OSError if it cannot start.
 
     The child leads a new session, so that we can kill it together with every process that
     it started. It also means that Ctrl-C at the terminal reaches only us.
     """
     with no_core_dumps():
-        child = children.start(
+        return children.start(
             plan.argv,
             cwd=plan.cwd,
             env=plan.env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             start_new_session=True,
             preexec_fn=tied_to_us(),
         )
+
+
+def ask(plan: LaunchPlan, limit: float) -> ProcessResult:
+    """Run ``plan`` to its end, or for ``limit`` seconds. Raises OSError if it cannot start."""
+    child = start_apart(plan, stdout=subprocess.PIPE)
     # One thread for each pipe, before the wait: a full pipe that is not read blocks the child.
     readers = [PipeReader(stream) for stream in (child.stdout, child.stderr) if stream]
     code: int | None = None

@@ -20,10 +20,8 @@ from typing import Literal, NamedTuple, NoReturn
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.files import FOLDER_MODE, drop_tree
-from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.processes.inherited import no_core_dumps
 from tsuku_llm.launch.ask.canary import exchange
-from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, tied_to_us
+from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, start_apart
 from tsuku_llm.launch.ask.health import Readiness
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.compute.judging import (
@@ -331,17 +329,7 @@ class _Server:
 def _started(plan: LaunchPlan) -> Iterator[_Server]:
     """Start a server for the block; it is killed at the end."""
     readiness = Readiness(plan)
-    with no_core_dumps():
-        child = children.start(
-            plan.argv,
-            cwd=plan.cwd,
-            env=plan.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=tied_to_us(),
-        )
+    child = start_apart(plan)
     assert child.stderr
     stderr = PipeReader(child.stderr, readiness.on_stderr)
     try:
