@@ -34,6 +34,28 @@ step() {
     echo "install.sh: $*" >&2
 }
 
+# The same for a command that says nothing itself: in a terminal, a dot every second follows the
+# line. What writes them looks whether this shell is there, as Ctrl-C does not reach it.
+quiet_step() {
+    dots=
+    if [ -t 2 ]; then
+        printf 'install.sh: %s ' "$1" >&2
+        { while sleep 1 && kill -0 $$; do printf .; done; } >&2 2>/dev/null &
+        dots=$!
+    else
+        step "$1"
+    fi
+    shift
+    failed=0
+    "$@" || failed=$?
+    if [ -n "$dots" ]; then
+        kill "$dots"
+        wait "$dots" 2>/dev/null || :
+        echo >&2
+    fi
+    return $failed
+}
+
 # -I: no variable and no file of this folder chooses Python's modules.
 found_python() {
     "$python" -I -c 'import sys; sys.exit(42 * (sys.version_info < (3, 10)))' 2>/dev/null
@@ -89,11 +111,11 @@ take_program() {
             exit 2
         }
         archive=.program.new/archive
-        step "downloading $PROGRAM"
         if command -v curl >/dev/null; then
-            curl -fsSL --proto =https --proto-redir =https -o "$archive" "$PROGRAM"
+            quiet_step "downloading $PROGRAM" \
+                curl -fsSL --proto =https --proto-redir =https -o "$archive" "$PROGRAM"
         elif command -v wget >/dev/null; then
-            wget -q --https-only -O "$archive" "$PROGRAM"
+            quiet_step "downloading $PROGRAM" wget -q --https-only -O "$archive" "$PROGRAM"
         else
             echo "there is no curl and no wget: download $PROGRAM," >&2
             echo "and set PROGRAM to that file" >&2
@@ -106,8 +128,8 @@ take_program() {
         echo "$PROGRAM has another digest than PROGRAM_SHA256" >&2
         exit 5
     fi
-    step "unpacking the program into .program/"
-    tar -xzf "$archive" --no-same-owner --strip-components=1 -C .program.new || exit 6
+    quiet_step "unpacking the program into .program/" \
+        tar -xzf "$archive" --no-same-owner --strip-components=1 -C .program.new || exit 6
     rm -f .program.new/archive
     .program.new/tsuku-llm --version >/dev/null || {
         echo "the program of $PROGRAM does not start here" >&2
@@ -133,15 +155,14 @@ else
     rm -rf build # setuptools would put modules that were since removed into the wheel
     # A clone that was moved, or another Python, leaves an environment that does not start.
     if ! .venv/bin/python -I -m pip --version >/dev/null 2>&1; then
-        step "making a Python environment in .venv/"
-        "$python" -I -m venv --clear .venv
+        quiet_step "making a Python environment in .venv/" "$python" -I -m venv --clear .venv
     fi
     # Every dependency, and what builds the package, is locked with its digests (ci/lock).
     pip() { .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"; }
-    step "installing the Python packages that the program needs into .venv/"
-    pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
-    step "installing the program into .venv/"
-    pip --no-deps --no-build-isolation .
+    quiet_step "installing the Python packages that the program needs into .venv/" \
+        pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
+    quiet_step "installing the program into .venv/" \
+        pip --no-deps --no-build-isolation .
     program=$PWD/.venv/bin/tsuku-llm
     page=$PWD/.venv/share/man/man1/tsuku-llm.1
 fi

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -160,9 +161,16 @@ def _fetch(source: Mapping[str, str], folder: Path) -> None:
         *("-o", "APT::Sandbox::User=root"),
     ]
     run(["apt-get", "-q", *options, "update"], folder, os.environ, source["package"])
-    # Only the original archive: mirrors drop the files of older Debian revisions.
-    asked = ["source", "--download-only", "--tar-only", source["package"]]
-    run(["apt-get", "-q", *options, *asked], folder, os.environ, source["package"])
+    # A suite may have several revisions, and its newest may have another archive, or not be there.
+    asked = ["apt-cache", *options, "showsrc", "--only-source", source["package"]]
+    shown = subprocess.run(asked, stdout=subprocess.PIPE, text=True, check=False).stdout
+    for paragraph in shown.split("\n\n"):
+        if f" {source['file']}\n" in paragraph:
+            version = re.findall(r"^Version: (.*)$", paragraph, re.MULTILINE)[0]
+            # Only the original archive: mirrors drop the files of older Debian revisions.
+            words = ["source", "--download-only", "--tar-only", f"{source['package']}={version}"]
+            run(["apt-get", "-q", *options, *words], folder, os.environ, source["package"])
+            return
 
 
 def compilers(work: Path) -> Path:

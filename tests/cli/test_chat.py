@@ -22,6 +22,7 @@ from tsuku_llm.store.store import Store
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
 HEARD = ("chat I heard %", "listen")
+UNBOUND = ("--", "-n", "-1")
 FREE = ("--", "--port", "0")
 IN_FOLDER = ("env", "-C")
 
@@ -143,9 +144,19 @@ def test_a_conversation_remembers_what_was_said(home: Home, tmp_path: Path, end:
     assert home.servers() == []
 
 
+def test_an_endless_answer_is_stopped_and_kept(home: Home) -> None:
+    home.install("chat on and ...", "listen")
+    done = home.ask("Why?", "m.gguf")
+    assert done.returncode == 0
+    assert done.stdout.startswith("on and and and ")
+    assert 4000 < len(done.stdout) < 4500
+    assert "the answer was stopped: the model only repeats itself" in done.stderr
+    assert home.servers() == []
+
+
 def test_ctrl_c_stops_an_answer_and_not_the_conversation(home: Home, tmp_path: Path) -> None:
     home.install("chat on and ...", "listen")
-    command = (*IN_FOLDER, str(tmp_path), *COMMAND, "chat", "m.gguf")
+    command = (*IN_FOLDER, str(tmp_path), *COMMAND, "chat", "m.gguf", *UNBOUND)
     with screen(tmp_path / "t", command, home.env, columns=80) as seen:
         seen.wait_for(lambda text: text.endswith(">"))
         seen.keys("hi", "Enter")
@@ -163,7 +174,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(home: Home, tmp_path: P
 
 def test_a_signal_ends_the_conversation_and_its_server(home: Home, tmp_path: Path) -> None:
     home.install("chat on and ...", "listen")
-    command = (*COMMAND, "chat", "m.gguf")
+    command = (*COMMAND, "chat", "m.gguf", *UNBOUND)
     with subprocess.Popen(
         command, env=home.env, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:

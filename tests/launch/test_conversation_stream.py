@@ -1,6 +1,9 @@
 """Answers of chat completions, as upstream's server writes them (tools/server/README.md)."""
 
 import json
+import re
+from collections.abc import Generator, Iterable
+from itertools import chain, count, cycle
 
 import pytest
 from pytest_httpserver import HTTPServer
@@ -8,7 +11,7 @@ from werkzeug import Request, Response
 
 from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.chat import Piece, stream_answer
+from tsuku_llm.launch.ask.chat import Piece, bounded, stream_answer
 from tsuku_llm.launch.plan.addresses import ServerAddress
 
 PATH = "/v1/chat/completions"
@@ -78,3 +81,42 @@ def test_an_answer_that_breaks_off_is_an_error(httpserver: HTTPServer, body: str
 def test_a_server_that_is_gone_is_an_error() -> None:
     with pytest.raises(OSError, match="refused"):
         [*stream_answer(ServerAddress(port=1), None, [QUESTION])]
+
+
+def said(words: Iterable[str], *, is_thought: bool = False) -> Generator[Piece, None, None]:
+    for word in words:
+        yield Piece(word, is_thought)
+
+
+def test_an_answer_ends_after_4096_tokens_without_its_thoughts() -> None:
+    thoughts = said((f"{number} " for number in range(9000)), is_thought=True)
+    words = said(f"{number} " for number in count())
+
+    def both() -> Generator[Piece, None, None]:
+        yield from thoughts
+        yield from words
+
+    *pieces, last = bounded(both())
+    assert len(pieces) == 9000 + 4096
+    assert (last.text, last.stopped[:44]) == ("", "the answer was stopped after 4096 tokens: as")
+    assert next(words, None) is None  # the connection is closed
+
+
+@pytest.mark.parametrize("passage", ["and ", "☺☺", "A sentence of some words.\n" * 15])
+@pytest.mark.parametrize("is_thought", [False, True])
+def test_an_answer_ends_if_it_only_repeats_itself(passage: str, is_thought: bool) -> None:
+    words = said(
+        chain(["To begin with: "], cycle(re.findall("(?s).{1,4}", passage))), is_thought=is_thought
+    )
+    *pieces, last = bounded(words)
+    assert last.stopped == "the answer was stopped: the model only repeats itself"
+    text = "".join(piece.text for piece in pieces)
+    assert 4096 <= len(text) <= 4096 + 15 + 64 * 4
+
+
+@pytest.mark.parametrize(
+    "line", ["0, 0, 0, 0, 0, 0, 0, 0,\n", "All work and no play makes Jack dull\n"]
+)
+def test_a_hundred_equal_lines_are_an_answer(line: str) -> None:
+    answered = [*said(chain("Here they are:\n", line * 100, "That is all."))]
+    assert [*bounded(said(piece.text for piece in answered))] == answered

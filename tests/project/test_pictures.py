@@ -43,3 +43,30 @@ def test_each_picture_of_the_script_is_there() -> None:
 def test_the_picture_of_the_keys_shows_the_keys_of_this_repository() -> None:
     shown = (ROOT / "docs" / "screenshots" / "keys.svg").read_text("utf-8")
     assert shown == script().draw_keys(), "run: ci/screenshots keys"
+
+
+RECORDS = sorted((ROOT / "docs" / "screenshots").glob("*.txt"))
+LONGEST = 2.0
+"""Seconds in which nothing may be written, unless a line says meanwhile what is waited for."""
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_a_record_of_a_terminal_has_times_and_no_place_of_its_machine(record: Path) -> None:
+    assert f"](screenshots/{record.name})" in DOCUMENTS
+    text = record.read_text("utf-8")
+    # Of a mirror only the scheme is kept; the others are the program's own words.
+    assert {*re.findall(r"(?:https?|file)://([^/\s]+)", text)} <= {"…", "127.0.0.1", "github.com"}
+    commands = re.findall(r"([\d.]+) s without any before ([\d.]+): (.*)", text)
+    assert [command for *_, command in commands] == re.findall(
+        r"^ +[\d.]+  \$ (.*)", text, re.MULTILINE
+    )
+    stood = [float(second) for second in re.findall(r"^ +([\d.]+)  \(\w", text, re.MULTILINE)]
+    for silence, end, _ in commands:
+        begun = float(end) - float(silence)
+        said = any(begun <= second <= float(end) for second in stood)
+        assert said or float(silence) <= LONGEST, end
+    assert re.search(r"^ +[\d.]+  > /bye$", text, re.MULTILINE)
+
+
+def test_the_way_of_a_newcomer_without_python_is_recorded() -> None:
+    assert [record.stem for record in RECORDS] == ["without-python"]

@@ -1,5 +1,6 @@
 """The program without Python: its launcher, and the same bytes from the same files."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -109,19 +110,42 @@ def test_the_maintainer_is_the_publisher_or_the_author_without_an_address(
     assert said == f"{given or 'The tsuku-llm developers'}\n"
 
 
-def test_a_source_that_the_suite_no_longer_has_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SHOWN = """\
+Package: zlib
+Version: 1:2-3
+Files:
+ 00 7 zlib_2.orig.tar.gz
+
+Package: zlib
+Version: 1:1-2
+Files:
+ 00 7 zlib_1.orig.tar.gz
+ 00 7 zlib_1-2.debian.tar.xz
+"""
+"""A suite with two releases, the newest first, as ``apt-cache showsrc`` writes them."""
+
+
+@pytest.mark.parametrize(("file", "version"), [("zlib_1.orig.tar.gz", "1:1-2"), ("zlib_3", None)])
+def test_a_source_is_found_among_the_releases_of_a_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, version: str | None
 ) -> None:
-    """A suite that is not stable has the newest alone: apt then fetches another archive."""
-    apt = tmp_path / "bin/apt-get"
-    apt.parent.mkdir()
-    apt.write_text("#!/bin/sh\necho http://debian.example/debian/\n")
-    apt.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{apt.parent}:{os.environ['PATH']}")
-    source = {"package": "zlib", "suite": "sid", "file": "zlib_1.orig.tar.gz", "sha256": "0"}
+    """Debian 13 had two of openssl (3.5.7 and 3.5.9, 28 November 2026): apt takes the newest."""
+    programs, log = tmp_path / "bin", tmp_path / "log"
+    programs.mkdir()
+    fetched = f"echo http://debian.example/\necho $* >>{log}\ncase $* in *zlib=*) : >{file};; esac"
+    for name, does in (("apt-get", fetched), ("apt-cache", f"cat <<EOF\n{SHOWN}EOF")):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    nothing = hashlib.sha256(b"").hexdigest()
+    source = {"package": "zlib", "suite": "sid", "file": file, "sha256": nothing}
+    if version:
+        fetch_sources({"zlib": source}, tmp_path / "sources")
+        assert log.read_text().endswith(f"--tar-only zlib={version}\n")
+        return
     with pytest.raises(SystemExit) as ended:
         fetch_sources({"zlib": source}, tmp_path / "sources")
     assert ended.value.code == (
-        "Debian's sid has another release of zlib than zlib_1.orig.tar.gz: name it and its digest "
+        f"Debian's sid has another release of zlib than {file}: name it and its digest "
         "in sources.toml"
     )

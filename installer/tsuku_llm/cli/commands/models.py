@@ -20,6 +20,7 @@ from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
+    from tsuku_llm.launch.ask.chat import Piece
     from tsuku_llm.steps.session import Session
 
 _ENDS = ("/bye", "/exit", "/quit")
@@ -73,7 +74,8 @@ def chat_command(
 
     A server that runs with this model answers. If there is none, chat starts one, which ends with
     the conversation; if no build is installed, it installs the one that fits. Ctrl-C stops an
-    answer; Ctrl-D or /bye ends. A question on stdin gets one answer.
+    answer; Ctrl-D or /bye ends. A question on stdin gets one answer. An answer is stopped after
+    4096 tokens, or if it only repeats itself; -n N after -- sets another bound instead.
     """
     talks = sys.stdin is not None and sys.stdin.isatty()
     if talks and console.json:
@@ -167,18 +169,15 @@ class _Conversation:
 
         messages = [*self._said, {"role": "user", "content": question}]
         parts: list[str] = []
+        stopped = ""
         self._console.status.show("waiting for the first word")
         try:
             with closing(answer(self._session, self._server, messages)) as pieces:
                 for piece in pieces:
-                    if piece.is_thought:
-                        self._console.status.show("thinking")
-                        continue
-                    if not parts:
-                        self._console.status.close()
-                    parts.append(piece.text)
-                    if not self._console.json:
-                        streams.pass_on(sys.stdout, piece.text.encode("utf-8", "replace"))
+                    self._show(piece, is_first=not parts)
+                    stopped = piece.stopped
+                    if not piece.is_thought:
+                        parts.append(piece.text)
         except KeyboardInterrupt as stop:
             # A signal that ends the program is a subclass.
             if type(stop) is not KeyboardInterrupt or not sys.stdin.isatty():
@@ -192,7 +191,19 @@ class _Conversation:
             self._said = [*messages, {"role": "assistant", "content": text}]
         if not self._console.json:
             streams.say(sys.stdout, "\n")
+        if stopped:
+            self._console.note(stopped)
         return text
+
+    def _show(self, piece: Piece, *, is_first: bool) -> None:
+        """Print a piece of an answer; of a thought, only that there is one."""
+        if piece.is_thought:
+            self._console.status.show("thinking")
+            return
+        if is_first:
+            self._console.status.close()
+        if not self._console.json:
+            streams.pass_on(sys.stdout, piece.text.encode("utf-8", "replace"))
 
     def _typed(self) -> str | None:
         """Return the next line that the user types; None after Ctrl-D."""

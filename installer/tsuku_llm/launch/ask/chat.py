@@ -6,7 +6,7 @@ The API is that of OpenAI's chat completions, as upstream's ``tools/server/READM
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -29,20 +29,41 @@ _MARKS = ("<|im_start|>", "<|im_end|>")
 A model without a template gets ChatML's from upstream (common/chat.cpp,
 ``common_chat_templates_init``). It does not know how to end then, and writes the marks as text.
 """
+_MOST = 4096
+"""Pieces of an answer, about a token each, if the user bounds it with no ``-n``.
+
+Upstream's server and its llama-cli go on until the context is full (``n_predict`` is -1 in
+common/common.h); ollama stops after ten contexts (ollama/ollama#3918). A small model that was
+trained to continue texts fills 32,768 tokens, which takes a processor minutes. Thoughts are not
+counted: they may be long before a short answer.
+"""
+_TAIL = 4096
+_LOOP = 400
+"""An answer whose last ``_TAIL`` characters repeat one passage of at most ``_LOOP`` has no end.
+
+ollama stops after the same token came 100 times; with 30 it cut answers that were right
+(ollama/ollama#18374). So a passage of 40 characters may come 100 times here, too.
+"""
+_PAUSE = 64
+"""Pieces between two looks for a loop, so that a fast server does not wait for them."""
 _DATA = b"data:"
 _END = b"[DONE]"
 
 
 class Piece(NamedTuple):
-    """A piece of an answer; ``is_thought`` if the model only thinks, before its answer."""
+    """A piece of an answer; ``is_thought`` if the model only thinks, before its answer.
+
+    ``stopped`` is in the last one of an answer that was not at its end, and says why.
+    """
 
     text: str
     is_thought: bool = False
+    stopped: str = ""
 
 
 def stream_answer(
     address: ServerAddress, key: Secret | None, messages: Sequence[Message]
-) -> Iterator[Piece]:
+) -> Generator[Piece, None, None]:
     """Ask for the answer to these messages; yield it as it comes.
 
     Closing the iterator closes the connection, and the server then stops computing. Raises
@@ -76,6 +97,28 @@ def stream_answer(
         except HTTPException as error:
             raise OSError(str(error) or "the connection was closed") from error
     raise OSError("the connection was closed before the end of the answer")
+
+
+def bounded(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+    """Yield an answer until its end, ``_MOST`` pieces, or a passage that comes again and again."""
+    words = 0
+    tail = ""
+    with closing(pieces):
+        for number, piece in enumerate(pieces, 1):
+            yield piece
+            words += not piece.is_thought
+            tail = (tail + piece.text)[-_TAIL:]
+            if words == _MOST:
+                why = f"the answer was stopped after {_MOST} tokens: ask for more of it, or allow "
+                yield Piece("", stopped=f"{why}longer answers with: -- -n 20000")
+                return
+            if number % _PAUSE == 0 and len(tail) == _TAIL and _loops(tail):
+                yield Piece("", stopped="the answer was stopped: the model only repeats itself")
+                return
+
+
+def _loops(text: str) -> bool:
+    return any(text[length:] == text[:-length] for length in range(1, _LOOP + 1))
 
 
 def read_event(data: bytes) -> Iterator[Piece]:

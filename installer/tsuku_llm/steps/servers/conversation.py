@@ -14,7 +14,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record, ServerState
 from tsuku_llm.launch.ask.canary import models_of
-from tsuku_llm.launch.ask.chat import Message, Piece, stream_answer
+from tsuku_llm.launch.ask.chat import Message, Piece, bounded, stream_answer
 from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.plan.addresses import address_of, require_address
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
@@ -24,6 +24,7 @@ from tsuku_llm.steps.servers.server_trials import address_now, command_of
 from tsuku_llm.steps.session import Session
 
 _NAME = "chat"
+_OWN_BOUND = ("-n", "--predict", "--n-predict", "LLAMA_ARG_N_PREDICT")
 
 
 @contextmanager
@@ -65,7 +66,7 @@ def answering_server(
 def answer(
     session: Session, name: str, messages: Sequence[Message]
 ) -> Generator[Piece, None, None]:
-    """Yield the server's answer to these messages, as it comes.
+    """Yield the server's answer to these messages, as it comes; it is bounded.
 
     Raises ``NotRunning`` if the server has ended, and ``LaunchError`` if it refuses, or if its
     answer breaks off.
@@ -75,7 +76,9 @@ def answer(
     try:
         argv, env = _command_of(session, record)
         key = api_key(wishes_in(argv, env))
-        yield from stream_answer(address_now(record, argv, env), key, messages)
+        pieces = stream_answer(address_now(record, argv, env), key, messages)
+        # The user's own bound holds alone.
+        yield from pieces if last_value(argv, env, _OWN_BOUND) else bounded(pieces)
     except (OSError, ValueError) as error:
         facts = (str(error),)
         if not (now := server(session.paths.state, name)).state.is_up:
