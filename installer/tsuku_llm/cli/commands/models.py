@@ -20,7 +20,6 @@ from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
-    from tsuku_llm.launch.ask.chat import Piece
     from tsuku_llm.steps.session import Session
 
 _ENDS = ("/bye", "/exit", "/quit")
@@ -174,10 +173,12 @@ class _Conversation:
         try:
             with closing(answer(self._session, self._server, messages)) as pieces:
                 for piece in pieces:
-                    self._show(piece, is_first=not parts)
                     stopped = piece.stopped
-                    if not piece.is_thought:
-                        parts.append(piece.text)
+                    if piece.is_thought:
+                        self._console.status.show("thinking")
+                        continue
+                    self._show(piece.text, is_first=not parts)
+                    parts.append(piece.text)
         except KeyboardInterrupt as stop:
             # A signal that ends the program is a subclass.
             if type(stop) is not KeyboardInterrupt or not sys.stdin.isatty():
@@ -195,15 +196,12 @@ class _Conversation:
             self._console.note(stopped)
         return text
 
-    def _show(self, piece: Piece, *, is_first: bool) -> None:
-        """Print a piece of an answer; of a thought, only that there is one."""
-        if piece.is_thought:
-            self._console.status.show("thinking")
-            return
+    def _show(self, text: str, *, is_first: bool) -> None:
+        """Print a piece of an answer."""
         if is_first:
             self._console.status.close()
         if not self._console.json:
-            streams.pass_on(sys.stdout, piece.text.encode("utf-8", "replace"))
+            streams.pass_on(sys.stdout, text.encode("utf-8", "replace"))
 
     def _typed(self) -> str | None:
         """Return the next line that the user types; None after Ctrl-D."""
