@@ -81,6 +81,13 @@ def test_a_question_on_stdin_gets_one_answer_and_the_server_ends(home: Home) -> 
     assert home.servers() == []
 
 
+def test_an_empty_answer_is_told(home: Home) -> None:
+    home.install("chat  ", "listen")
+    done = home.ask("Why?", "m.gguf")
+    assert (done.returncode, done.stdout.strip()) == (0, "")
+    assert "the model's answer is empty" in done.stderr
+
+
 def test_a_program_gets_the_answer_in_a_document(home: Home) -> None:
     done = home.ask("Why?", "--json", "-m", "m.gguf")
     assert json.loads(done.stdout)["data"] == {"server": "chat", "answer": "I heard 1 "}

@@ -168,21 +168,22 @@ class _Conversation:
 
         messages = [*self._said, {"role": "user", "content": question}]
         parts: list[str] = []
-        stopped = ""
+        note = "the model's answer is empty: ask in other words"
         self._console.status.show("waiting for the first word")
         try:
             with closing(answer(self._session, self._server, messages)) as pieces:
                 for piece in pieces:
-                    stopped = piece.stopped
                     if piece.is_thought:
                         self._console.status.show("thinking")
                         continue
+                    note = piece.stopped
                     self._show(piece.text, is_first=not parts)
                     parts.append(piece.text)
         except KeyboardInterrupt as stop:
             # A signal that ends the program is a subclass.
             if type(stop) is not KeyboardInterrupt or not sys.stdin.isatty():
                 raise
+            note = ""
         finally:
             # It would remove the line of a text that stands there already.
             if not parts:
@@ -192,8 +193,8 @@ class _Conversation:
             self._said = [*messages, {"role": "assistant", "content": text}]
         if not self._console.json:
             streams.say(sys.stdout, "\n")
-        if stopped:
-            self._console.note(stopped)
+        if note:
+            self._console.note(note)
         return text
 
     def _show(self, text: str, *, is_first: bool) -> None:
