@@ -9,8 +9,8 @@
 # sudo unless run by root.
 #
 # Where there is no Python 3.10 or newer, PROGRAM may be the program that brings its own: a file
-# tsuku-llm-VERSION-linux-x86_64.tar.gz, or its https address together with PROGRAM_SHA256. It is
-# unpacked into .program/ instead.
+# tsuku-llm-VERSION-linux-x86_64.tar.gz, or its https address. It is unpacked into .program/ instead,
+# if it has the digest that this clone's signed metadata name, or PROGRAM_SHA256 if that is set.
 #
 # A later run updates the program. It leaves a build that is active as it is, unless it is given
 # arguments: to update the build is another command.
@@ -95,6 +95,14 @@ elif [ -n "$missing" ]; then
     echo "this system may lack (Debian's names):$missing" >&2
 fi
 
+# The digest of the archive PROGRAM in the signed metadata of this clone; nothing if it is not there.
+signed_digest() {
+    name=${PROGRAM##*/}
+    case $name in *[!A-Za-z0-9._+-]*) return ;; tsuku-llm-*.tar.gz) ;; *) return ;; esac
+    grep -Fhs "\"$name\": \"" manifests/metadata/[0-9]*.targets.json |
+        sed -n 's/^.*": "\([0-9a-f]\{64\}\)",\{0,1\}$/\1/p'
+}
+
 # The program with its own Python: fetched if it is an address, compared with its digest, unpacked
 # beside its place, and tried there.
 take_program() {
@@ -105,9 +113,16 @@ take_program() {
     rm -rf .program.new
     mkdir .program.new
     archive=$PROGRAM
+    says=PROGRAM_SHA256
+    digest=${PROGRAM_SHA256-}
+    if [ -z "$digest" ]; then
+        says="this clone's signed metadata name"
+        digest=$(signed_digest)
+    fi
     case $PROGRAM in https://*)
-        [ -n "${PROGRAM_SHA256-}" ] || {
-            echo "PROGRAM is an address: set PROGRAM_SHA256 to the digest of what is there" >&2
+        [ -n "$digest" ] || {
+            echo "PROGRAM is an address: set PROGRAM_SHA256 to the digest of what is there;" >&2
+            echo "the signed metadata of this clone name none for ${PROGRAM##*/}" >&2
             exit 2
         }
         archive=.program.new/archive
@@ -123,9 +138,8 @@ take_program() {
         fi || exit 4
         ;;
     esac
-    if [ -n "${PROGRAM_SHA256-}" ] &&
-        ! echo "$PROGRAM_SHA256  $archive" | sha256sum --check --status; then
-        echo "$PROGRAM has another digest than PROGRAM_SHA256" >&2
+    if [ -n "$digest" ] && ! echo "$digest  $archive" | sha256sum --check --status; then
+        echo "$PROGRAM has another digest than $says: it is damaged, or another version" >&2
         exit 5
     fi
     quiet_step "unpacking the program into .program/" \

@@ -19,6 +19,8 @@ import pytest
 from support.builds import NO_DEVICE_STEPS, stand_in
 from support.program import environment, run_program
 from support.tools import require_tool
+from tuf.api.metadata import Metadata, Targets
+from tuf.api.serialization.json import JSONSerializer
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "install.sh"
@@ -368,6 +370,34 @@ def test_a_program_at_an_address_needs_its_digest(clone: Path, home: Path) -> No
     done = install(clone, env | {"PROGRAM_SHA256": "0" * 64})
     assert (done.returncode, done.stdout) == (4, "")
     assert "install.sh: downloading https://127.0.0.1:1/program.tar.gz" in done.stderr
+
+
+def test_the_signed_metadata_of_the_clone_name_the_digest_of_the_program(
+    clone: Path, home: Path, tmp_path: Path
+) -> None:
+    archive = packed_program(tmp_path).rename(tmp_path / "tsuku-llm-0.2.0-linux-x86_64.tar.gz")
+    env = settings(home, PYTHON="/none/python3", PROGRAM=str(archive))
+    wheel, other, own = "a" * 64, "0" * 64, hashlib.sha256(archive.read_bytes()).hexdigest()
+    metadata = clone / "manifests/metadata/7.targets.json"
+    metadata.parent.mkdir(parents=True)
+
+    def name(digest: str) -> None:
+        targets = Targets()
+        archives = {"tsuku-llm-0.2.0-other.tar.gz": wheel, archive.name: digest}
+        said = {"version": "0.2.0", "sha256": wheel, "archives": archives}
+        targets.unrecognized_fields["program"] = said
+        Metadata(targets).to_file(str(metadata), JSONSerializer(compact=False))
+
+    name(other)
+    done = install(clone, env)
+    assert (done.returncode, (clone / ".program").exists()) == (5, False)
+    assert "has another digest than this clone's signed metadata name" in done.stderr
+    assert install(clone, env | {"PROGRAM_SHA256": own}).returncode == 0
+    name(own)
+    assert install(clone, env).returncode == 0
+    address = f"https://127.0.0.1:1/{archive.name}"
+    done = install(clone, env | {"PROGRAM": address})
+    assert (done.returncode, f"install.sh: downloading {address}" in done.stderr) == (4, True)
 
 
 @pytest.mark.parametrize("what", ["no archive", "a program that does not start"])

@@ -188,6 +188,19 @@ def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> No
     assert reviewed["program"] == f"nothing instead of 0.2.0 sha256:{'a' * 64}"
 
 
+def test_N05_the_archives_of_the_program_are_reviewed_and_signed(data: Path) -> None:
+    environ = signers_file(data.parent / "signers.json", *SIGNERS)
+    plan = data / "repository.toml"
+    name = "tsuku-llm-0.2.0-linux-x86_64.tar.gz"
+    head = f'version = "0.2.0"\nsha256 = "{"a" * 64}"\narchives = {{"{name}" = "{"b" * 64}"}}'
+    plan.write_text(f"[program]\n{head}\n{plan.read_text('utf-8')}", "utf-8")
+    reviewed = told(data, "review")["data"]["review"]["program"]
+    assert reviewed == f"0.2.0 sha256:{'a' * 64} {name} sha256:{'b' * 64} instead of nothing"
+    told(data, "sign", "--yes", **environ)
+    targets = json.loads((data / "signed/metadata/1.targets.json").read_text("utf-8"))
+    assert targets["signed"]["program"]["archives"] == {name: "b" * 64}
+
+
 @pytest.mark.parametrize(
     "table",
     [
@@ -196,6 +209,7 @@ def test_N05_the_version_of_the_program_is_reviewed_and_signed(data: Path) -> No
         *('version = "0.2.0"\nsha256 = "é"', f'version = "1\\n"\nsha256 = "{"a" * 64}"'),
         f'version = "0.2.0"\nsha256 = "{"A" * 64}"',
         f'version = "0.2.0"\nsha256 = "{"a" * 64}"\nurl = "https://example.org/"',
+        f'version = "0.2.0"\nsha256 = "{"a" * 64}"\narchives = {{"sha256" = "{"b" * 64}"}}',
     ],
 )
 def test_N05_a_program_that_clients_could_not_understand_is_not_signed(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import tomli
@@ -81,9 +81,9 @@ class Plan:
     people took from a delegated channel. ``roles`` are the four of TUF, and one for each channel
     that has signers of its own; ``since`` is what these state. ``publisher`` is for new release
     files of own builds. ``published`` is where clients look, empty if it is not said. ``program``
-    is the newest version of tsuku-llm itself, with the SHA-256 of its wheel; empty in others'
-    repositories. ``sources`` are the bytes of the plan's files as they were read: what people
-    review is what is passed on.
+    is the newest version of tsuku-llm itself, with the SHA-256 of its wheel, and of archives by
+    name: the program without Python. It is empty in others' repositories. ``sources`` are the bytes
+    of the plan's files as they were read: what people review is what is passed on.
     """
 
     signed: Path
@@ -96,7 +96,7 @@ class Plan:
     since: Sightings = field(default_factory=dict)
     publisher: str = ""
     published: str = ""
-    program: Mapping[str, str] = field(default_factory=dict)
+    program: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -109,9 +109,17 @@ class Plan:
         return channel if channel in self.delegated else TARGETS
 
 
-class _Program(msgspec.Struct, forbid_unknown_fields=True):
+_Digest: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_ArchiveName: TypeAlias = Annotated[
+    str, msgspec.Meta(pattern=r"^tsuku-llm-[0-9A-Za-z][0-9A-Za-z.+_-]{0,63}\.tar\.gz\Z")
+]
+
+
+# Without the archives it is as before them.
+class _Program(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     version: Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+-]{0,63}\Z")]
-    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    sha256: _Digest
+    archives: dict[_ArchiveName, _Digest] = {}
 
 
 class _RepositoryFile(msgspec.Struct, kw_only=True):

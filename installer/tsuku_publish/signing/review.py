@@ -166,10 +166,15 @@ def _program_change(plan: Plan, known: trust.TrustedRepository | None) -> str | 
     if before == plan.program:
         return None
     old, new = (
-        f"{each['version']} sha256:{each['sha256']}" if each else "nothing"
-        for each in (before, plan.program)
+        " ".join(_digests_of(each)) if each else "nothing" for each in (before, plan.program)
     )
     return f"{new} instead of {old}"
+
+
+def _digests_of(program: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{program['version']} sha256:{program['sha256']}"
+    for name, digest in sorted(program.get("archives", {}).items()):
+        yield f"{name} sha256:{digest}"
 
 
 def _twins(revoked: Revocation, after: Mapping[str, ReviewedRelease]) -> str:
