@@ -321,6 +321,73 @@ update --dry-run -> update --check
 backends mlx -> explain --backend mlx
 explain webgpu -> explain --backend webgpu
 install tensorrt -> install --backend tensorrt
+
+# docker compose
+compose up -> serve --detach -m MODEL.gguf
+compose up -d -> serve --detach -m MODEL.gguf
+compose down -> stop
+compose logs -> logs
+compose ps = status
+compose pull -> update
+image ls = models
+port -> status
+save x -> bundle create
+export x -> bundle create
+
+# mise, asdf, pyenv, rustup, uv tool
+ls-remote -> list --available
+list-all -> list --available
+list all -> list --available
+latest -> list --available
+current = which
+global b10092 -> use b10092
+local b10092 -> use b10092
+implode -> uninstall --all
+toolchain list = list
+toolchain install nightly -> install --channel nightly
+toolchain install stable -> install --channel stable
+component add cuda -> install --backend cuda
+target add vulkan -> install --backend vulkan
+channel nightly -> install --channel nightly
+channel stable -> install --channel stable
+nightly -> install --channel nightly
+tool install cuda -> install --backend cuda
+tool list = list
+tool upgrade -> update
+deps cuda -> explain --backend cuda
+
+# what no tool in particular has taught
+login -> version
+login me -> version
+signin -> version
+logout -> version
+whoami -> version
+preload m.gguf -> serve --detach -m m.gguf
+warm qwen3 -> serve --detach -m qwen3
+daemon -> serve --detach -m MODEL.gguf
+eject -> stop
+eject qwen3 -> stop qwen3
+webui -> open
+gui -> open
+app -> open
+ask hello -> chat
+query hello -> chat
+vram m.gguf -> explain -m m.gguf
+estimate m.gguf -> explain -m m.gguf
+fit m.gguf -> explain -m m.gguf
+memory = probe
+watch -> status --watch
+follow -> logs --follow
+health -> status
+ping -> status
+reset -> config list
+report -> probe --record machine.json
+bug -> probe --record machine.json
+feedback -> probe --record machine.json
+models rm m.gguf -> models
+model rm m.gguf -> models
+models pull unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+model pull unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
 """
 
 CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")]
@@ -359,4 +426,4 @@ def named(words: list[str]) -> str:
 
 
 def test_there_are_as_many_as_were_counted() -> None:
-    assert len(CASES) >= 180
+    assert len(CASES) >= 245

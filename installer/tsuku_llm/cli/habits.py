@@ -230,6 +230,67 @@ services stop ... -> stop
 services restart ... -> restart
 enable -> service systemd
 disable -> service systemd
+compose up ... -> serve --detach -m MODEL.gguf
+compose up -> serve --detach -m MODEL.gguf
+compose down -> stop
+compose logs -> logs
+compose ps = status
+compose pull -> update
+image ls = models
+port -> status # it shows the address
+health -> status
+ping -> status
+save ... -> bundle create
+export ... -> bundle create
+ls-remote -> list --available
+list-all -> list --available
+list all -> list --available
+latest -> list --available
+current = which
+global VERSION -> use VERSION
+local VERSION -> use VERSION
+implode -> uninstall --all
+toolchain list = list
+toolchain install nightly -> install --channel nightly
+toolchain install stable -> install --channel stable
+component add BACKEND -> install --backend BACKEND
+target add BACKEND -> install --backend BACKEND
+channel nightly -> install --channel nightly
+channel stable -> install --channel stable
+nightly -> install --channel nightly
+tool install BACKEND -> install --backend BACKEND
+tool list = list
+tool upgrade -> update
+deps BACKEND -> explain --backend BACKEND
+login ... -> version # there are no accounts
+login -> version # there are no accounts
+signin -> version # there are no accounts
+logout -> version # there are no accounts
+whoami -> version # there are no accounts
+preload MODEL -> serve --detach -m MODEL
+warm MODEL -> serve --detach -m MODEL
+daemon -> serve --detach -m MODEL.gguf
+eject -> stop
+eject NAME -> stop NAME
+webui -> open
+gui -> open
+app -> open
+ask ... -> chat
+query ... -> chat
+vram MODEL -> explain -m MODEL
+estimate MODEL -> explain -m MODEL
+fit MODEL -> explain -m MODEL
+memory = probe
+watch -> status --watch
+follow -> logs --follow
+reset -> config list # 'config unset' takes one of them back
+report -> probe --record machine.json # a file for a report
+bug -> probe --record machine.json # a file for a report
+feedback -> probe --record machine.json # a file for a report
+models rm ... -> models # a model is removed where it is
+model rm ... -> models # a model is removed where it is
+models pull REPO -> serve -- -hf REPO
+model pull REPO -> serve -- -hf REPO
 generate-shell-completion SHELL = completion SHELL
 completions SHELL = completion SHELL
 man ... = help ...
