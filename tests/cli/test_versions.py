@@ -93,7 +93,8 @@ def test_an_unknown_name_is_refused_with_the_installed_versions(
     store: Store, program: Program, as_json: AsJson
 ) -> None:
     hint = as_json("use", "b100")["error"]["hint"]
-    assert hint == "run: tsuku-llm install"
+    assert hint == "to install it: tsuku-llm install --release b100"
+    assert as_json("use", "that")["error"]["hint"] == "run: tsuku-llm install"
     installed = put(store, "b100")
     for words in (("use", "b9"), ("uninstall", "b9"), ("verify", "b9", "b100")):
         result = program(*words)
@@ -101,7 +102,9 @@ def test_an_unknown_name_is_refused_with_the_installed_versions(
         assert result.stderr.startswith("error[not-installed]: b9 is not installed\n")
         assert f"  installed: {installed.id}\n" in result.stderr
     assert active(store) == installed.id
-    assert as_json("use", "b10")["error"]["hint"] == "did you mean b100?"
+    hint = as_json("use", "b10")["error"]["hint"]
+    assert hint == "did you mean b100? Or to install it: tsuku-llm install --release b10"
+    assert as_json("use", "b100-")["error"]["hint"] == "did you mean b100?"
     assert as_json("use", "b7x")["error"]["hint"] == "see: tsuku-llm list"
     hint = as_json("use", "HIP")["error"]["hint"]
     assert hint == "to install it: tsuku-llm install --backend rocm"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from tsuku_llm.steps.session import Session
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.updates import RolledBack
+
+_RELEASE = re.compile(r"b\d+|v\d+(?:\.\d+)+")
 
 
 @documented("*build", "*told", "active", "previous", "withheld", "size")
@@ -142,7 +145,12 @@ def _resolved(name: str, named: Mapping[str, set[str]], backends: Mapping[str, s
         otherwise = f"see: {TSUKU} list" if named else f"run: {TSUKU} install"
         if backend in NAMES:
             otherwise = f"to install it: {TSUKU} install --backend {backend}"
-        hint = did_you_mean(name, known, otherwise)
+        if _RELEASE.fullmatch(name):  # two releases are similar, and both may be meant
+            hint = f"to install it: {TSUKU} install --release {name}"
+            if similar := did_you_mean(name, known):
+                hint = f"{similar} Or {hint}"
+        else:
+            hint = did_you_mean(name, known, otherwise)
         raise NotInstalled(f"{name} is not installed", facts=facts, hint=hint)
     raise UsageError(
         f"{name} names {len(ids)} installed versions",
