@@ -357,6 +357,7 @@ tool upgrade -> update
 deps cuda -> explain --backend cuda
 
 # what no tool in particular has taught
+./m.gguf -> serve -m ./m.gguf
 login -> version
 login me -> version
 signin -> version

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 HABITS = """
+FILE -> serve -m FILE
 run REPO -> chat -- -hf REPO
 run FILE -> chat -m FILE
 run TAGGED -> chat -m TAGGED
