@@ -357,6 +357,10 @@ tool upgrade -> update
 deps cuda -> explain --backend cuda
 
 # what no tool in particular has taught
+install --latest -> install
+service macos -> service launchd
+serve --stop -> stop
+config --list -> config list
 ./m.gguf -> serve -m ./m.gguf
 login -> version
 login me -> version

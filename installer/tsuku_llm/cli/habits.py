@@ -28,6 +28,7 @@ install llama.cpp -> install
 install llama-server -> install
 install llama-cpp -> install
 install --list -> list
+install --latest -> install
 install latest -> install
 install stable -> install --channel stable
 install nightly -> install --channel nightly
@@ -100,6 +101,8 @@ service restart -> restart
 service start -> serve --detach -m MODEL.gguf
 service stop -> stop
 service status -> status
+service macos -> service launchd
+serve --stop -> stop
 service enable -> service systemd
 service install -> service systemd
 server status = status
@@ -210,6 +213,7 @@ cache dir -> doctor
 cache ... -> prune
 system prune -> prune
 config -> config list
+config --list -> config list
 config SETTING VALUE -> config set llm.SETTING VALUE
 config SETTING -> config get llm.SETTING
 env = config list
