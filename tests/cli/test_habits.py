@@ -11,9 +11,11 @@ from collections.abc import Callable
 
 import click
 import pytest
+from support.convergence import H200
 from support.program import Result
 
 from tsuku_llm.cli.program import program as group
+from tsuku_llm.steps.opening import FAKE_HARDWARE
 
 Run = Callable[..., Result]
 
@@ -399,7 +401,14 @@ CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")
 assert len({*CASES}) == len(CASES)
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that answers twice alike: a real driver may be too slow once."""
+    monkeypatch.setenv(FAKE_HARDWARE, str(H200))
+
+
 @pytest.mark.parametrize("row", [row for row in CASES if " = " in row])
+@pytest.mark.usefixtures("recorded")
 def test_a_habit_whose_meaning_is_certain_is_done(row: str, program: Run) -> None:
     typed, meant = (shlex.split(part) for part in row.split(" = "))
     assert program(*typed) == program(*meant)
