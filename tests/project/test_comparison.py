@@ -7,6 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "comparison.md").read_text("utf-8")
+_SOURCES = PAGE.partition("\n## Sources\n")[2].partition("\n## Features\n")[0]
+SOURCES = [int(number) for number in re.findall(r"^(\d+)\. ", _SOURCES, re.MULTILINE)]
 _TABLE = PAGE.partition("\n## Features\n")[2]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
@@ -27,14 +29,14 @@ def shown_by(cell: str) -> set[str]:
 
 def test_the_table_has_every_feature_once() -> None:
     names = [row[0] for row in ROWS]
-    assert len(names) == len(set(names)) == 57
+    assert len(names) == len(set(names)) == 28
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_feature_is_shown_or_has_a_reason(row: list[str]) -> None:
     _, *others, ours, evidence = row
-    assert len(others) == 6
-    assert {*others, ours} <= {"y", "p", "n", "-"}
+    assert len(others) == 4
+    assert ours in {"y", "p", "n", "-"}
     named = shown_by(evidence)
     for each in named:
         assert each in DEFINED or (ROOT / "docs" / each).is_file(), each
@@ -45,10 +47,17 @@ def test_a_feature_is_shown_or_has_a_reason(row: list[str]) -> None:
         assert re.sub(r"`[^`]*`|\[[^\]]*\]\([^)]*\)", "", evidence).count(" ") >= 3
 
 
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_a_cell_of_another_tool_has_its_source(row: list[str]) -> None:
+    for cell in row[1:-2]:
+        found = re.fullmatch(r"[ypn] \[(\d+)\]|[-?]", cell)
+        assert found, cell
+        assert found[1] is None or int(found[1]) in SOURCES, cell
+
+
 def test_the_numbers_of_sources_are_those_of_the_list() -> None:
     text, _, rest = PAGE.partition("\n## Sources\n")
-    listed, _, table = rest.partition("\n## Features\n")
+    _, _, table = rest.partition("\n## Features\n")
     numbers = {int(number) for number in re.findall(r"\[(\d+)\](?!\()", text + table)}
-    defined = [int(number) for number in re.findall(r"^(\d+)\. ", listed, re.MULTILINE)]
-    assert defined == list(range(1, len(defined) + 1))
-    assert numbers == set(defined)
+    assert list(range(1, len(SOURCES) + 1)) == SOURCES
+    assert numbers == set(SOURCES)
