@@ -25,6 +25,7 @@ FLAGS = (
     "movbe xsave aes"
 )
 DEBIAN = {"ID": "debian"}
+OPENSUSE = {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}
 STEAMOS = {"ID": "steamos", "ID_LIKE": "arch"}
 UBUNTU = {"ID": "ubuntu", "ID_LIKE": "debian"}
 # Name, the words of os-release, glibc, GLIBCXX, kernel, processor.
@@ -39,6 +40,7 @@ SYSTEMS: Mapping[str, tuple[str, Mapping[str, str], str, str, str, str]] = {
     "fedora-43": ("Fedora Linux 43", {"ID": "fedora"}, "2.42", "3.4.34", "6.17.8-300", "x86_64"),
     "arch": ("Arch Linux", {"ID": "arch"}, "2.42", "3.4.34", "6.18.2-arch2-1", "x86_64"),
     "debian-12-arm": ("Debian GNU/Linux 12", DEBIAN, "2.36", "", "6.12.47+rpt-rpi-2712", "aarch64"),
+    "opensuse-leap": ("openSUSE Leap 15.6", OPENSUSE, "2.38", "3.4.33", "6.4.0-150600", "x86_64"),
     "nixos": ("NixOS 26.05 (Yarara)", {"ID": "nixos"}, "2.42", "", "6.18.9", "x86_64"),
     "guix": ("Guix System", {"ID": "guix"}, "2.41", "", "6.17.8", "x86_64"),
     "steamos": ("SteamOS", STEAMOS, "2.39", "3.4.33", "6.11.11-valve19-1-neptune-611", "x86_64"),
