@@ -131,14 +131,18 @@ MODULE_SWITCHES = (
     ("/etc/modprobe.d/supergfxd.conf", "", "supergfxctl"),
     ("/etc/modprobe.d/system76-power.conf", "", "system76-power"),
     ("/usr/lib/modprobe.d/optimus-manager.conf", "", "optimus-manager"),
+    ("/usr/lib/modprobe.d/09-nvidia-modprobe-bbswitch-G04.conf", "", "suse-prime"),
+    ("/etc/modprobe.d/09-nvidia-modprobe-bbswitch-G04.conf", "", "suse-prime"),
+    ("/etc/modprobe.d/bumblebee.conf", "", "bumblebee"),
     ("/etc/modprobe.d/blacklist-nvidia.conf", "", ""),
 )
 """Files that may keep NVIDIA's module from being loaded, a word in them, and the program that wrote
 them: it switches the GPUs of a laptop. The last one is a person's.
 
 Sources: prime-select of canonical/nvidia-prime, envycontrol.py of bayasdev/envycontrol,
-omacom/omarchy#5408 for supergfxd, src/graphics.rs of pop-os/system76-power, and
-modules/optimus-manager.conf of Askannz/optimus-manager.
+omacom/omarchy#5408 for supergfxd, src/graphics.rs of pop-os/system76-power,
+modules/optimus-manager.conf of Askannz/optimus-manager, openSUSE/SUSEPrime#79, and
+Bumblebee-Project/Bumblebee#822.
 """
 
 # Modes in which only the parts for a screen are left out have lines for nvidia-drm alone.
