@@ -236,7 +236,6 @@ services restart ... -> restart
 enable -> service systemd
 disable -> service systemd
 compose up ... -> serve --detach -m MODEL.gguf
-compose up -> serve --detach -m MODEL.gguf
 compose down -> stop
 compose logs -> logs
 compose ps = status
@@ -267,11 +266,10 @@ tool install BACKEND -> install --backend BACKEND
 tool list = list
 tool upgrade -> update
 deps BACKEND -> explain --backend BACKEND
-login ... -> version # there are no accounts
-login -> version # there are no accounts
-signin -> version # there are no accounts
-logout -> version # there are no accounts
-whoami -> version # there are no accounts
+login ... -> version # this program needs no account
+signin -> version # this program needs no account
+logout -> version # this program needs no account
+whoami -> version # this program needs no account
 preload MODEL -> serve --detach -m MODEL
 warm MODEL -> serve --detach -m MODEL
 daemon -> serve --detach -m MODEL.gguf

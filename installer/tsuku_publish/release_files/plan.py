@@ -115,7 +115,7 @@ _ArchiveName: TypeAlias = Annotated[
 ]
 
 
-# Without the archives it is as before them.
+# A table without archives is signed without that key: the empty default is left out.
 class _Program(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     version: Annotated[str, msgspec.Meta(pattern=r"^[0-9][0-9A-Za-z.!+-]{0,63}\Z")]
     sha256: _Digest
