@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from support.builds import NO_DEVICE_STEPS, stand_in
+from support.tiny_model import write_tiny_model
 
 from ci.bench.lab import INTERPRETER, PROGRAM, Lab, Missing, forget, install, publish
 from ci.bench.pairs import Run, Samples
@@ -39,9 +40,11 @@ def _serve(lab: Lab) -> Mapping[str, Run]:
     user = lab.user(shop, "starter")
     forget(user)
     install(user, "b7")
+    # Without a model it would look for every model of this machine, and serve them all.
+    words = ("-m", str(write_tiny_model(lab.folder / "quick.gguf")))
     return {
-        "ours": Run((PROGRAM, "serve", "--exec", "--", "--port", "0"), user.env),
-        "server": Run((str(build.executable), "--port", "0"), user.env),
+        "ours": Run((PROGRAM, "serve", "--exec", "--", *words), user.env),
+        "server": Run((str(build.executable), *words), user.env),
         "yardstick": _BARE,
     }
 

@@ -15,7 +15,7 @@ from support.screens import screen
 
 from tsuku_llm.cli.entry import run
 from tsuku_llm.cli.program import wanted_color
-from tsuku_llm.cli.services.background import serve_again
+from tsuku_llm.cli.services.command_line import serve_again
 from tsuku_llm.cli.terminal.answer import CommandResult, details
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import Style, columns, painted, wants_color, wrapped

@@ -34,6 +34,8 @@ BUDGETS = {
     "list": (57, 141),
     "which": (52, 134),
     "serve --exec -- -m x": (77, 171),
+    "serve --exec -- --port 0": (90, 187),
+    "serve --exec --model /dev/null": (91, 188),
     "serve --exec --fallback -- -m x": (77, 171),
     "serve -- -m x": (92, 192),
     "run llama-server": (59, 152),

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.artifacts.stream import Progress, Silent, VerifiedStream
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
 
 if TYPE_CHECKING:
+    from tsuku_llm.catalog.manifest import Artifact
     from tsuku_llm.fetch.places.mirrors import RegistryPlace
     from tsuku_llm.fetch.places.registry import RegistryMirror
 

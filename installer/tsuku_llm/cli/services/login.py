@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tsuku_llm.cli.render.services import login as render
-from tsuku_llm.cli.services.background import serve_again, this_program
+from tsuku_llm.cli.services.command_line import serve_again, this_program
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.safe_text import shell_word

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tsuku_llm.cli.render.services import timer as render
 from tsuku_llm.cli.render.services.units import environment_file
-from tsuku_llm.cli.services.background import this_program
+from tsuku_llm.cli.services.command_line import this_program
 from tsuku_llm.cli.services.units import units_answer
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tsuku_llm
 from tsuku_llm.cli.render.services import units as render
-from tsuku_llm.cli.services.background import serve_again, this_program
+from tsuku_llm.cli.services.command_line import serve_again, this_program
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import ROOTS_TSUKU, SUDO
