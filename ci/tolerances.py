@@ -211,17 +211,25 @@ def drawn(number: int) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in found if value)
 
 
-def starts(subject: Subject, count: int) -> Iterator[Found]:
-    """Yield the starts that the gate refused or did not judge, and last a summary of all."""
-    deviations = []
-    for number in range(count):
+def starts(subject: Subject, count: int, jobs: int) -> Iterator[Found]:
+    """Yield the starts that the gate refused or did not judge, and last a summary of all.
+
+    ``jobs`` of them are judged at a time.
+    """
+
+    def judged(number: int) -> Found:
         variables = drawn(number)
         with TemporaryDirectory() as folder:
             gate = subject.at_the_gate(variables, Path(folder))
-        if re.fullmatch(r"[0-9.]+%", gate):
-            deviations.append(float(gate[:-1]))
-        else:
-            yield Found(f"start {number}: {' '.join(variables)}", gate, "")
+        return Found(f"start {number}: {' '.join(variables)}", gate, "")
+
+    deviations = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in pool.map(judged, range(count)):
+            if re.fullmatch(r"[0-9.]+%", found.gate):
+                deviations.append(float(found.gate[:-1]))
+            else:
+                yield found
     spread = ""
     if deviations:
         middle = statistics.median(deviations)
@@ -277,6 +285,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--model", type=Path, help="a model that is asked the canary's question")
     parser.add_argument("--wrong", action="store_true", help="also with wrong kernels (CPU)")
     parser.add_argument("--starts", type=int, metavar="N", help="judge N starts instead")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="starts at a time; 1")
     parser.add_argument("--text", action="store_true", help="compare what bench compares instead")
     given = parser.parse_args(words)
     if given.text and not given.model:
@@ -295,7 +304,7 @@ def main(words: Sequence[str]) -> None:
             return
         print("\n| setting | gate | canary, nats |\n|---|---|---|")
         if given.starts:
-            for row in starts(subject, given.starts):
+            for row in starts(subject, given.starts, given.jobs):
                 print(f"| {' | '.join(row)} |", flush=True)
             return
         # Each row when it is there: all of them take minutes.

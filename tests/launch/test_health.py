@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pytest_httpserver import HTTPServer
 from support.certificates import Authority
 
 from tsuku_llm.launch.ask import health
@@ -207,6 +208,27 @@ def test_a_log_shows_that_a_server_serves_before_its_line_is_complete(
     assert not readiness.served
     readiness.on_stderr(mark[-3:])
     assert readiness.served
+
+
+def test_a_signal_is_missed_only_before_or_just_after_the_first_good_answer(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/health").respond_with_json({"status": "ok"})
+    plan = LaunchPlan(("/server", "--port", str(httpserver.port)), tmp_path, {}, "cpu")
+    readiness = Readiness(plan)
+    assert readiness.missed(3.0)  # nobody has seen it ready yet
+    readiness.on_stderr(b"listening on http://127.0.0.1:%d\n" % httpserver.port)
+    assert readiness.wait(threading.Event())
+    assert readiness.missed(3.0)
+    later = -60.0  # a signal that came a minute after that answer
+    assert not readiness.missed(later)
+
+
+def test_a_server_that_does_not_answer_any_more_has_not_missed_the_signal(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = str(gone.getsockname()[1])
+    readiness = Readiness(LaunchPlan(("/server", "--port", port), tmp_path, {}, "cpu"))
+    assert not readiness.missed(3.0)
 
 
 def test_a_server_that_was_confirmed_has_served_and_its_log_is_not_read_on(tmp_path: Path) -> None:

@@ -297,6 +297,25 @@ def test_a_server_that_hangs_is_one_warning_and_stays_by_default(data: Path) -> 
     assert [each.trouble.kind for each in run.reports if each.trouble][:1] == ["hangs"]
 
 
+def test_a_server_that_is_to_end_does_not_wait_for_our_own_request(
+    data: Path, tmp_path: Path
+) -> None:
+    """Upstream's server ends when the clients of its requests have hung up."""
+    asked = tmp_path / "asked"
+    install_stand_in(data, serve=(f"patient {asked}", "listen"))
+
+    run = Run(data, lambda _: None)
+
+    def end_once_asked() -> None:
+        while not asked.exists():
+            os.sched_yield()
+        run.stop_handle.end(STOPPED)
+
+    threading.Thread(target=end_once_asked, daemon=True).start()
+    # Killed after the grace, it would be 137.
+    assert run.make(canary=True, warm_up=False) == 0
+
+
 # --- a server that begins to answer wrongly ---------------------------------------------------
 
 ANSWERS = json.loads((Path(__file__).parents[1] / "launch/canary_answers.json").read_bytes())

@@ -31,6 +31,8 @@
  *     until-canary FILE     prompts that are texts, too
  *     key                   whoever sends no LLAMA_API_KEY gets 401, except at /health
  *     stuck                 only /health is answered; every other request waits for ever
+ *     patient FILE          requests for a result wait for ever, and a signal ends it only when the
+ *                           last of them has hung up, as with the real one; then FILE exists
  *     work FILE             a result makes that file, by its absolute path
  *     work-from NUMBER      only this result and later ones do
  *     open FILE             open a file and keep it open
@@ -66,8 +68,14 @@ extern char **environ;
 int NEEDS(void);
 #endif
 
+static char waits[4096];
+static int waiting = -1;
+
 static void leave(int number)
 {
+    char rest;
+    while (waiting >= 0 && read(waiting, &rest, 1) > 0)
+        ;
     char line[] = "stand-in: signal 00\n";
     line[17] = (char)('0' + number / 10);
     line[18] = (char)('0' + number % 10);
@@ -293,6 +301,11 @@ static void answer(int client)
     loading--;
     if (stuck && strncmp(request, "GET /health", 11))
         return;
+    if (*waits && !strncmp(request, "POST /", 6)) {
+        waiting = client;
+        close(open(waits, O_CREAT, 0600));
+        return;
+    }
     if (!strncmp(request, "POST /", 6) && (dies || (most_tokens && tokens(request) > most_tokens))) {
         if (*last_words)
             fprintf(stderr, "%s\n", last_words);
@@ -529,6 +542,8 @@ static void step(const char *name, const char *text, int argc, char **argv)
         wants_key = 1;
     else if (!strcmp(name, "stuck"))
         stuck = 1;
+    else if (!strcmp(name, "patient"))
+        snprintf(waits, sizeof waits, "%s", text);
     else if (!strcmp(name, "hog"))
         hog = strtoul(text, NULL, 10);
     else if (!strcmp(name, "work-from"))

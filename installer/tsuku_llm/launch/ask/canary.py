@@ -76,7 +76,8 @@ def ask_canary(
     """Let the server compute a few tokens, and wait for the result.
 
     A server for embeddings or for ranking refuses completions: it is asked for an embedding.
-    ``slot`` is the number of the slot to use, None for any. ``on_wait`` is called once a second.
+    ``slot`` is the number of the slot to use, None for any. ``on_wait`` is called once a second: an
+    OSError of it ends the request, as if the connection were lost.
     """
     if address.tls:
         return CanaryResult(problem="the server wants TLS")
@@ -89,7 +90,9 @@ def ask_canary(
         )
         if status not in (200, 401, 403):
             read = read_embedding
-            status, content = exchange(address, "/embedding", _EMBEDDING, key, limit=limit)
+            status, content = exchange(
+                address, "/embedding", _EMBEDDING, key, limit=limit, on_wait=on_wait
+            )
     except TimeoutError:
         return CanaryResult(problem=f"not answered within {limit:g} seconds")
     except (OSError, UnicodeError, ValueError) as error:

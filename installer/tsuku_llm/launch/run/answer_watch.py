@@ -29,7 +29,10 @@ _CHANGED = "this build answers otherwise than an earlier one"
 
 
 class AnswerWatch:
-    """The reader of one server's answers; ``keep`` gets the first one, if it may be right."""
+    """The reader of one server's answers; ``keep`` gets the first one, if it may be right.
+
+    ``on_wait`` is called once a second of a request; an OSError of it ends the request.
+    """
 
     def __init__(
         self,
@@ -37,11 +40,13 @@ class AnswerWatch:
         wishes: Wishes,
         known: KnownAnswers,
         keep: Callable[[Answer], None],
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
         self._wishes = wishes
         self._known = known
         self._keep = keep
+        self._on_wait = on_wait
         # What this server answers while it is right; before, what an earlier one answered.
         self._right: Answer = ()
         self._has_answered = False
@@ -115,7 +120,7 @@ class AnswerWatch:
         return self._own_slot if self._own_slot in free else max(free, default=None)
 
     def _asked(self, slot: int, before: tuple[Slot, ...]) -> str | None:
-        result = ask_canary(self._address, self._wishes, slot)
+        result = ask_canary(self._address, self._wishes, slot, on_wait=self._on_wait)
         if not result.answer:
             return None
         if not self._has_answered:

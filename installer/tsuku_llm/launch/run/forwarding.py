@@ -1,7 +1,7 @@
 """The forwarding of our signals to the server, and the wait for its end.
 
-Each signal reaches the server, and only once. As process 1 (the first process of a container) the
-wait also collects the orphans of the system.
+Each signal reaches the server, and only once, unless the server missed it. As process 1 (the first
+process of a container) the wait also collects the orphans of the system.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _SAME_EVENT = 0.2
 `timeout` and some supervisors signal a process and then its whole group, and a second
 interrupt makes the server exit without cleaning up.
 """
+
+_HEARD = 3.0
+"""Seconds after which a server that is to end is asked whether it has missed the signal."""
 
 _LOOK_AGAIN_MS = 1000
 """The longest sleep between two looks at the child.
@@ -55,13 +58,13 @@ class SignalForwarder:
         clock: Callable[[], float] = time.monotonic,
         on_signal: Callable[[int], None] | None = None,
     ) -> None:
-        self.forwarded: int | None = None
-        """The last signal that was forwarded, or kept for the child. Ctrl-Z does not count."""
         self._clock = clock
         self._told = on_signal or (lambda _number: None)
         self._child: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
         self._last: dict[int, float] = {}
+        self._unheard: tuple[int, float] | None = None
+        """The last signal, and when it came; None once it is known whether it was heard."""
         self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
@@ -90,8 +93,13 @@ class SignalForwarder:
         if self._wake:
             self._wake.close()
 
-    def wait(self, child: subprocess.Popen[bytes]) -> int:
+    def wait(
+        self, child: subprocess.Popen[bytes], missed: Callable[[float], bool] = lambda _since: False
+    ) -> int:
         """Wait for the child and return its exit code; handle every signal meanwhile.
+
+        ``missed`` is asked once, some seconds after a signal, with these seconds: True sends the
+        same signal again.
 
         A signal just before the wait begins counts too. Python runs handlers between its
         own steps: a signal between the last step and a blocking waitpid would be handled
@@ -103,6 +111,7 @@ class SignalForwarder:
             # An orphan that ended has sent SIGCHLD, too. Only process 1 gets orphans as children.
             if self._wake.sleep() and os.getpid() == 1:
                 collect_orphans()
+            self._send_again(missed)
         # Reaped by now, or without a pipe (Windows, another thread): then this call waits.
         return child.wait()
 
@@ -113,6 +122,16 @@ class SignalForwarder:
         self._child = child
         for number in self._waiting:
             self._forward(number)
+
+    def _send_again(self, missed: Callable[[float], bool]) -> None:
+        if self._unheard is None:
+            return
+        number, at = self._unheard
+        since = self._clock() - at
+        if since >= _HEARD:
+            self._unheard = None
+            if missed(since):
+                self._forward(number)
 
     def _listen(self, name: str, handler: Callable[[int, FrameType | None], None]) -> None:
         # Windows has only some of the names. SIG_IGN was set by our parent (nohup): keep it.
@@ -126,7 +145,7 @@ class SignalForwarder:
         if now - self._last.get(number, float("-inf")) < _SAME_EVENT:
             return
         self._last[number] = now
-        self.forwarded = number
+        self._unheard = number, now
         self._told(number)
         if self._child is None:
             # The fork may be under way: ``attach`` forwards it.

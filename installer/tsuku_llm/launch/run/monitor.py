@@ -177,7 +177,7 @@ class StartMonitor:
         refused = observer is None or observer.refused
         verdict = Verdict.ON_CPU if refused else began.verdict
         wishes = wishes_in(start.plan.argv, start.plan.env)
-        answers = AnswerWatch(address, wishes, start.known, start.on_answer)
+        answers = AnswerWatch(address, wishes, start.known, start.on_answer, self._on_waiting)
         sampler = LifeSampler(began.pid, address, start.plan, start.files, verdict)
         watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
@@ -204,8 +204,9 @@ class StartMonitor:
                         address,
                         canary=start.canary,
                         has_ended=lambda: self._over.wait(_ENDING),
+                        on_wait=self._on_waiting,
                     )
-                    if self._over.is_set():
+                    if self._over.is_set() or self._stop_handle.is_ending:
                         return
                     decided = decide(collect_signs(seen))
                     problem = watch.judge(decided, answered=seen.canary.answered)
@@ -215,7 +216,7 @@ class StartMonitor:
                         report = _lost(report, seen, decided) if lost else _as_at(began, report)
                 if problem is None and start.canary and watch.wants_answer:
                     wrong = answers.look()
-                    if self._over.is_set():
+                    if self._over.is_set() or self._stop_handle.is_ending:
                         return
                     problem = answers.told if wrong is None else watch.hear(wrong)
                 if self._ends(problem, report, watch):
@@ -269,7 +270,8 @@ class StartMonitor:
             on_wait=self._on_judging,
         )
         # A server that has ended is not judged: nothing of what was seen tells where it computed.
-        if self._over.is_set():
+        # Nor one that is to end, which was not asked to the end.
+        if self._over.is_set() or self._stop_handle.is_ending:
             # The supervisor, which waits for this thread now, explains an end at the first request
             # as a failed start: the driver or the memory failed at the first work.
             if seen.canary.lost:
@@ -310,7 +312,17 @@ class StartMonitor:
         listener.on_warmed(result)
         return True
 
+    def _on_waiting(self) -> None:
+        """End our own request to a server that is to end: it waits until we are gone.
+
+        A request that is under way holds upstream's server up until its client hangs up (seen with
+        b10068, and on two H200s).
+        """
+        if self._stop_handle.is_ending:
+            raise ConnectionAbortedError("the server is to end")
+
     def _on_judging(self) -> None:
+        self._on_waiting()
         # A server that is ready already keeps nobody waiting.
         if self._start.require_gpu and not self._has_told:
             self._has_told = True
@@ -325,6 +337,7 @@ class StartMonitor:
             return None
 
         def waiting(seconds: float) -> None:
+            self._on_waiting()
             listener.on_waiting(seconds)
             # The same limit as for a load: a server that hangs is given up.
             start.on_loading(self.report.pid, readiness.said)

@@ -62,7 +62,7 @@ class StopHandle:
     def __init__(self, grace: float = GRACE) -> None:
         self.grace = grace
         self.signalled: int | None = None
-        """The last signal that the supervisor forwarded; None for none. Set after the end."""
+        """The last signal that the supervisor forwarded; None for none."""
         # Guards the two fields below: ``end`` and ``attach`` run in different threads.
         self._lock = threading.Lock()
         self._reason: str | None = None
@@ -72,6 +72,11 @@ class StopHandle:
     def reason(self) -> str | None:
         """The reason for which the server was asked to end; None if it was not."""
         return self._reason
+
+    @property
+    def is_ending(self) -> bool:
+        """True if the server was told to end, by ``end`` or by a signal of the user."""
+        return self._reason is not None or self.signalled is not None
 
     def end(self, reason: str) -> None:
         """Ask the server to end, once: the first reason counts. Safe from any thread."""
@@ -131,8 +136,15 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     readiness = Readiness(plan)
     # Before the start: a count that rises later points at this server.
     killed = oom_kills()
+
+    def on_each(number: int) -> None:
+        # Before the server gets it: our own questions to it end, which it would wait for.
+        stop_handle.signalled = number
+        if on_signal:
+            on_signal(number)
+
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
-    with SignalForwarder(on_signal=on_signal) as forwarder:
+    with SignalForwarder(on_signal=on_each) as forwarder:
         # Before any thread of ours: the kernel ties the server to us only while this process
         # has one thread (``tied_to_us``).
         child = _start(plan, keep, one_stream=one_stream)
@@ -148,7 +160,7 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
             # Starts the observer's thread, which may use the stop handle from now on.
             if observer:
                 observer.on_started(child.pid, readiness)
-            code = forwarder.wait(child)
+            code = forwarder.wait(child, readiness.missed)
         finally:
             # The order matters. First kill what is left of the server's group: it may hold
             # the pipe open, and the tee waits for the end of the pipe. From here on a late
@@ -160,11 +172,10 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
             # Last: the observer's thread could read the whole stderr.
             if observer:
                 observer.on_ended()
-    # Both are read only after the server has ended, so they do not change any more.
-    stop_handle.signalled = forwarder.forwarded
     # A server may live for months, and the count is the machine's: only what came since counts.
     killed = max(killed, observer.oom_kills if observer else 0)
-    told_to_end = forwarder.forwarded or stop_handle.reason is not None
+    # Read only after the server has ended, so it does not change any more.
+    told_to_end = stop_handle.is_ending
     if serves and not (readiness.served or told_to_end):
         from tsuku_llm.launch.failed.failure import explain
 

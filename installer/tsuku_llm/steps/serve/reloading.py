@@ -117,7 +117,7 @@ class Exchange:
     @property
     def _is_stopped(self) -> bool:
         stop = self._stop_handle
-        return stop is not None and (stop.reason is not None or stop.signalled is not None)
+        return stop is not None and stop.is_ending
 
     def _active_or(self, installed: Installed) -> Installed:
         try:
