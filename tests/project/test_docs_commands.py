@@ -122,7 +122,8 @@ def plain(line: str) -> str:
 
 
 def reason(line: str) -> str | None:
-    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), None)
+    typed = plain(line)
+    return next((why for start, why in NOT_RUN.items() if typed.startswith(start)), None)
 
 
 def serves(line: str) -> bool:
