@@ -224,6 +224,18 @@ def test_a_signal_is_missed_only_before_or_just_after_the_first_good_answer(
     assert not readiness.missed(later)
 
 
+def test_another_programs_answer_does_not_show_that_a_signal_was_missed(
+    tmp_path: Path, httpserver: HTTPServer
+) -> None:
+    httpserver.expect_request("/health").respond_with_json({"status": "ok"})
+    port = httpserver.port
+    readiness = Readiness(LaunchPlan(("/server", "--port", str(port)), tmp_path, {}, "cpu"))
+    over = threading.Event()
+    foreign = Listeners((), frozenset({port}))
+    assert not readiness.wait(over, over.set, lambda: foreign)
+    assert not readiness.missed(3.0)
+
+
 def test_a_server_that_does_not_answer_any_more_has_not_missed_the_signal(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = str(gone.getsockname()[1])

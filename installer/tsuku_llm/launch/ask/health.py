@@ -123,8 +123,7 @@ class Readiness:
             listens = self._log.facts.listens
             self._listeners = found = find_listeners()
             address = self.address
-            # Another program's port: its answers say nothing about our server.
-            foreign = bool(found and not found.own and address.port in found.ports)
+            foreign = self._is_foreign(address)
             # With TLS the log is enough: our library may refuse what the server's clients accept.
             # A port of 0 is not known yet; a Unix socket needs none.
             known = not foreign and (address.port or address.is_unix)
@@ -162,7 +161,13 @@ class Readiness:
         sent = time.monotonic() - seconds
         if self._ready_at is not None and sent > self._ready_at + _MISSING:
             return False
-        return is_healthy(self.address, self._wishes)
+        address = self.address
+        return not self._is_foreign(address) and is_healthy(address, self._wishes)
+
+    def _is_foreign(self, address: ServerAddress) -> bool:
+        """Tell whether another program has the port: its answers say nothing about our server."""
+        found = self._listeners
+        return bool(found and not found.own and address.port in found.ports)
 
     def confirm(self) -> None:
         """Note that the server has served, and stop reading its log."""

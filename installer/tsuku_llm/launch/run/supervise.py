@@ -160,7 +160,9 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
             # Starts the observer's thread, which may use the stop handle from now on.
             if observer:
                 observer.on_started(child.pid, readiness)
-            code = forwarder.wait(child, readiness.missed)
+            # A tool may take a signal in another sense: Ctrl-C ends what llama-cli writes.
+            missed = readiness.missed if serves else lambda _: False
+            code = forwarder.wait(child, missed)
         finally:
             # The order matters. First kill what is left of the server's group: it may hold
             # the pipe open, and the tee waits for the end of the pipe. From here on a late
