@@ -129,7 +129,7 @@ def test_N02_only_listed_places_choose_a_callers_folder() -> None:
 
 def test_N02_each_python_is_isolated() -> None:
     # Shown to the user, or written into a unit: no child of ours.
-    shown = {"tsuku_llm/cli/services/background.py"}
+    shown = {"tsuku_llm/cli/services/command_line.py"}
     for name, tree in sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.List | ast.Tuple) and node.elts and name not in shown:

@@ -218,8 +218,9 @@ def test_every_link_has_a_target(document: Path) -> None:
 def test_the_newcomers_commands_exist() -> None:
     run, (test,) = (blocks(section(name))[0] for name in ("Install and run", "Test"))
     first, chat, serve, *_ = run
-    assert chat.startswith(f"{PROGRAM} chat ")
-    assert serve.startswith(f"{PROGRAM} serve -m ")
+    # The link of install.sh, which may not be on the PATH yet.
+    assert chat.startswith(f"~/.local/bin/{PROGRAM} chat ")
+    assert serve.startswith(f"~/.local/bin/{PROGRAM} serve -m ")
     for script in (first, test):
         assert (ROOT / script).stat().st_mode & 0o100
 

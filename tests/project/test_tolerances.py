@@ -63,10 +63,10 @@ def test_the_program_tells_a_right_build_from_a_wrong_one(tmp_path: Path) -> Non
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 def test_a_start_of_many_that_is_refused_is_named(tmp_path: Path) -> None:
     right = Subject(stand_in(tmp_path / "right").executable, "cpu", None, None)
-    (told,) = starts(right, 2)
+    (told,) = starts(right, 2, 1)
     assert told == Found("2 starts", "2 were right: 0.00% to 0.00%, median 0.00%", "")
     steps = ("answers repeated", "listen")
     wrong = right._replace(server=stand_in(tmp_path / "wrong", compute=steps).executable)
-    refused, told = starts(wrong, 1)
+    refused, told = starts(wrong, 1, 1)
     assert refused.setting == f"start 0: {' '.join(drawn(0))}"
     assert told.gate == "0 were right"
