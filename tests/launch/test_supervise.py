@@ -382,6 +382,32 @@ def test_a_signal_that_the_server_missed_is_sent_again_once(
     assert asked == [4.0]
 
 
+HANGING = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+print("hangs", flush=True)
+signal.sigwait({signal.SIGUSR1})
+"""
+
+
+def test_a_server_that_was_told_twice_to_end_and_hangs_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a driver, say: upstream's second interrupt is exit(), which may never return."""
+    monkeypatch.setattr(forwarding, "_LOOK_AGAIN_MS", 1)
+    clock = itertools.count()
+    line = [sys.executable, "-c", HANGING]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout
+        assert child.stdout.readline() == b"hangs\n"
+        with SignalForwarder(lambda: float(next(clock))) as forwarder:
+            forwarder.attach(child)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert forwarder.wait(child, patience=10.0) == -signal.SIGKILL
+    assert next(clock) > 10
+
+
 def test_the_signal_handlers_are_restored() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     with SignalForwarder():

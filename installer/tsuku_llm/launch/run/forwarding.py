@@ -30,6 +30,8 @@ interrupt makes the server exit without cleaning up.
 _HEARD = 3.0
 """Seconds after which a server that is to end is asked whether it has missed the signal."""
 
+_TO_END = (signal.SIGINT, signal.SIGTERM)
+
 _LOOK_AGAIN_MS = 1000
 """The longest sleep between two looks at the child.
 
@@ -65,6 +67,7 @@ class SignalForwarder:
         self._last: dict[int, float] = {}
         self._unheard: tuple[int, float] | None = None
         """The last signal, and when it came; None once it is known whether it was heard."""
+        self._told_to_end: list[float] = []
         self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
@@ -94,12 +97,16 @@ class SignalForwarder:
             self._wake.close()
 
     def wait(
-        self, child: subprocess.Popen[bytes], missed: Callable[[float], bool] = lambda _since: False
+        self,
+        child: subprocess.Popen[bytes],
+        missed: Callable[[float], bool] = lambda _since: False,
+        patience: float = float("inf"),
     ) -> int:
         """Wait for the child and return its exit code; handle every signal meanwhile.
 
         ``missed`` is asked once, some seconds after a signal, with these seconds: True sends the
-        same signal again.
+        same signal again. A child that was told twice to end is killed ``patience`` seconds after
+        the second time.
 
         A signal just before the wait begins counts too. Python runs handlers between its
         own steps: a signal between the last step and a blocking waitpid would be handled
@@ -112,6 +119,8 @@ class SignalForwarder:
             if self._wake.sleep() and os.getpid() == 1:
                 collect_orphans()
             self._send_again(missed)
+            if self._told_to_end[1:] and self._clock() - self._told_to_end[1] >= patience:
+                child.kill()
         # Reaped by now, or without a pipe (Windows, another thread): then this call waits.
         return child.wait()
 
@@ -146,6 +155,8 @@ class SignalForwarder:
             return
         self._last[number] = now
         self._unheard = number, now
+        if number in _TO_END:
+            self._told_to_end.append(now)
         self._told(number)
         if self._child is None:
             # The fork may be under way: ``attach`` forwards it.

@@ -161,8 +161,8 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
             if observer:
                 observer.on_started(child.pid, readiness)
             # A tool may take a signal in another sense: Ctrl-C ends what llama-cli writes.
-            missed = readiness.missed if serves else lambda _: False
-            code = forwarder.wait(child, missed)
+            asked = (readiness.missed, stop_handle.grace) if serves else ()
+            code = forwarder.wait(child, *asked)
         finally:
             # The order matters. First kill what is left of the server's group: it may hold
             # the pipe open, and the tee waits for the end of the pipe. From here on a late
