@@ -23,7 +23,7 @@ _MODELS: Mapping[str, tuple[Mapping[str, int], Sequence[str]]] = {
     "7 GB": ({"layers": 32, "width": 4096, "inner": 14336}, ()),
     "7 GB, half on the processor": ({"layers": 32, "width": 4096, "inner": 14336}, ("-ngl", "16")),
 }
-_PAIRS = 3
+_PAIRS = 5
 _BOUND = 0.3
 """Seconds by which our start may exceed that of the server alone."""
 

@@ -216,7 +216,7 @@ def test_a_signal_is_missed_only_before_or_just_after_the_first_good_answer(
     httpserver.expect_request("/health").respond_with_json({"status": "ok"})
     plan = LaunchPlan(("/server", "--port", str(httpserver.port)), tmp_path, {}, "cpu")
     readiness = Readiness(plan)
-    assert readiness.missed(3.0)  # nobody has seen it ready yet
+    assert readiness.missed(3.0)  # it was not seen ready yet
     readiness.on_stderr(b"listening on http://127.0.0.1:%d\n" % httpserver.port)
     assert readiness.wait(threading.Event())
     assert readiness.missed(3.0)

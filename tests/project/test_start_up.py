@@ -116,6 +116,10 @@ def test_a_command_that_only_reads_the_store_loads_nothing_that_writes_it(
     assert not loaded(line, home) & WRITING
 
 
+def test_verify_loads_what_tries_a_build_only_to_compute(home: Path) -> None:
+    assert f"{OWN}.steps.install.trial" not in loaded("verify", home)
+
+
 @pytest.mark.parametrize(
     ("line", "without"),
     [("serve --exec -- -m x", {"dataclasses"} | WATCHING), ("serve -- -m x", {"dataclasses"})],

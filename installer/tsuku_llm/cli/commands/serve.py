@@ -295,13 +295,13 @@ def with_model(
     session: Session, model: str, argv: tuple[str, ...], arguments: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return our arguments and the server's, with the files of the model among the server's."""
-    from tsuku_llm.cli.services.command_line import with_model as serve_with_model
+    from tsuku_llm.cli.services.command_line import with_server_words
     from tsuku_llm.steps.report.models import model_arguments
 
     folders = session.settings.model_path
     words = model_arguments(model, arguments, session.reader, session.machine.environ, folders)
     # Not the name: a process in the background, or a unit, starts with the same files each time.
-    argv = serve_with_model(argv, words[: len(words) - len(arguments)])
+    argv = with_server_words(argv, words[: len(words) - len(arguments)])
     return argv, words
 
 

@@ -20,7 +20,7 @@ def this_program() -> tuple[str, ...]:
     return (sys.executable, *before, last)
 
 
-def with_model(argv: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+def with_server_words(argv: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments of a ``serve`` with ``words`` for the server in place of our ``-m``."""
     at = argv.index("--") if "--" in argv else len(argv)
     own: list[str] = []

@@ -45,8 +45,8 @@ _MISSING = 1.0
 """Seconds after the first good answer in which a signal may still be missed, on a busy machine.
 
 Upstream's server says that it is healthy before it can be told to end: a signal between both is
-lost (``is_ready`` and ``start_loop`` in tools/server/server.cpp, b11434). Seen with b10068: once
-in 60 starts that were told to end at the first good answer.
+lost (``is_ready`` and ``start_loop`` in tools/server/server.cpp, b11434). The rows L1 and L2 of
+``ci/bench`` end a server at its first good answer: with b10068 one lived on.
 """
 
 _ALONE = 1.0
@@ -61,8 +61,8 @@ class Readiness:
 
     Nothing else in this package decides it. Three threads use it: one copies the server's
     stderr and calls ``on_stderr``; one follows the start and calls ``wait``, and then ``confirm``
-    or ``deny``; the supervisor reads ``served`` after the end. Each field is written by one
-    thread, as a whole, so no lock is needed.
+    or ``deny``; the supervisor asks ``missed``, and reads ``served`` after the end. Each field is
+    written by one thread, as a whole, so no lock is needed.
     """
 
     def __init__(self, plan: LaunchPlan) -> None:

@@ -31,6 +31,7 @@ _HEARD = 3.0
 """Seconds after which a server that is to end is asked whether it has missed the signal."""
 
 _TO_END = (signal.SIGINT, signal.SIGTERM)
+"""The signals that upstream's server takes as a wish to end."""
 
 _LOOK_AGAIN_MS = 1000
 """The longest sleep between two looks at the child.
@@ -68,6 +69,7 @@ class SignalForwarder:
         self._unheard: tuple[int, float] | None = None
         """The last signal, and when it came; None once it is known whether it was heard."""
         self._told_to_end: list[float] = []
+        """When each of these signals came."""
         self._wake: _Wake | None = None
         self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
@@ -106,7 +108,8 @@ class SignalForwarder:
 
         ``missed`` is asked once, some seconds after a signal, with these seconds: True sends the
         same signal again. A child that was told twice to end is killed ``patience`` seconds after
-        the second time.
+        the second time: upstream's server then calls exit() (``signal_handler`` in
+        tools/server/server.cpp, b11434), which was seen to hang (canonical/inference-snaps 225).
 
         A signal just before the wait begins counts too. Python runs handlers between its
         own steps: a signal between the last step and a blocking waitpid would be handled

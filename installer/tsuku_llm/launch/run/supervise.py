@@ -160,9 +160,11 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
             # Starts the observer's thread, which may use the stop handle from now on.
             if observer:
                 observer.on_started(child.pid, readiness)
-            # A tool may take a signal in another sense: Ctrl-C ends what llama-cli writes.
-            asked = (readiness.missed, stop_handle.grace) if serves else ()
-            code = forwarder.wait(child, *asked)
+            if serves:
+                code = forwarder.wait(child, readiness.missed, stop_handle.grace)
+            else:
+                # A tool may take a signal in another sense: Ctrl-C ends what llama-cli writes.
+                code = forwarder.wait(child)
         finally:
             # The order matters. First kill what is left of the server's group: it may hold
             # the pipe open, and the tee waits for the end of the pipe. From here on a late
