@@ -6,14 +6,17 @@ learn.microsoft.com/windows/package-manager/winget; the other tools are from mem
 the command on the right does; ``->`` is an error whose hint is the command on the right.
 """
 
+import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 from support.convergence import H200
 from support.program import Result
 
+from tsuku_llm.cli.habits import SERVER_OPTIONS
 from tsuku_llm.cli.program import program as group
 from tsuku_llm.steps.opening import FAKE_HARDWARE
 
@@ -75,7 +78,7 @@ runtime survey = probe
 search qwen -> models
 ls qwen -> list
 chat qwen3 = chat -m qwen3
-chat --ngl 99 -m m.gguf -> chat -m m.gguf -- --ngl 99
+chat --ngl 99 -m m.gguf -> chat -m m.gguf -- -ngl 99
 
 # llama-server, llama-cli
 -m m.gguf = serve -m m.gguf
@@ -395,6 +398,110 @@ models rm m.gguf -> models
 model rm m.gguf -> models
 models pull unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
 model pull unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+
+# ramalama, whose model transports are in docs/ramalama-serve.1.md of containers/ramalama
+run hf://unsloth/Qwen3-4B-GGUF -> chat -- -hf unsloth/Qwen3-4B-GGUF
+run huggingface://unsloth/Qwen3-4B-GGUF -> chat -- -hf unsloth/Qwen3-4B-GGUF
+run ollama://qwen3:4b -> chat -m qwen3:4b
+pull hf://unsloth/Qwen3-4B-GGUF -> serve -- -hf unsloth/Qwen3-4B-GGUF
+pull ollama://qwen3 -> serve -m qwen3
+pull hf://unsloth/Q3-GGUF/Q3-Q8.gguf -> serve -- -hf unsloth/Q3-GGUF -hff Q3-Q8.gguf
+pull https://huggingface.co/unsloth/Q3-GGUF -> serve -- -hf unsloth/Q3-GGUF
+pull https://huggingface.co/u/q/blob/main/a/q.gguf -> serve -- -hf u/q -hff a/q.gguf
+inspect default -> status
+
+# servers, and what they call an argument: ggml-org/llama.cpp#23739 (--ngl), docs.vllm.ai
+# (--max-model-len), LostRuins/koboldcpp (--gpulayers, --contextsize), docker (-p)
+serve --ngl 99 -m m.gguf -> serve -m m.gguf -- -ngl 99
+serve m.gguf --ngl=99 -> serve -m m.gguf -- -ngl 99
+serve -m m.gguf --gpulayers 33 -> serve -m m.gguf -- -ngl 33
+serve m.gguf --max-model-len 4096 -> serve -m m.gguf -- -c 4096
+serve m.gguf --contextsize 4096 -> serve -m m.gguf -- -c 4096
+serve m.gguf --num-ctx 4096 -> serve -m m.gguf -- -c 4096
+serve m.gguf -p 8081 -> serve -m m.gguf -- --port 8081
+serve m.gguf --bind 0.0.0.0 -> serve -m m.gguf -- --host 0.0.0.0
+serve --n-gpu-layers 33 m.gguf -> serve -m m.gguf -- --n-gpu-layers 33
+serve --port 8081 m.gguf -> serve -m m.gguf -- --port 8081
+serve --mmproj p.gguf -m m.gguf -> serve -m m.gguf -- --mmproj p.gguf
+chat m.gguf --num-ctx 4096 -> chat -m m.gguf -- -c 4096
+
+# package managers: apt-mark(8), dnf versionlock, snap(8), pip, npm, mise, nvm
+mark hold llama.cpp -> config set llm.release installed
+mark unhold llama.cpp -> config unset llm.release
+versionlock -> config set llm.release installed
+versionlock add llama.cpp -> config set llm.release installed
+versionlock list = config get llm.release
+versionlock delete llama.cpp -> config unset llm.release
+refresh --list -> update --check
+refresh --hold -> config set llm.release installed
+refresh --unhold -> config unset llm.release
+list --outdated -> update --check
+list -o -> update --check
+list --all -> list --available
+list -a -> list --available
+list --available --channel nightly -> list --available
+list cuda -> list
+index versions llama.cpp -> list --available
+update b11434 -> install --release b11434
+upgrade b11434 -> install --release b11434
+update v0.6.0 -> install --release v0.6.0
+update latest -> update
+update stable -> update --channel stable
+downgrade b11434 -> install --release b11434
+rollback --to b11434 -> use b11434
+install b11434 --force -> install --release b11434 --force
+install vulkan --dry-run -> install --backend vulkan --dry-run
+install -v b11434 -> install --release b11434
+install llama.cpp@b11434 -> install --release b11434
+install llama.cpp==b11434 -> install --release b11434
+install llama.cpp@latest -> install
+install tsuku-llm -> self-update
+install vulkan cuda -> install --backend vulkan
+install --with-cuda -> install --backend cuda
+install --use-vulkan -> install --backend vulkan
+info cuda -> explain --backend cuda
+show cuda -> explain --backend cuda
+show b11434 -> list
+info b11434 -> list
+inspect b11434 -> list
+alias default b11434 -> use b11434
+x llama-bench -m m.gguf -> run llama-bench -- -m m.gguf
+exec llama-quantize a.gguf b.gguf Q8_0 -> run llama-quantize -- a.gguf b.gguf Q8_0
+self uninstall -> uninstall --all
+cache list -> doctor
+cache size -> doctor
+changelog -> list --available
+news -> list --available
+
+# docker, systemctl
+image prune -> prune
+image rm q.gguf -> models
+container stop big -> stop big
+container restart big -> restart big
+container logs big -> logs big
+compose stop -> stop
+compose restart -> restart
+start -m m.gguf --name big -> serve --detach -m m.gguf --name big
+events -> status --watch
+metrics -> status --prometheus
+listen -> serve -m MODEL.gguf
+
+# settings: git, npm, and this file as others write it
+get backend -> config get llm.backend
+config backend=vulkan -> config set llm.backend vulkan
+config set llm.backend=vulkan -> config set llm.backend vulkan
+config set backend=vulkan -> config set llm.backend vulkan
+backend set vulkan -> config set llm.backend vulkan
+telemetry off -> config list
+init -> install
+setup -> install
+init bash -> completion bash
+detect = probe
+devices list = probe
+bundle install b.tar -> install --from b.tar
+docs = help
+tutorial = help
+quickstart = help
 """
 
 CASES = [line for line in ROWS.splitlines() if line and not line.startswith("#")]
@@ -439,5 +546,33 @@ def named(words: list[str]) -> str:
     return " ".join(path)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("use previous", "rollback"),
+        ("use -", "rollback"),
+        ("use latest", "update"),
+        ("use nightly", "update --channel nightly"),
+        ("stop all", "stop --all"),
+        ("restart all", "status"),
+    ],
+)
+def test_a_name_that_nothing_has_is_answered_like_a_habit(
+    typed: str, meant: str, program: Run
+) -> None:
+    result = program(*typed.split())
+    assert result.code == 7
+    assert result.stderr.splitlines()[-1].endswith(f": tsuku-llm {meant}")
+
+
+def test_the_server_has_the_arguments_that_hints_name_and_not_the_others() -> None:
+    help_text = Path(__file__).parents[1].joinpath("server_helps", "b10434.txt").read_text("utf-8")
+    known = set(re.findall(r"(?:^|, +)(--?[\w-]+)", help_text, re.MULTILINE))
+    for line in SERVER_OPTIONS:
+        own, *others = line.split()
+        assert own in known
+        assert known.isdisjoint(others)
+
+
 def test_there_are_as_many_as_were_counted() -> None:
-    assert len(CASES) >= 245
+    assert len(CASES) >= 430

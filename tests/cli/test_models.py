@@ -222,6 +222,19 @@ def test_any_part_stands_for_a_split_model(run: Run, user: Path) -> None:
         ("tinny.gguf", 7, "bad-model", "did you mean tiny.gguf?"),
         ("/", 7, "bad-model", "it is a folder"),
         ("https://example.org/m.gguf", 2, "bad-usage", "--model-url"),
+        ("https://hf.co/u/r/resolve/main/m.gguf", 2, "bad-usage", "-- --model-url https://hf.co/"),
+        # A browser shows a page at /blob/, and the server would take it for the file.
+        ("https://hf.co/u/r/blob/main/m.gguf", 2, "bad-usage", "serve -- -hf u/r -hff m.gguf"),
+        ("https://huggingface.co/u/r", 2, "bad-usage", "serve -- -hf u/r"),
+        ("https://huggingface.co/u/r/tree/main", 2, "bad-usage", "serve -- -hf u/r"),
+        # The prefixes of docs/ramalama-serve.1.md in containers/ramalama.
+        ("hf://u/r:Q8_0", 2, "bad-usage", "serve -- -hf u/r:Q8_0"),
+        ("huggingface://u/r/m.gguf", 2, "bad-usage", "serve -- -hf u/r -hff m.gguf"),
+        ("hf.co/u/r:Q8_0", 2, "unknown-model", "serve -- -hf u/r:Q8_0"),
+        ("unsloth/Qwen3-4B-GGUF", 2, "unknown-model", "serve -- -hf unsloth/Qwen3-4B-GGUF"),
+        ("ms://u/r", 2, "bad-usage", "download a GGUF file with another program, then"),
+        ("oci://quay.io/u/r:latest", 2, "bad-usage", "download a GGUF file with another"),
+        ("ollama://mistral", 2, "unknown-model", "no model on this machine is called 'mistral'"),
     ],
 )
 def test_a_model_that_is_not_here_is_refused_with_the_names(

@@ -12,7 +12,7 @@ import click
 from tsuku_llm.cli.terminal.answer import CommandResult, EarlyExit
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.style import COLORS
-from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.errors import NotInstalled, NotRunning, UsageError
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 
 
@@ -79,7 +79,7 @@ GLOBAL = (JSON, QUIET, VERBOSE, COLOR)
 
 
 ARGV = "tsuku_llm.argv"
-"""The key under which a context keeps the arguments given to a launching command."""
+"""The key under which a context keeps the arguments given to a command."""
 
 _WIDEST = 100
 """The most columns of a help text: longer lines are hard to read."""
@@ -164,7 +164,7 @@ class Command(click.Command):
         # click's own words for a stray argument do not say what to type. A group's are commands.
         ctx.allow_extra_args = True
         _refuse_empty(self, ctx, args)
-        given = tuple(args)  # click takes the words out
+        given = ctx.meta[ARGV] = tuple(args)  # click takes the words out
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -173,9 +173,27 @@ class Command(click.Command):
             raise UsageError(
                 f"{error.option_name} needs a value", hint=f"see: {typed(ctx.command_path)} --help"
             ) from error
+        except click.MissingParameter as error:
+            from tsuku_llm.cli.suggestions import habit
+
+            if meant := habit(given, ctx):
+                raise UsageError(error.format_message(), hint=meant.hint) from error
+            raise
         if rest and not isinstance(self, click.Group) and not ctx.resilient_parsing:
             raise _stray(rest, given, ctx)
         return rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a name that nothing has may be a word of another tool's."""
+        try:
+            return super().invoke(ctx)
+        except (NotInstalled, NotRunning) as error:
+            if not isinstance(self, click.Group):
+                from tsuku_llm.cli.suggestions import habit
+
+                if meant := habit(ctx.meta[ARGV], ctx):
+                    error.hint = meant.hint
+            raise
 
 
 class Launching(Command):
@@ -183,8 +201,6 @@ class Launching(Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Keep the arguments as they are, and say where an option belongs that is not ours."""
-        # ``serve --detach`` starts this program again with the same arguments.
-        ctx.meta[ARGV] = tuple(args)
         after = len(args) - args.index("--") - 1 if "--" in args else 0
         rest = super().parse_args(ctx, args)
         arguments = ctx.params.get("arguments") or ()
@@ -252,7 +268,14 @@ class Group(Command, click.Group):
 
 def _no_such_option(option: str, given: Sequence[str], context: click.Context) -> UsageError:
     """Return the error for an unknown option: the one that may be meant, or who has it."""
-    from tsuku_llm.cli.suggestions import backend_call, habit, option_for, owners_of, server_call
+    from tsuku_llm.cli.suggestions import (
+        backend_call,
+        habit,
+        option_for,
+        owners_of,
+        server_call,
+        server_option,
+    )
 
     if len(option) == len("-f"):  # click takes a long one of llama-server, -hf, for -h and -f
         option = next((each for each in given if re.match(f"-[a-z]*{option[1]}", each)), option)
@@ -270,7 +293,8 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
         call = server_call(given, context)
         # An option that is like none of ours is most likely the server's; every one is a tool's.
         is_like_none = near == option_for(option, context, similar=False) and not owners
-        if call and (is_like_none or any(each.name == "tool" for each in context.command.params)):
+        takes_tool = any(each.name == "tool" for each in context.command.params)
+        if call and (is_like_none or server_option(option) or takes_tool):
             return UsageError(message, hint=call.hint)
         example = next(call for call in context.command.examples if " -- " in call)
         hints.append(f"put arguments that are not for tsuku-llm after --: {example}")

@@ -14,22 +14,28 @@ pull REPO -> serve -- -hf REPO
 pull BACKEND -> install --backend BACKEND
 pull MODEL -> serve -m MODEL
 get REPO -> serve -- -hf REPO
+get SETTING -> config get llm.SETTING
 get MODEL -> serve -m MODEL
 download REPO -> serve -- -hf REPO
 download BACKEND -> install --backend BACKEND
 download MODEL -> serve -m MODEL
 import FILE -> serve -m FILE
-install BACKEND -> install --backend BACKEND
-install RELEASE -> install --release RELEASE
 install REPO -> serve -- -hf REPO
 install FILE -> serve -m FILE
 install TAGGED -> serve -m TAGGED
+install BACKEND -... -> install --backend BACKEND -...
+install RELEASE -... -> install --release RELEASE -...
+install BACKEND OTHER -> install --backend BACKEND # one at a time
+install -v RELEASE -> install --release RELEASE
+install PINNED -> install --release PINNED
+install OURSELVES -> self-update
 install llama.cpp -> install
 install llama-server -> install
 install llama-cpp -> install
 install --list -> list
 install --latest -> install
 install latest -> install
+install llama.cpp@latest -> install
 install stable -> install --channel stable
 install nightly -> install --channel nightly
 i BACKEND -> install --backend BACKEND
@@ -40,6 +46,12 @@ repair -> install --force
 push ... -> models # models are not uploaded from here
 create ... -> models # a model is a GGUF file, and llama-server's arguments are its settings
 cp ... -> models # models are files: copy them as such
+show BACKEND -> explain --backend BACKEND
+show RELEASE -> list
+inspect RELEASE -> list
+inspect default -> status
+info BACKEND -> explain --backend BACKEND
+info RELEASE -> list
 show MODEL -> explain -m MODEL
 inspect MODEL -> explain -m MODEL
 info = probe
@@ -75,15 +87,32 @@ env list = list
 system df = list
 list --installed -> list
 list --upgradable -> update --check
+list --outdated -> update --check
+list -o -> update --check
+list --all -> list --available
+list -a -> list --available
+list --available --channel CHANNEL -> list --available
+list BACKEND -> list
+index versions ... -> list --available
+changelog -> list --available
+news -> list --available
 madison = list --available
 view ... -> list --available
 start -> serve --detach -m MODEL.gguf
 start MODEL -> serve --detach -m MODEL
+start -... -> serve --detach -...
 load MODEL -> serve --detach -m MODEL
 unload -> stop
 unload --all -> stop --all
 unload NAME -> stop NAME
 kill NAME -> stop NAME
+stop all -> stop --all
+container stop NAME -> stop NAME
+container restart NAME -> restart NAME
+container logs NAME -> logs NAME
+compose stop -> stop
+compose restart -> restart
+listen -> serve -m MODEL.gguf
 stop --force -> stop
 stop -f -> stop
 daemon up -> serve --detach -m MODEL.gguf
@@ -111,12 +140,16 @@ llama-server ... = serve ...
 cli ... -> run llama-cli -- ...
 llama-cli ... -> run llama-cli -- ...
 llama-bench ... -> run llama-bench -- ...
+exec TOOL ... -> run TOOL -- ...
+x TOOL ... -> run TOOL -- ...
 perplexity ... -> run llama-perplexity -- ...
 convert ... -> run llama-quantize
 quantize ... -> run llama-quantize
 ps = status
 top -> status --watch
 stats -> status --watch
+events -> status --watch
+metrics -> status --prometheus
 containers = status
 container ls = status
 is-active = status
@@ -165,6 +198,8 @@ backends install BACKEND -> install --backend BACKEND
 backends uninstall VERSION -> uninstall VERSION
 features -> config list # there are no experimental features; these are the settings
 recipes = backends
+detect = probe
+devices list = probe
 devices = probe
 gpu = probe
 gpus = probe
@@ -184,9 +219,17 @@ outdated = update --check
 update check -> update --check
 update --all -> update
 update --dry-run -> update --check
+refresh --list -> update --check
+update latest -> update
+update CHANNEL -> update --channel CHANNEL
 update OURSELVES -> self-update
 upgrade OURSELVES -> self-update
 update BACKEND -> install --backend BACKEND
+update RELEASE -> install --release RELEASE
+upgrade RELEASE -> install --release RELEASE
+downgrade RELEASE -> install --release RELEASE
+rollback --to VERSION -> use VERSION
+alias default VERSION -> use VERSION
 rollback VERSION -> use VERSION
 backends BACKEND -> explain --backend BACKEND
 explain BACKEND -> explain --backend BACKEND
@@ -197,23 +240,46 @@ check-upgrade = update --check
 self update -> self-update
 self-update --check -> self-update # without --yes it only shows what it would do
 self upgrade -> self-update
+self uninstall -> uninstall --all # pip, or what installed this program, removes it; the builds
 self version = version
 deactivate -> rollback
 activate VERSION -> use VERSION
+use previous -> rollback
+use last -> rollback
+use - -> rollback
+use latest -> update
+use newest -> update
+use CHANNEL -> update --channel CHANNEL
+restart all -> status # one at a time
 pin -> config set llm.release installed
 pin list = config get llm.release
 pin add ... -> config set llm.release installed
 pin remove ... -> config unset llm.release
 pin VERSION -> config set llm.release VERSION
 hold -> config set llm.release installed
+mark hold ... -> config set llm.release installed
+versionlock -> config set llm.release installed
+versionlock add ... -> config set llm.release installed
+refresh --hold -> config set llm.release installed
 unpin -> config unset llm.release
 unhold -> config unset llm.release
+mark unhold ... -> config unset llm.release
+versionlock delete ... -> config unset llm.release
+refresh --unhold -> config unset llm.release
+versionlock list = config get llm.release
 cache -> prune
 cache dir -> doctor
+cache list -> doctor
+cache size -> doctor
 cache ... -> prune
 system prune -> prune
+image prune -> prune
 config -> config list
 config --list -> config list
+config ASSIGNED -> config set ASSIGNED
+config set ASSIGNED -> config set ASSIGNED
+backend set BACKEND -> config set llm.backend BACKEND
+telemetry ... -> config list # nothing is reported; these are the settings
 config SETTING VALUE -> config set llm.SETTING VALUE
 config SETTING -> config get llm.SETTING
 env = config list
@@ -245,6 +311,7 @@ port -> status # it shows the address
 health -> status
 ping -> status
 save ... -> bundle create
+bundle install BUNDLE -> install --from BUNDLE
 export ... -> bundle create
 ls-remote -> list --available
 list-all -> list --available
@@ -292,10 +359,17 @@ bug -> probe --record machine.json # a file for a report
 feedback -> probe --record machine.json # a file for a report
 models rm ... -> models # a model is removed where it is
 model rm ... -> models # a model is removed where it is
+image rm ... -> models # a model is removed where it is
 models pull REPO -> serve -- -hf REPO
 model pull REPO -> serve -- -hf REPO
 generate-shell-completion SHELL = completion SHELL
+init -> install
+init SHELL -> completion SHELL
+setup -> install
 completions SHELL = completion SHELL
+docs = help
+tutorial = help
+quickstart = help
 man ... = help ...
 --help COMMAND = help COMMAND
 -h COMMAND = help COMMAND
@@ -312,8 +386,9 @@ man ... = help ...
 """What is typed, and the command that it means; the first row that matches counts.
 
 ``=`` is done, ``->`` is only named: what installs, removes or changes something is never guessed.
-Words in upper case stand for one word, and ``...`` for all that follow: ``suggestions`` says for
-which. After ``#`` is what the hint says before the command.
+Words in upper case stand for one word (``suggestions`` says which), ``...`` for all that follow,
+and ``-...`` for these if the first is an option. After ``#`` is what the hint says before the
+command.
 """
 
 SAME_COMMANDS = (
@@ -373,3 +448,12 @@ SAME_OPTIONS = (
     "--verbose --debug --details",
 )
 """An option, then what it is called elsewhere. A command takes the lines of its own options."""
+
+SERVER_OPTIONS = (
+    "-ngl --ngl --gpulayers --num-gpu-layers --num-gpu --ngpu",
+    "-c --ctx --num-ctx --n-ctx --contextsize --context-length --max-model-len",
+    "--port -p",
+    "--host --bind --listen",
+    "-np --max-num-seqs --num-parallel",
+)
+"""An argument of llama-server, then what other servers call it."""

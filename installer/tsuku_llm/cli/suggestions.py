@@ -10,11 +10,12 @@ from typing import NamedTuple
 
 import click
 
-from tsuku_llm.cli.habits import HABITS, SAME_COMMANDS, SAME_OPTIONS
+from tsuku_llm.cli.habits import HABITS, SAME_COMMANDS, SAME_OPTIONS, SERVER_OPTIONS
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 from tsuku_llm.launch.plan.secret_arguments import masked
 from tsuku_llm.machine.backends import ELSEWHERE, NAMES, REQUESTS, meaning
+from tsuku_llm.model_caches.naming import OLLAMA, hub_arguments
 
 _CUTOFF = 0.7
 """The least similarity of a word: below it a suggestion is more often wrong than right."""
@@ -36,23 +37,36 @@ class Meaning(NamedTuple):
         return f"{self.why}: {TSUKU} {shlex.join(masked(self.words))}"
 
 
-_HUB = r"(?:https?://)?(?:hf\.co/|huggingface\.co/)?"
-_FORMS: Mapping[str, Callable[[str], str | None]] = {
-    "FILE": lambda word: word if word.lower().endswith(".gguf") else None,
-    "REPO": lambda word: (found := re.fullmatch(rf"{_HUB}(\w[\w.-]*/[\w.:-]+)", word)) and found[1],
+def _key(word: str) -> str | None:
+    key = word.removeprefix("llm.")
+    return key if key in {each.key for each in KEYS} else None
+
+
+_RELEASE = r"[bv]?\d[\w.+-]*"
+_FORMS: Mapping[str, Callable[[str], str | Sequence[str] | None]] = {
+    "FILE": lambda word: word if word.lower().endswith(".gguf") and "://" not in word else None,
+    # ``-hf`` stands in the row, as most rows are read with it.
+    "REPO": lambda word: (found := hub_arguments(word)) and found[1:],
     # A release, a variant or a server has no such name.
-    "TAGGED": lambda word: word if ":" in word else None,
+    "TAGGED": lambda word: word.removeprefix(OLLAMA) if ":" in word else None,
+    "MODEL": lambda word: word.removeprefix(OLLAMA),
     # CUDA 12 is cuda12 to many, and has no build of that name.
     "BACKEND": lambda word: next(
         (each for each in (word, word.rstrip("0123456789.")) if _names_backend(each)), None
     ),
-    "RELEASE": lambda word: word if re.fullmatch(r"[bv]?\d[\w.+-]*", word) else None,
+    "RELEASE": lambda word: word if re.fullmatch(_RELEASE, word) else None,
+    "PINNED": lambda word: (
+        (found := re.fullmatch(rf"llama\.cpp(?:@|==?)({_RELEASE})", word)) and found[1]
+    ),
+    "CHANNEL": lambda word: word if word in ("stable", "nightly") else None,
+    "SHELL": lambda word: word if word in ("bash", "zsh", "fish", "powershell") else None,
     "OURSELVES": lambda word: word if word in (PROGRAM, "self") else None,
-    "SETTING": lambda word: (
-        key if (key := word.removeprefix("llm.")) in {each.key for each in KEYS} else None
+    "SETTING": _key,
+    "ASSIGNED": lambda word: (
+        (key := _key((parts := word.partition("="))[0])) and (f"llm.{key}", parts[2])
     ),
 }
-"""What a word in upper case stands for: the word as the answer has it; None if it is another."""
+"""What a word in upper case stands for: the words that the answer has; None if it is another."""
 
 
 def habit(words: Sequence[str], context: click.Context) -> Meaning | None:
@@ -76,27 +90,30 @@ def habit(words: Sequence[str], context: click.Context) -> Meaning | None:
 
 def backend_call(option: str, given: Sequence[str], context: click.Context) -> Meaning | None:
     """Return what an option with the name of a backend means, which other installers have."""
-    if "--backend" not in _options(context.command, context) or not _names_backend(option[2:]):
+    backend = re.sub("^(with|use|enable)-", "", option.removeprefix("--"))
+    if "--backend" not in _options(context.command, context) or not _names_backend(backend):
         return None
     others = [word for word in given if word != option and word.startswith("-")]
-    words = (*context.command_path.split()[1:], "--backend", option[2:], *others)
+    words = (*context.command_path.split()[1:], "--backend", backend, *others)
     return Meaning(words, is_certain=False)
 
 
 def _matched(form: Sequence[str], words: Sequence[str]) -> dict[str, tuple[str, ...]] | None:
     """Return what each word in upper case of a form stands for; None if the form is another."""
     values: dict[str, tuple[str, ...]] = {}
-    if form[-1] == "...":
-        form, values["..."] = form[:-1], tuple(words[len(form) - 1 :])
-        words = words[: len(form)]
+    if form[-1] in ("...", "-..."):
+        *form, rest = form
+        words, values[rest] = words[: len(form)], tuple(words[len(form) :])
+        if rest == "-..." and values[rest] and not _is_option(values[rest][0]):
+            return None
     if len(form) != len(words):
         return None
     for each, word in zip(form, words, strict=True):
         if each.isupper() and each.isalpha():
-            value = _FORMS[each](word) if each in _FORMS else word
-            if value is None or value.startswith("-"):
+            value = None if word.startswith("-") else _FORMS[each](word) if each in _FORMS else word
+            if not value:
                 return None
-            values[each] = (value,)
+            values[each] = (value,) if isinstance(value, str) else tuple(value)
         elif each != word:
             return None
     return values
@@ -125,9 +142,15 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
             is_certain = is_certain and is_own
             ours += found
             if not found:
-                theirs.append(word)
+                name, equals, value = word.partition("=")
+                # The server knows no "=" in an argument.
+                given = [server_option(name) or name, *([value] if equals else [])]
                 while left and not _is_option(left[0]):
-                    theirs.append(left.pop(0))
+                    given.append(left.pop(0))
+                # An option takes one value at most: a file after that is the model.
+                if len(given) > len(("-ngl", "99")) and given[-1].lower().endswith(".gguf"):
+                    left.insert(0, given.pop())
+                theirs += given
         elif takes_tool:
             (theirs if ours else ours).append(word)
         elif _names_backend(word):
@@ -143,6 +166,11 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
     return Meaning(
         words, is_certain, "put arguments that are not for tsuku-llm after --" if theirs else _ASKS
     )
+
+
+def server_option(name: str) -> str | None:
+    """Return what llama-server calls an option that other servers call ``name``, or None."""
+    return next((own for own, others in _lines(SERVER_OPTIONS) if name in others), None)
 
 
 def _our_option(word: str, left: list[str], context: click.Context) -> tuple[list[str], bool]:

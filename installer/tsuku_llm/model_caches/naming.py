@@ -18,6 +18,16 @@ _QUANTISATION = re.compile(
     re.IGNORECASE,
 )
 
+OLLAMA = "ollama://"
+"""What other programs write before the name of one of Ollama's models."""
+
+_HUB_MODEL = re.compile(
+    r"(?:(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/|(?:hf|huggingface)://)?"
+    r"(?P<repository>\w[\w.-]*/\w[\w.-]*(?::[\w.-]+)?)"
+    r"(?:/(?:tree|blob|resolve)/[^/]+)?(?:/(?P<file>.+\.gguf))?/?",
+    re.IGNORECASE,
+)
+
 # ``enum llama_ftype`` in upstream's include/llama.h.
 _FILE_TYPES = dict(
     enumerate(("F32", "F16", "Q4_0", "Q4_1", None, None, None, "Q8_0", "Q5_0", "Q5_1", "Q2_K"))
@@ -151,3 +161,16 @@ def _aliases(model: LocalModel) -> Iterable[str]:
 def _plain(text: str) -> str:
     """Return a name without what does not tell models apart: case, ``@`` for ``:``, the ending."""
     return stem_of(text.strip()).casefold().replace("@", ":")
+
+
+def hub_arguments(text: str) -> tuple[str, ...] | None:
+    """Return the server's arguments for a model of Hugging Face; None if the text names none.
+
+    The text is OWNER/REPOSITORY[:QUANT], as the hub, ramalama and browsers write it, or one of its
+    files.
+    """
+    found = _HUB_MODEL.fullmatch(text)
+    if found is None:
+        return None
+    file = found["file"]
+    return ("-hf", found["repository"], *(("-hff", file) if file else ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +23,7 @@ from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.model_header import first_part
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.model_caches.finding import FoundModels, kept_models, local_models
-from tsuku_llm.model_caches.naming import matching
+from tsuku_llm.model_caches.naming import OLLAMA, hub_arguments, matching
 from tsuku_llm.steps.choosing.which import lacks_https
 from tsuku_llm.steps.session import Session, network_for, working_folder
 from tsuku_llm.store.reader import StoreReader
@@ -84,6 +85,7 @@ def chosen_model(
     several have, and ``BadModel`` for a path without a file. ``folders`` are those of
     ``llm.model_path``.
     """
+    text = text.removeprefix(OLLAMA)
     # The shell does not expand "--model=~/x".
     path = str(working_folder() / os.path.expanduser(text))
     missing = "it is a folder"
@@ -101,10 +103,7 @@ def chosen_model(
         )
     if "://" in text:
         raise UsageError(
-            f"{text} is a URL, and -m takes a file or a name",
-            hint=f"let the server download it: {TSUKU} serve -- --model-url {shell_word(text)}"
-            if not text.lower().startswith("https:") or _can_download(reader)
-            else f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf",
+            f"{text} is a URL, and -m takes a file or a name", hint=_way_to_download(text, reader)
         )
     if text.startswith(_PACKAGE):
         raise UnknownModel(
@@ -138,9 +137,27 @@ def chosen_model(
         hint=did_you_mean(
             text,
             names,
-            f"see: {TSUKU} models" if names else "; or: ".join(ways_to_a_model(reader)),
+            _way_to_download(text, reader)
+            if hub_arguments(text)
+            else f"see: {TSUKU} models"
+            if names
+            else "; or: ".join(ways_to_a_model(reader)),
         ),
     )
+
+
+def _way_to_download(text: str, reader: StoreReader) -> str:
+    """Return how to get the model of a URL, or of a repository of Hugging Face."""
+    scheme = text.lower().partition("://")[0] if "://" in text else "https"
+    words = hub_arguments(text)
+    # A link to the file itself, which the server can take as it is.
+    if words is None or "/resolve/" in text:
+        words = ("--model-url", text) if scheme in ("http", "https") else None
+    if words is None:
+        return f"{_ELSEWHERE}, then: {TSUKU} serve -m FILE.gguf"
+    if scheme != "http" and not _can_download(reader):
+        return f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf"
+    return f"let the server download it: {TSUKU} serve -- {shlex.join(words)}"
 
 
 def _listed(names: Sequence[str]) -> tuple[str, ...]:
