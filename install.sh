@@ -29,6 +29,20 @@ case ${PROGRAM-} in '' | /* | https://*) ;; *) PROGRAM=$PWD/$PROGRAM ;; esac
 case $0 in */*) cd "${0%/*}" ;; esac
 python=${PYTHON:-python3}
 
+# What is no wish for a build is answered before anything is made.
+for word in "$@"; do
+    case $word in
+        -h | --help)
+            sed -n '2,/^set /{/^#/s/^#\( \|$\)//p;}' "${0##*/}"
+            exit
+            ;;
+        --uninstall | --remove)
+            echo "install.sh removes nothing: docs/tasks/remove.md has the commands" >&2
+            exit 2
+            ;;
+    esac
+done
+
 # A line for each step that may take longer than a moment.
 step() {
     echo "install.sh: $*" >&2

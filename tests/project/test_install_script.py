@@ -129,6 +129,30 @@ def test_shellcheck_has_nothing_to_say() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--backend", "cpu", "-h"], ["--uninstall"]])
+def test_what_is_no_wish_for_a_build_is_answered_before_anything_is_made(
+    words: list[str], tmp_path: Path
+) -> None:
+    shutil.copy(SCRIPT, tmp_path)
+    done = subprocess.run(
+        ["sh", str(tmp_path / "install.sh"), *words],
+        cwd="/",
+        env=settings(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert [each.name for each in tmp_path.iterdir()] == ["install.sh"]
+    if "--uninstall" in words:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert (ROOT / "docs" / "tasks" / "remove.md").exists()
+        assert "docs/tasks/remove.md" in done.stderr
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "./install.sh [ARGUMENT OF tsuku-llm install...]" in done.stdout
+        assert "set -eu" not in done.stdout
+
+
 def test_the_link_is_on_the_path_already(clone: Path, home: Path) -> None:
     env = settings(home, PATH=f"{home}/.local/bin:{SYSTEM}")
     done = install(clone, env)
