@@ -473,6 +473,14 @@ cache size -> doctor
 changelog -> list --available
 news -> list --available
 
+# ollama launch, of cmd/launch in ollama/ollama
+launch claude-code -> launch claude
+launch code -> launch vscode
+launch openwebui -> launch open-webui
+launch droid -> launch openai
+launch goose --write -> launch openai
+exec llama-cli -> run llama-cli --
+
 # docker, systemctl
 image prune -> prune
 image rm q.gguf -> models

@@ -92,19 +92,19 @@ ROOMS = {
         "machine steps.choosing steps.drivers steps.install steps.metadata steps.program "
         "steps.report steps.serve store store.records"
     ),
-    "cli": (
-        "catalog cli.render cli.terminal config ground.processes instances "
-        "launch.plan machine model_caches steps steps.choosing steps.program store "
-        "store.records"
-    ),
     "cli.render.services": (
         "cli.render cli.terminal instances launch.plan steps.serve steps.servers"
     ),
-    "__main__": "cli",
     "cli.services": (
         "cli.render.services cli.terminal ground.processes instances launch.plan steps "
         "steps.serve steps.servers"
     ),
+    "cli": (
+        "catalog cli.render cli.services cli.terminal config ground.processes instances "
+        "launch.plan machine model_caches steps steps.choosing steps.program store "
+        "store.records"
+    ),
+    "__main__": "cli",
     "cli.commands": (
         "catalog cli cli.render cli.render.services cli.services cli.terminal config "
         "ground.processes launch.plan machine model_caches steps steps.choosing steps.install "

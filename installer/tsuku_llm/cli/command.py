@@ -173,7 +173,7 @@ class Command(click.Command):
             raise UsageError(
                 f"{error.option_name} needs a value", hint=f"see: {typed(ctx.command_path)} --help"
             ) from error
-        except click.MissingParameter as error:
+        except click.BadParameter as error:
             from tsuku_llm.cli.suggestions import habit
 
             if meant := habit(given, ctx):

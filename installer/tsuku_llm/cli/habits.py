@@ -173,6 +173,10 @@ log stream = logs --follow
 log ... = logs ...
 journal ... = logs ...
 journalctl ... = logs ...
+launch claude-code -> launch claude
+launch code -> launch vscode
+launch openwebui -> launch open-webui
+launch ANOTHER ... -> launch openai # for every tool that takes an address of OpenAI's API
 web -> open
 ui -> open
 dashboard -> open

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import click
 
 from tsuku_llm.cli.habits import HABITS, SAME_COMMANDS, SAME_OPTIONS, SERVER_OPTIONS
+from tsuku_llm.cli.services.coding_tools import TOOLS
 from tsuku_llm.config.keys import KEYS
 from tsuku_llm.ground.own_name import PROGRAM, TSUKU, typed
 from tsuku_llm.launch.plan.secret_arguments import masked
@@ -61,6 +62,7 @@ _FORMS: Mapping[str, Callable[[str], str | Sequence[str] | None]] = {
     "CHANNEL": lambda word: word if word in ("stable", "nightly") else None,
     "SHELL": lambda word: word if word in ("bash", "zsh", "fish", "powershell") else None,
     "OURSELVES": lambda word: word if word in (PROGRAM, "self") else None,
+    "ANOTHER": lambda word: None if word in TOOLS else word,
     "SETTING": _key,
     "ASSIGNED": lambda word: (
         (key := _key((parts := word.partition("="))[0])) and (f"llm.{key}", parts[2])

@@ -165,10 +165,11 @@ def launch_command(
 ) -> CommandResult:
     """Print what a coding tool needs to use a server.
 
-    TOOL is claude, codex, opencode, continue, zed, aider, vscode or open-webui. The tool is not
-    started. With --write, the settings of claude, codex and opencode are added to the file in which
-    they read them; what is in it stays, and a copy of it is kept. The server runs in the
-    background; without --name it is the one called default.
+    TOOL is claude, codex, opencode, continue, zed, aider, vscode, open-webui, or openai for any
+    other that takes an address of OpenAI's API. The tool is not started. With --write, the settings
+    of claude, codex and opencode are added to the file in which they read them; what is in it
+    stays, and a copy of it is kept. The server runs in the background; without --name it is the one
+    called default.
     """
     from string import Template
 

@@ -168,4 +168,11 @@ export OPENAI_API_KEY=$key
 open-webui serve""",
         "https://github.com/open-webui/open-webui/blob/main/.env.example",
     ),
+    # For every other tool: the variables that OpenAI's own libraries read.
+    "openai": CodingTool(
+        "in a shell, or in the tool's own settings; the model is $model",
+        """export OPENAI_BASE_URL=$base
+export OPENAI_API_KEY=$key""",
+        "https://github.com/openai/openai-python/blob/main/src/openai/_client.py",
+    ),
 }
