@@ -225,6 +225,12 @@ def test_without_a_model_those_that_are_here_are_named(home: Home) -> None:
     assert hint.startswith("hint: name one: tsuku-llm chat -m one")
 
 
+def test_a_repository_of_models_is_kept_in_the_call_that_downloads_it(home: Home) -> None:
+    done = home.ask("hi", "hf.co/unsloth/Qwen3-4B-GGUF:Q8_0")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("chat -- -hf unsloth/Qwen3-4B-GGUF:Q8_0")
+
+
 @pytest.mark.parametrize(
     ("typed", "words", "message"),
     [

@@ -111,7 +111,7 @@ def _with_model(session: Session, model: str | None, arguments: tuple[str, ...])
     folders = session.settings.model_path
     if model is not None:
         model = fetched_model(session, model)
-        return model_arguments(model, arguments, reader, environ, folders)
+        return model_arguments(model, arguments, reader, environ, folders, "chat")
     if not wishes_in(arguments, environ).names_model:
         raise no_model(reader, environ, folders)
     return arguments

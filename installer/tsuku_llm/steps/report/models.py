@@ -41,10 +41,12 @@ def model_arguments(
     reader: StoreReader,
     environ: Mapping[str, str],
     folders: Sequence[str],
+    command: str = "serve",
 ) -> tuple[str, ...]:
     """Return the server's arguments for the model that the user named, before ``arguments``.
 
-    A name stands for the model with its projector, a path for this file alone. Raises
+    A name stands for the model with its projector, a path for this file alone. ``command`` is the
+    one that hints name. Raises
     ``UsageError`` if the server's arguments name a model, too, and the errors of ``chosen_model``.
     """
     if wishes_in(arguments, {}).names_model:
@@ -53,7 +55,7 @@ def model_arguments(
             facts=(f"before --: {text}",),
             hint="leave out one of them",
         )
-    path, projector = chosen_model(text, reader, environ, folders)
+    path, projector = chosen_model(text, reader, environ, folders, command)
     words: tuple[str, ...] = ("-m", path)
     asked = last_value(arguments, environ, _PROJECTOR)
     if projector and not asked and _NO_PROJECTOR.isdisjoint(arguments):
@@ -77,7 +79,11 @@ def fetched_model(session: Session, text: str) -> str:
 
 
 def chosen_model(
-    text: str, reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]
+    text: str,
+    reader: StoreReader,
+    environ: Mapping[str, str],
+    folders: Sequence[str],
+    command: str = "serve",
 ) -> tuple[str, str | None]:
     """Return the first file of the model that the user means, and its projector.
 
@@ -103,7 +109,8 @@ def chosen_model(
         )
     if "://" in text:
         raise UsageError(
-            f"{text} is a URL, and -m takes a file or a name", hint=_way_to_download(text, reader)
+            f"{text} is a URL, and -m takes a file or a name",
+            hint=_way_to_download(text, reader, command),
         )
     if text.startswith(_PACKAGE):
         raise UnknownModel(
@@ -137,16 +144,16 @@ def chosen_model(
         hint=did_you_mean(
             text,
             names,
-            _way_to_download(text, reader)
+            _way_to_download(text, reader, command)
             if hub_arguments(text)
             else f"see: {TSUKU} models"
             if names
-            else "; or: ".join(ways_to_a_model(reader)),
+            else "; or: ".join(ways_to_a_model(reader, command)),
         ),
     )
 
 
-def _way_to_download(text: str, reader: StoreReader) -> str:
+def _way_to_download(text: str, reader: StoreReader, command: str) -> str:
     """Return how to get the model of a URL, or of a repository of Hugging Face."""
     scheme = text.lower().partition("://")[0] if "://" in text else "https"
     words = hub_arguments(text)
@@ -154,10 +161,10 @@ def _way_to_download(text: str, reader: StoreReader) -> str:
     if words is None or "/resolve/" in text:
         words = ("--model-url", text) if scheme in ("http", "https") else None
     if words is None:
-        return f"{_ELSEWHERE}, then: {TSUKU} serve -m FILE.gguf"
+        return f"{_ELSEWHERE}, then: {TSUKU} {command} -m FILE.gguf"
     if scheme != "http" and not _can_download(reader):
-        return f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} serve -m FILE.gguf"
-    return f"let the server download it: {TSUKU} serve -- {shlex.join(words)}"
+        return f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} {command} -m FILE.gguf"
+    return f"let the server download it: {TSUKU} {command} -- {shlex.join(words)}"
 
 
 def _listed(names: Sequence[str]) -> tuple[str, ...]:
