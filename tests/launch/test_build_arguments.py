@@ -106,6 +106,9 @@ REFUSED = {
         ("--draft-max", "4"),
         "it has no --draft-max any more: use --spec-draft-n-max or --spec-ngram-mod-n-max",
     ),
+    "two dashes for one": (("--ngl", "99"), "it has no --ngl: write -ngl"),  # llama.cpp#23739
+    "no dashes": (("n-gpu-layers=0",), "it has no n-gpu-layers: write --n-gpu-layers VALUE"),
+    "one dash for two": (("-port", "9"), "it has no -port: write --port"),
     "misspelled": (("--ctx-sise", "4096"), "it has no --ctx-sise: did you mean --ctx-size?"),
     "with-an-equals-sign": (("--port=80",), "it has no --port=VALUE: write --port VALUE"),
     "a-key-is-not-shown": (("--api-kee=hush",), "it has no --api-kee: did you mean --api-key?"),

@@ -203,7 +203,11 @@ def instead(word: str, known: Mapping[str, KnownArgument]) -> str:
     name, equals, _ = word.partition("=")
     if equals and name in known:
         return f"=VALUE: write {name} VALUE"
-    usable = (name for name, each in known.items() if each.removed is None)
+    usable = [name for name, each in known.items() if each.removed is None]
+    # Only the dashes are wrong: --ngl (llama.cpp#23739), n-gpu-layers=0 (gpustack#3850).
+    same = next((each for each in usable if each.lstrip("-") == name.lstrip("-")), None)
+    if same:
+        return f": write {same}{' VALUE' if equals else ''}"
     longs = (name[2:] for name in usable if name.startswith("--"))
     alike = did_you_mean(word, longs, before="--") if word.startswith("--") else ""
     return f": {alike}" if alike else ""
