@@ -22,7 +22,7 @@ from support.growth import Copied, CopiedFile, grows_linearly, steps
 
 from tsuku_llm.archive.formats import gzips
 from tsuku_llm.archive.formats.gzips import GzipReader
-from tsuku_llm.archive.formats.member import MEMBERS, Budget, Spending
+from tsuku_llm.archive.formats.member import MEMBERS, Budget
 from tsuku_llm.archive.formats.tars import _pax, tar_members
 from tsuku_llm.archive.formats.zips import read_directory
 from tsuku_llm.archive.names import MOST_FOLDERS, Names
@@ -37,10 +37,13 @@ from tsuku_llm.probe import probe
 from tsuku_llm.probe.worker import elf
 from tsuku_llm.trust import decode_json
 
-WIDE = Budget(1 << 40, 1 << 20)
 SYSTEM = {"os": "linux", "libc": "glibc 2.39", "bits": 64, "machine": "x86_64", "release": "6.12"}
 CPU_SECONDS = 60
 """Processor time of a child; what it does takes less than one, or hours."""
+
+
+def wide() -> Budget:
+    return Budget(1 << 40, 1 << 20)
 
 
 # --- archives ------------------------------------------------------------------------------
@@ -64,7 +67,7 @@ def zip_file(count: int, comment: int = 0, extra: bytes = b"") -> bytes:
 
 def copied_by_directory(data: bytes) -> int:
     file = CopiedFile(data)
-    read_directory(file, Spending(WIDE))  # type: ignore[arg-type]
+    read_directory(file, wide())  # type: ignore[arg-type]
     return file.total[0]
 
 
@@ -91,7 +94,7 @@ def test_S08_an_extra_field_has_a_cap(place: str) -> None:
         tail[12:16] = len(entry).to_bytes(4, "little")
         data = data[:start] + bytes(entry) + bytes(tail)
     with pytest.raises(UnsafeArchive, match="extra field is too long"):
-        read_directory(CopiedFile(data), Spending(WIDE))  # type: ignore[arg-type]
+        read_directory(CopiedFile(data), wide())  # type: ignore[arg-type]
 
 
 def pax_cost(count: int) -> int:
@@ -144,7 +147,7 @@ def test_S08_tiny_gzip_members_do_not_take_a_whole_block_each(
     monkeypatch.setattr(gzips, "LIBRARY", counting)
     members = 3000
     data = gzip.compress(b"", mtime=0) * members + tar_gz([Tar(name="f", data=b"x")])
-    found = [*tar_members(GzipReader(CopiedFile(data), Spending(WIDE)), Spending(WIDE))]  # type: ignore[arg-type]
+    found = [*tar_members(GzipReader(CopiedFile(data), wide()), wide())]  # type: ignore[arg-type]
     assert [member.name for member in found] == ["f"]
     assert copied <= members * (4 << 10) + len(data)
 
@@ -214,8 +217,8 @@ def test_S08_many_servers_are_refused_in_proportion_to_the_files(tmp_path: Path)
 def test_S08_a_tar_is_read_in_proportion_to_its_members() -> None:
     def cost(count: int) -> int:
         data = gzip.compress(tar([Tar(name=f"f{n}", data=b"x") for n in range(count)]))
-        reader = GzipReader(CopiedFile(data), Spending(WIDE))  # type: ignore[arg-type]
-        return steps(lambda: [*tar_members(reader, Spending(WIDE))])
+        reader = GzipReader(CopiedFile(data), wide())  # type: ignore[arg-type]
+        return steps(lambda: [*tar_members(reader, wide())])
 
     assert grows_linearly(cost, 20)
 

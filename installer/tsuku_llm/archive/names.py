@@ -191,11 +191,8 @@ class SignedList:
         self._chooses = self._listed and artifact.format == "wheel"
         self._files = {file.path: file for file in artifact.files or ()}
         self._links = {link.path: link.target for link in artifact.links}
-        self._folders = {
-            folder
-            for path in (*self._files, *self._links)
-            for folder in _ancestors(tuple(path.split("/")))
-        }
+        paths = [tuple(path.split("/")) for path in (*self._files, *self._links)]
+        self._folders = {path[:depth] for path in paths for depth in range(1, len(path))}
 
     def leaves_out(self, parts: Parts) -> bool:
         """Tell whether a member is not to be installed, because the list chooses others."""
@@ -238,10 +235,6 @@ class SignedList:
         missing = sorted(self._files.keys() - done_paths)
         if missing:
             raise unsafe("a file of the signed list is missing", missing[0])
-
-
-def _ancestors(parts: Parts) -> list[Parts]:
-    return [parts[:depth] for depth in range(1, len(parts))]
 
 
 def _different(path: str) -> DigestMismatch:

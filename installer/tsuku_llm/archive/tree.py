@@ -114,22 +114,9 @@ class Tree:
         return size, digest
 
     def _compare(self, parts: Parts, chunks: Iterable[Chunk]) -> tuple[int, str]:
-        old = hashlib.sha256()
-        with os.fdopen(self._open_file(parts), "rb", buffering=0) as file:
-            while block := file.read(CHUNK):
-                old.update(block)
-        new = hashlib.sha256()
-        size = 0
-        for chunk in chunks:
-            new.update(chunk)
-            size += len(chunk)
-        if new.digest() != old.digest():
-            raise unsafe("two archives have different files of the same name", "/".join(parts))
-        return size, new.hexdigest()
-
-    def _open_file(self, parts: Parts) -> int:
         path, at = self._place(parts)
-        taken = unsafe("a name is used by something that is not a file", "/".join(parts))
+        name = "/".join(parts)
+        taken = unsafe("a name is used by something that is not a file", name)
         try:
             descriptor = os.open(path, _OLD_FILE, dir_fd=at)
         except OSError as error:
@@ -137,7 +124,16 @@ class Tree:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise taken
-        return descriptor
+        old, new, size = hashlib.sha256(), hashlib.sha256(), 0
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            while block := file.read(CHUNK):
+                old.update(block)
+        for chunk in chunks:
+            new.update(chunk)
+            size += len(chunk)
+        if new.digest() != old.digest():
+            raise unsafe("two archives have different files of the same name", name)
+        return size, new.hexdigest()
 
     def link(self, parts: Parts, target: str) -> None:
         """Make a symbolic link; the same link may exist already."""
@@ -146,18 +142,13 @@ class Tree:
             try:
                 os.symlink(target, path, dir_fd=at)
             except FileExistsError as error:
-                if _read_link(path, at) != target:
-                    name = "/".join(parts)
+                there = None
+                with contextlib.suppress(OSError):  # no link has that name
+                    there = os.readlink(path, dir_fd=at)
+                if there != target:
                     raise unsafe(
-                        "two archives have different entries of the same name", name
+                        "two archives have different entries of the same name", "/".join(parts)
                     ) from error
-
-
-def _read_link(path: str, at: int | None) -> str | None:
-    try:
-        return os.readlink(path, dir_fd=at)
-    except OSError:
-        return None
 
 
 def _copy(chunks: Iterable[Chunk], descriptor: int) -> tuple[int, str]:

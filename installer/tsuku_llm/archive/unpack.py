@@ -18,7 +18,6 @@ from tsuku_llm.archive.formats.member import (
     Budget,
     Chunk,
     Member,
-    Spending,
     unsafe,
 )
 from tsuku_llm.archive.formats.tars import tar_members
@@ -68,13 +67,13 @@ def unpack(
         packed = None
         if isinstance(file, Path):
             packed, file = file.stat().st_size, stack.enter_context(file.open("rb"))
-        spending = Spending(budget or Budget.of(artifact, packed))
+        budget = budget or Budget.of(artifact, packed)
         tree = stack.enter_context(opened_tree(into))
         in_stream = in_order(artifact)
         if in_stream:
-            members = tar_members(GzipReader(file, spending), spending)
+            members = tar_members(GzipReader(file, budget), budget)
         else:
-            members = zip_members(file, spending)
+            members = zip_members(file, budget)
         # A tar stream gives one member after the other, so a second thread would only wait.
         return _write_all(members, artifact, tree, 1 if in_stream else threads)
 
@@ -85,7 +84,8 @@ def copy_folder(folder: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry
     ``artifact`` describes the folder. Raises the errors of ``unpack``.
     """
     with disk_errors("copying the build", into), opened_tree(into) as tree:
-        members = folder_members(folder, Spending(FOLDER_BUDGET))
+        # A larger folder is probably the one in which a build was compiled.
+        members = folder_members(folder, Budget(LARGEST, MEMBERS))
         return _write_all(members, artifact, tree, THREADS)
 
 
@@ -167,9 +167,6 @@ def make_links(artifact: Artifact, into: Path) -> tuple[LinkEntry, ...]:
     return artifact.links
 
 
-FOLDER_BUDGET = Budget(LARGEST, MEMBERS)
-"""Limits for a folder. A larger one is probably the folder in which a build was compiled."""
-
 _READ = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
@@ -193,7 +190,7 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def folder_members(folder: Path, spending: Spending) -> Iterator[Member]:
+def folder_members(folder: Path, budget: Budget) -> Iterator[Member]:
     """Yield the members below a folder, sorted by name.
 
     Raises ``UnsafeArchive``, ``StoreError`` for what cannot be read or is gone, and ``OSError``.
@@ -209,11 +206,11 @@ def folder_members(folder: Path, spending: Spending) -> Iterator[Member]:
         # os.walk lists a link to a folder among the folders, and does not follow it.
         links = [name for name in folders if Path(place, name).is_symlink()]
         for name in sorted((*files, *links)):
-            spending.member()
-            yield _member(Path(place, name), folder, spending)
+            budget.member()
+            yield _member(Path(place, name), folder, budget)
 
 
-def _member(path: Path, folder: Path, spending: Spending) -> Member:
+def _member(path: Path, folder: Path, budget: Budget) -> Member:
     name = path.relative_to(folder).as_posix()
     with _reading(path):
         status = path.lstat()
@@ -222,7 +219,7 @@ def _member(path: Path, folder: Path, spending: Spending) -> Member:
             return Member(name=name, kind="link", target=target)
     if not stat.S_ISREG(status.st_mode):
         raise unsafe("a member is neither a file, a folder nor a link", name)
-    spending.spend(status.st_size)
+    budget.spend(status.st_size)
 
     def content() -> Iterator[Chunk]:
         with _reading(path):

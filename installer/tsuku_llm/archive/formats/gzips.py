@@ -9,9 +9,9 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from types import ModuleType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
-from tsuku_llm.archive.formats.member import CHUNK, Spending, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Budget, malformed, unsafe
 
 RAW = -15
 """Window bits for a bare deflate stream, as in zip members."""
@@ -68,14 +68,6 @@ def inflated(
     return rest
 
 
-class Reader(Protocol):
-    """A source of bytes in order; only at the end it gives fewer than requested."""
-
-    def read(self, size: int) -> bytes:
-        """Read up to ``size`` bytes."""
-        ...
-
-
 class GzipReader:
     """The content of a gzip stream of one or more members, counted against a budget.
 
@@ -83,9 +75,9 @@ class GzipReader:
     are not. Both methods raise ``UnsafeArchive`` for a malformed stream.
     """
 
-    def __init__(self, file: BinaryIO, spending: Spending) -> None:
+    def __init__(self, file: BinaryIO, budget: Budget) -> None:
         self._chunks = _content(file)
-        self._spending = spending
+        self._budget = budget
         self._ready = memoryview(b"")
 
     def some(self, size: int) -> memoryview:
@@ -93,7 +85,7 @@ class GzipReader:
         if not self._ready:
             # Counted as soon as it is inflated: also headers and members that are skipped.
             self._ready = memoryview(next(self._chunks, b""))
-            self._spending.spend(len(self._ready))
+            self._budget.spend(len(self._ready))
         taken, self._ready = self._ready[:size], self._ready[size:]
         return taken
 
@@ -156,7 +148,7 @@ class _Source:
                 return
 
 
-def exact(reader: Reader, size: int) -> bytes:
+def exact(reader: BinaryIO | GzipReader, size: int) -> bytes:
     """Read exactly ``size`` bytes; raise ``UnsafeArchive`` if there are fewer."""
     data = reader.read(size)
     if len(data) != size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tsuku_llm.catalog.manifest import Artifact
@@ -22,12 +22,18 @@ SLACK = 64 << 20
 LARGEST = 16 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
-    """Limits for one archive: bytes after decompression (headers included) and members."""
+    """The limits of one archive, in bytes after decompression and in members, and what is used.
+
+    The bytes include headers. It does not lock: only the thread that reads the archive's headers
+    counts.
+    """
 
     size: int
     members: int
+    _spent: int = field(default=0, init=False)
+    _seen: int = field(default=0, init=False)
 
     @classmethod
     def of(cls, artifact: Artifact, packed: int | None) -> Budget:
@@ -47,34 +53,22 @@ class Budget:
             packed = artifact.size or 0
         return cls(min(LARGEST, SLACK + RATIO * packed), MEMBERS)
 
-
-class Spending:
-    """The part of a budget that is used so far.
-
-    It does not lock: only the thread that reads the archive's headers counts.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._size = 0
-        self._members = 0
-
     def spend(self, size: int) -> None:
         """Count bytes; raise ``UnsafeArchive`` if they exceed the budget."""
-        self._size += size
-        if self._size > self._budget.size:
-            limit = f"limit: {self._budget.size} bytes"
+        self._spent += size
+        if self._spent > self.size:
+            limit = f"limit: {self.size} bytes"
             raise unsafe("it unpacks to more bytes than allowed", facts=(limit,))
 
     def member(self) -> None:
         """Count a member; raise ``UnsafeArchive`` if there are too many."""
-        self._members += 1
-        self.check_members(self._members)
+        self._seen += 1
+        self.check_members(self._seen)
 
     def check_members(self, count: int) -> None:
         """Refuse a number of members that a container announces before they are read."""
-        if count > self._budget.members:
-            limit = f"limit: {self._budget.members}"
+        if count > self.members:
+            limit = f"limit: {self.members}"
             raise unsafe("it has more members than allowed", facts=(limit,))
 
 

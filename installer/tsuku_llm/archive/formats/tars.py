@@ -11,10 +11,10 @@ as a member. So the work grows with the archive and has a limit.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsuku_llm.archive.formats.gzips import GzipReader, exact
-from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, Spending, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Budget, Chunk, Member, malformed, unsafe
 
 BLOCK = 512
 _LARGEST_EXTENSION = 16 << 10
@@ -51,7 +51,7 @@ class _Header:
     target: str
 
 
-def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
+def tar_members(reader: GzipReader, budget: Budget) -> Iterator[Member]:
     """Yield every member in order.
 
     Raises ``UnsafeArchive`` for everything that no build needs, and for a malformed or
@@ -60,20 +60,20 @@ def tar_members(reader: GzipReader, spending: Spending) -> Iterator[Member]:
     extensions: dict[str, str] = {}
     described = False  # whether an extension waits for its member
     while (block := exact(reader, BLOCK)) != _END:
-        spending.member()
+        budget.member()
         header = _parse(block)
         if header.typeflag in (b"x", b"g", b"L", b"K"):
-            _extend(extensions, header, _extension(reader, header))
+            if header.size > _LARGEST_EXTENSION:
+                raise unsafe("a header extension is too large")
+            data = exact(reader, header.size)
+            exact(reader, -header.size % BLOCK)
+            _extend(extensions, header, data)
             described = described or header.typeflag != b"g"  # a global one describes no member
             continue
         yield from _member(reader, _overridden(header, extensions))
         extensions, described = {}, False
     if described:
         raise unsafe("a header describes a member that does not follow")
-    _check_end(reader)
-
-
-def _check_end(reader: GzipReader) -> None:
     # Of one zero block, some readers stop and others read on.
     if exact(reader, BLOCK) != _END:
         raise unsafe("the end of the archive is marked by one block only")
@@ -171,14 +171,6 @@ def _decoded(data: bytes) -> str:
         raise unsafe("a name is not UTF-8", repr(data)) from error
 
 
-def _extension(reader: GzipReader, header: _Header) -> bytes:
-    if header.size > _LARGEST_EXTENSION:
-        raise unsafe("a header extension is too large")
-    data = exact(reader, header.size)
-    exact(reader, -header.size % BLOCK)
-    return data
-
-
 def _extend(extensions: dict[str, str], header: _Header, data: bytes) -> None:
     if header.typeflag in (b"L", b"K"):
         found = {"path" if header.typeflag == b"L" else "linkpath": _text(data)}
@@ -228,10 +220,9 @@ def _overridden(header: _Header, extensions: dict[str, str]) -> _Header:
     for text in extensions.values():
         if "\0" in text:
             raise unsafe("a PAX header has a zero byte", header.name)
-    return _Header(
+    return replace(
+        header,
         name=extensions.get("path", header.name),
-        mode=header.mode,
         size=int(size) if size else header.size,
-        typeflag=header.typeflag,
         target=extensions.get("linkpath", header.target),
     )

@@ -14,12 +14,12 @@ import stat
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from tsuku_llm.archive.formats.gzips import RAW, exact, inflated
-from tsuku_llm.archive.formats.member import CHUNK, Chunk, Member, Spending, malformed, unsafe
+from tsuku_llm.archive.formats.member import CHUNK, Budget, Chunk, Member, malformed, unsafe
 
 _EOCD = struct.Struct("<4s4H2LH")
 _EOCD64 = struct.Struct("<4sQ2H2L4Q")
@@ -59,27 +59,23 @@ class Entry:
     data: int = 0
 
 
-def read_directory(file: BinaryIO, spending: Spending, *, begins: int = 0) -> list[Entry]:
+def read_directory(file: BinaryIO, budget: Budget, *, begins: int = 0) -> list[Entry]:
     """Read all entries in the directory's order; compare each with its local header.
 
     The first member must begin at the offset ``begins``. Raises ``UnsafeArchive`` for anything
     that two readers could read differently, for encryption, and for a malformed or shortened file.
     """
-    entries, start = _directory(file, spending)
-    ends = _extents(entries, start, begins)
-    return [replace(entry, data=_data_offset(file, entry, ends[entry.offset])) for entry in entries]
-
-
-def _extents(entries: list[Entry], start: int, begins: int) -> dict[int, int]:
-    """Map the start of each entry's bytes to their end; the first entry begins the file."""
+    entries, start = _directory(file, budget)
     offsets = sorted(entry.offset for entry in entries)
     # A prefix can be a program or a second archive, which another reader would find.
     if (offsets[0] if offsets else start) != begins:
         raise unsafe("there are bytes before the first member")
     if len(set(offsets)) != len(offsets):
         raise unsafe("members overlap")
-    # Not strict: an archive without a member has no offset, and still ``start``.
-    return dict(zip(offsets, [*offsets[1:], start], strict=False))
+    # Where the bytes of each entry end. Not strict: an archive without a member has no offset, and
+    # still ``start``.
+    ends = dict(zip(offsets, [*offsets[1:], start], strict=False))
+    return [replace(entry, data=_data_offset(file, entry, ends[entry.offset])) for entry in entries]
 
 
 def _data_offset(file: BinaryIO, entry: Entry, end: int) -> int:
@@ -123,10 +119,10 @@ def _is_descriptor(file: BinaryIO, entry: Entry, offset: int, size: int) -> bool
     return exact(file, size) in forms
 
 
-def _directory(file: BinaryIO, spending: Spending) -> tuple[list[Entry], int]:
+def _directory(file: BinaryIO, budget: Budget) -> tuple[list[Entry], int]:
     count, size, start = _end(file)
     # Both before the read: the numbers come from the archive and decide how much memory we use.
-    spending.check_members(count)
+    budget.check_members(count)
     if size > _LARGEST_DIRECTORY:
         raise unsafe("the directory is too large")
     file.seek(start)
@@ -134,7 +130,7 @@ def _directory(file: BinaryIO, spending: Spending) -> tuple[list[Entry], int]:
     entries = []
     position = 0
     for _ in range(count):
-        spending.member()
+        budget.member()
         entry, length = _central(data, position)
         entries.append(entry)
         position += length
@@ -198,7 +194,11 @@ def _central(data: bytes, position: int) -> tuple[Entry, int]:
     name_at = position + _CENTRAL.size
     extra_at = name_at + name_size
     raw = data[name_at:extra_at]
-    name = _name(raw, flags)
+    try:
+        # Without the UTF-8 flag, readers agree on ASCII only.
+        name = raw.decode("utf-8" if flags & _UTF8 else "ascii")
+    except UnicodeDecodeError as error:
+        raise unsafe("a name is not UTF-8", repr(raw)) from error
     _require_short(extra_size, name)
     if disk or flags & (_ENCRYPTED | _PATCHED) or method not in (STORED, DEFLATED):
         raise unsafe("a member is encrypted or packed in an unusual way", name)
@@ -220,24 +220,8 @@ def _require_short(extra_size: int, name: str) -> None:
         raise unsafe("a member's extra field is too long", name)
 
 
-def _name(raw: bytes, flags: int) -> str:
-    """Decode a member's name; without the UTF-8 flag, readers agree on ASCII only."""
-    try:
-        return raw.decode("utf-8" if flags & _UTF8 else "ascii")
-    except UnicodeDecodeError as error:
-        raise unsafe("a name is not UTF-8", repr(raw)) from error
-
-
 def _zip64(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Replace the values that mean "see the zip64 field" by those of that field."""
-    wide = iter(_zip64_field(extra, name))
-    try:
-        return tuple(next(wide) if value == _MAX32 else value for value in values)
-    except (StopIteration, RuntimeError) as error:
-        raise unsafe("a member's zip64 field is missing or short", name) from error
-
-
-def _zip64_field(extra: bytes, name: str) -> tuple[int, ...]:
     found: tuple[int, ...] | None = None
     position = 0
     while position < len(extra):
@@ -257,13 +241,17 @@ def _zip64_field(extra: bytes, name: str) -> tuple[int, ...]:
             if found is not None:
                 raise unsafe("a member's extra field is malformed", name)
             found = struct.unpack_from(f"<{length // 8}Q", body)
-    return found or ()
+    wide = iter(found or ())
+    try:
+        return tuple(next(wide) if value == _MAX32 else value for value in values)
+    except (StopIteration, RuntimeError) as error:
+        raise unsafe("a member's zip64 field is missing or short", name) from error
 
 
 _INPUT = 256 << 10
 
 
-def zip_members(file: BinaryIO, spending: Spending) -> Iterator[Member]:
+def zip_members(file: BinaryIO, budget: Budget) -> Iterator[Member]:
     """Yield every member in the order of the central directory; each file is ``alone``.
 
     Any thread may read a content at any time, but only one thread each. Raises
@@ -271,19 +259,11 @@ def zip_members(file: BinaryIO, spending: Spending) -> Iterator[Member]:
     and for a malformed or shortened file.
     """
     lock = threading.Lock()
-
-    # The threads that inflate members share the file and its position: without the lock,
-    # another one could move it between our seek and our read.
-    def read(offset: int, size: int) -> bytes:
-        with lock:
-            file.seek(offset)
-            return exact(file, size)
-
-    for entry in read_directory(file, spending):
-        yield _member(_Packed(entry, read), spending)
+    for entry in read_directory(file, budget):
+        yield _member(_Packed(entry, file, lock), budget)
 
 
-def _member(packed: _Packed, spending: Spending) -> Member:
+def _member(packed: _Packed, budget: Budget) -> Member:
     entry = packed.entry
     kind = stat.S_IFMT(entry.mode)
     if entry.name.endswith("/"):
@@ -296,7 +276,7 @@ def _member(packed: _Packed, spending: Spending) -> Member:
     # Not a generator: the size is counted at once, by the thread that calls this, as the budget
     # has no lock. _Packed.content() holds the member to that size.
     def content() -> Iterator[Chunk]:
-        spending.spend(entry.size)
+        budget.spend(entry.size)
         return packed.content()
 
     return Member(
@@ -310,11 +290,12 @@ def _member(packed: _Packed, spending: Spending) -> Member:
 
 
 class _Packed:
-    """The packed bytes of one member; ``read(offset, size)`` reads them. One thread uses it."""
+    """The packed bytes of one member in the archive's ``file``. One thread uses it."""
 
-    def __init__(self, entry: Entry, read: Callable[[int, int], bytes]) -> None:
+    def __init__(self, entry: Entry, file: BinaryIO, lock: threading.Lock) -> None:
         self.entry = entry
-        self._read = read
+        self._file = file
+        self._lock = lock
         self._left = entry.packed
 
     def content(self) -> Iterator[bytes]:
@@ -333,7 +314,11 @@ class _Packed:
     def _more(self, size: int = _INPUT) -> bytes:
         """Read the next packed bytes of the member; empty at its end."""
         end = self.entry.data + self.entry.packed
-        data = self._read(end - self._left, min(size, self._left))
+        # The threads that inflate members share the file and its position: without the lock,
+        # another one could move it between our seek and our read.
+        with self._lock:
+            self._file.seek(end - self._left)
+            data = exact(self._file, min(size, self._left))
         self._left -= len(data)
         return data
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from tsuku_llm.archive.formats.member import Budget, Spending
+from tsuku_llm.archive.formats.member import Budget
 from tsuku_llm.archive.formats.zips import STORED, Entry, read_directory
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
@@ -39,9 +39,6 @@ PROGRAMS = "programs"
 
 _CHUNK = 1 << 20
 _LARGEST_DESCRIPTION = 16 << 20
-_BUDGET = Budget(size=1 << 50, members=100_000)
-"""Nothing of a bundle is unpacked, so only the number of members is limited."""
-
 _NAME = re.compile(
     r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9%_][A-Za-z0-9%_.+!~-]*(?:/[A-Za-z0-9%_.+!~-]+)*"
 )
@@ -126,7 +123,9 @@ class BundleFile:
             raise self.refused(f"it has {size} bytes, and should have {int(said[1][:20])}")
         self._sha256, self._begins = said[2].decode("ascii", "replace"), int(said[3][:5])
         try:
-            entries = read_directory(file, Spending(_BUDGET), begins=self._begins)
+            # Nothing of a bundle is unpacked, so only the number of members is limited.
+            budget = Budget(size=1 << 50, members=100_000)
+            entries = read_directory(file, budget, begins=self._begins)
         except UnsafeArchive as error:
             raise self.refused(error.message, *error.facts) from error
         self._entries: dict[str, Entry] = {}

