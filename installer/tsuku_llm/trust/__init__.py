@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NewType
 
 from tsuku_llm.ground.errors import DigestMismatch, MetadataError, TsukuError
-from tsuku_llm.trust.delegations import Found, TargetsRoles
+from tsuku_llm.trust.delegations import Target, TargetsRoles
 from tsuku_llm.trust.keys import is_weak
 from tsuku_llm.trust.metadata import (
     HINT,
@@ -85,28 +85,6 @@ RELEASES = "releases/*"
 
 With it, the release files in a delegated role's own folder are read too.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """One signed target: ``length`` in bytes, ``custom`` as the publisher signed it.
-
-    ``role`` is the role that signs it. ``branch`` is the first role on the way to it that is
-    delegated by paths; None if targets itself, or one of its hash bins, signs it.
-    """
-
-    path: str
-    length: int
-    sha256: str
-    custom: Any
-    role: str = "targets"
-    branch: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The target's file in a copy of the repository (TUF's hash-prefixed name)."""
-        folder, slash, file = self.path.rpartition("/")
-        return f"targets/{folder}{slash}{self.sha256}.{file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +185,7 @@ def load(
     # A role may list paths that it is not delegated: ``paths`` finds candidates, and ``find``
     # decides who signs each one.
     paths = tree.paths(sought) if "*" in sought else (sought,)
-    targets = {path: _target(path, found) for path in paths if (found := tree.find(path))}
+    targets = {path: found for path in paths if (found := tree.find(path))}
     roles = {signed.type: state_of(signed) for signed in (root, timestamp, snapshot)}
     roles |= {name: state_of(signed) for name, signed in tree.roles.items()}
     # Both name the snapshot's version; ``referred`` has checked that they agree.
@@ -266,7 +244,20 @@ def later_roots(copy: Copy, root: Root) -> Iterator[tuple[Root, bytes]]:
         data = copy.read(f"metadata/{root.version + 1}.root.json")
         if data is None:
             return
-        root = _next_root(root, data)
+        metadata: Metadata[Root] = of_kind(data, "root", "root")
+        version = metadata.signed.version
+        # TUF 5.3.5: no root may be skipped or repeated. Each one carries over the trust in its
+        # keys.
+        if version != root.version + 1:
+            raise refusal("root", f"expected version {root.version + 1}, it says {version}")
+        result = metadata.signed.get_root_verification_result(
+            root, metadata.signed_bytes, metadata.signatures
+        )
+        # TUF 5.3.4: the old keys show that the change is wanted, the new ones that they work.
+        for keys, part in (("old", result.first), ("new", result.second)):
+            if not part:
+                raise refusal("root", f"version {version}, {keys} keys: {threshold_fact(part)}")
+        root = metadata.signed
         yield root, data
     raise refusal("root", f"{MAX_ROTATIONS} rotations or more since the pinned root")
 
@@ -297,24 +288,3 @@ def _online(
     snapshot: Snapshot = referred(copy, root, "snapshot", timestamp.snapshot_meta, "snapshot")
     accept(stated_by(snapshot))
     return timestamp, snapshot
-
-
-def _next_root(root: Root, data: bytes) -> Root:
-    metadata: Metadata[Root] = of_kind(data, "root", "root")
-    version = metadata.signed.version
-    # TUF 5.3.5: no root may be skipped or repeated. Each one carries over the trust in its keys.
-    if version != root.version + 1:
-        raise refusal("root", f"expected version {root.version + 1}, it says {version}")
-    result = metadata.signed.get_root_verification_result(
-        root, metadata.signed_bytes, metadata.signatures
-    )
-    # TUF 5.3.4: the old keys show that the change is wanted, the new ones that they work.
-    for keys, part in (("old", result.first), ("new", result.second)):
-        if not part:
-            raise refusal("root", f"version {version}, {keys} keys: {threshold_fact(part)}")
-    return metadata.signed
-
-
-def _target(path: str, found: Found) -> Target:
-    file = found.file
-    return Target(path, file.length, file.hashes["sha256"], file.custom, found.role, found.branch)

@@ -11,8 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tsuku_llm.ground.errors import BodyError, HttpStatusError, MetadataError, TsukuError
 from tsuku_llm.trust.metadata import (
@@ -27,10 +28,8 @@ from tsuku_llm.trust.metadata import (
 
 if TYPE_CHECKING:
     from tuf.api.metadata import (  # type: ignore[attr-defined]  # its own re-exports
-        DelegatedRole,
         Delegations,
         Snapshot,
-        TargetFile,
         Targets,
     )
 
@@ -55,17 +54,27 @@ _OWN_FOLDER = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """The names of roles whose own folder is read: those that a channel can have."""
 
 
-class Found(NamedTuple):
-    """A target, the role that signs it, and the branch that the role belongs to.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One signed target: ``length`` in bytes, ``custom`` as the publisher signed it.
 
-    ``branch`` is the name of the first role on the way that is delegated by paths. It is None
-    for the targets of "targets" itself and of hash bins, which only split their delegator's
-    paths.
+    ``role`` is the role that signs it. ``branch`` is the first role on the way to it that is
+    delegated by paths. It is None if targets itself signs it, or one of its hash bins, which only
+    split their delegator's paths.
     """
 
-    file: TargetFile
-    role: str
-    branch: str | None
+    path: str
+    length: int
+    sha256: str
+    custom: Any
+    role: str = "targets"
+    branch: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The target's file in a copy of the repository (TUF's hash-prefixed name)."""
+        folder, slash, file = self.path.rpartition("/")
+        return f"targets/{folder}{slash}{self.sha256}.{file}"
 
 
 class TargetsRoles:
@@ -89,7 +98,7 @@ class TargetsRoles:
         self.unread: set[str] = set()
         self.branches: dict[str, str | None] = {}
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> Target | None:
         """Walk the roles for one path, as python-tuf's client does.
 
         Raises ``MetadataError`` for a role on the way that does not verify.
@@ -106,13 +115,15 @@ class TargetsRoles:
                 # It may have listed the path, or delegated it: no later role answers for it.
                 return None
             if (file := targets.targets.get(path)) is not None:
-                return Found(file, name, branch)
+                sha256 = file.hashes["sha256"]
+                return Target(path, file.length, sha256, file.custom, name, branch)
             visited.add(name)
             if targets.delegations is None:
                 continue
             children: list[tuple[str, str | None, str | None]] = []
             for child, terminating in targets.delegations.get_roles_for_target(path):
-                by_path = _is_by_path(targets.delegations, child)
+                listed = targets.delegations.roles
+                by_path = listed is not None and listed[child].paths is not None
                 children.append((child, name, branch or (child if by_path else None)))
                 if terminating:
                     # Siblings after this one, and all roles that wait further up, must not answer.
@@ -169,7 +180,10 @@ class TargetsRoles:
             )
             if targets.delegations is None:
                 continue
-            patterns[branch] += sum(map(_count, (targets.delegations.roles or {}).values()))
+            patterns[branch] += sum(
+                len(role.paths or role.path_hash_prefixes or ())
+                for role in (targets.delegations.roles or {}).values()
+            )
             if patterns[branch] > MOST_PATTERNS:
                 fact = f"it delegates by more than {MOST_PATTERNS} path patterns"
                 self._too_many(branch, name, fact)
@@ -291,11 +305,3 @@ def _may_meet(pattern: str, sought: str) -> bool:
     return len(parts) == len(wanted) and all(
         want == "*" or fnmatchcase(want, part) for part, want in zip(parts, wanted, strict=True)
     )
-
-
-def _count(role: DelegatedRole) -> int:
-    return len(role.paths or role.path_hash_prefixes or ())
-
-
-def _is_by_path(delegations: Delegations, role: str) -> bool:
-    return delegations.roles is not None and delegations.roles[role].paths is not None

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Key  # type: ignore[attr-defined]  # its own re-export
@@ -56,14 +56,11 @@ _SMALL_PRIMES = math.prod(
 _OTHER_KIND = "it has a public key of another kind than its scheme says"
 
 
-class _PublicKey(NamedTuple):
-    """A public key by its numbers: equal for the same key, even if the texts differ.
+_PublicKey = tuple[str | int, ...]
+"""A public key's kind and numbers: equal for the same key, even if the texts differ.
 
-    ``numbers`` are the 32 bytes of Ed25519 as a number, the point of ECDSA, the modulus of RSA.
-    """
-
-    kind: str
-    numbers: tuple[int, ...]
+The numbers are the 32 bytes of Ed25519 as a number, the point of ECDSA, the modulus of RSA.
+"""
 
 
 def key_objections(keys: Mapping[str, Key]) -> Iterator[str]:
@@ -111,21 +108,20 @@ def _public_key(key: Key) -> _PublicKey:
     """Read a key by its scheme. Raises ``ValueError`` with the reason to refuse it."""
     kind, text = (key.keytype, key.scheme), key.keyval.get("public")
     if kind == ("ed25519", "ed25519"):
-        return _ed25519(str(text))
+        public = str(text)
+        if not _HEX.fullmatch(public):
+            raise ValueError("it has a malformed public key")
+        if is_weak(bytes.fromhex(public)):
+            raise ValueError(
+                "it has a public key of small order, under which signatures can be forged"
+            )
+        return "ed25519", int(public, 16)
     if kind == ("rsa", key.scheme) and key.scheme in _RSA_SCHEMES:
         return _rsa(str(text))
     # For years, sigstore's and other repositories used the scheme's name as the key type too.
     if key.scheme in _CURVES and key.keytype in ("ecdsa", key.scheme):
         return _ecdsa(str(text), _CURVES[key.scheme])
     raise ValueError("it has a key that is not Ed25519, ECDSA on P-256 or P-384, or RSA-PSS")
-
-
-def _ed25519(text: str) -> _PublicKey:
-    if not _HEX.fullmatch(text):
-        raise ValueError("it has a malformed public key")
-    if is_weak(bytes.fromhex(text)):
-        raise ValueError("it has a public key of small order, under which signatures can be forged")
-    return _PublicKey("ed25519", (int(text, 16),))
 
 
 def _ecdsa(text: str, curve: str) -> _PublicKey:
@@ -136,7 +132,7 @@ def _ecdsa(text: str, curve: str) -> _PublicKey:
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != curve:
         raise ValueError(_OTHER_KIND)
     numbers = found.public_numbers()
-    return _PublicKey(curve, (numbers.x, numbers.y))
+    return curve, numbers.x, numbers.y
 
 
 def _rsa(text: str) -> _PublicKey:
@@ -155,7 +151,7 @@ def _rsa(text: str) -> _PublicKey:
         raise ValueError("it has an RSA key whose exponent is even, below 65537 or too large")
     if is_weak_modulus(numbers.n):
         raise ValueError("it has an RSA key that anyone can factor")
-    return _PublicKey("rsa", (numbers.n,))
+    return "rsa", numbers.n
 
 
 def _from_pem(text: str) -> object:

@@ -283,7 +283,11 @@ def _objections(signed: Any) -> Iterator[str]:
             yield "it does not use consistent snapshots"
         yield from key_objections(signed.keys)
     if signed.type == "targets":
-        yield from _targets_objections(signed)
+        for path, file in signed.targets.items():
+            if not _SHA256.fullmatch(str(file.hashes.get("sha256"))):
+                yield f"{path[:100]!r} has no SHA-256"
+            if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
+                yield f"{path[:100]!a} is not a path within the repository"
         if signed.delegations is not None:
             yield from _delegation_objections(signed.delegations)
 
@@ -304,14 +308,6 @@ def _numbers(signed: Any) -> Iterator[Any]:
         files = signed.meta.values() if signed.type == "snapshot" else [signed.snapshot_meta]
         yield from (file.version for file in files)
         yield from (file.length for file in files if file.length is not None)
-
-
-def _targets_objections(targets: Targets) -> Iterator[str]:
-    for path, file in targets.targets.items():
-        if not _SHA256.fullmatch(str(file.hashes.get("sha256"))):
-            yield f"{path[:100]!r} has no SHA-256"
-        if len(path) > _LONGEST_PATH or not _PATH.fullmatch(path):
-            yield f"{path[:100]!a} is not a path within the repository"
 
 
 def _delegation_objections(delegations: Delegations) -> Iterator[str]:
