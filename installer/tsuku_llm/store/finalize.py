@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,12 +14,10 @@ from tsuku_llm.ground.files import (
     seal_file,
     write_new,
 )
-from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.in_use import IN_USE
 from tsuku_llm.store.records.integrity import (
     FINGERPRINT,
     Stamp,
-    TreeListing,
     differences,
     expected_kinds,
     list_tree,
@@ -49,50 +47,39 @@ def finalize(
     with disk_errors("finishing the new version", staging.path):
         # The staging folder is locked, so no other process changes it. The order of steps is the
         # safety: all of it is flushed before the caller renames the folder to its final name.
-        found = differences(_without_empty_folders(tree, receipt), receipt)
-        if found:
+        listing, expected = list_tree(tree), expected_kinds(receipt)
+        # No receipt lists the empty folders of the archives: remove them, the inner ones first, as
+        # they may be all that an outer one has.
+        kinds = dict(listing.kinds)
+        folders = (name for name, kind in listing.kinds.items() if kind == "folder")
+        for name in sorted(folders, reverse=True):
+            if name not in expected and not any((tree / name).iterdir()):
+                (tree / name).rmdir()
+                del kinds[name]
+        if found := differences(listing._replace(kinds=kinds), receipt):
             raise tampered(f"the unpacked {receipt.id}", found, receipt.reinstall)
         # Link before flushing: the copies that links replace are removed unflushed.
         digests = share(staging, receipt.files, sources)
-        _seal_files(tree, receipt.files)
+        # Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together.
+        # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
+        # leaving the block waits for the other threads.
+        with ThreadPoolExecutor(_FLUSHES) as pool:
+            for _ in pool.map(
+                lambda each: seal_file(tree / each.path, _MODES[each.executable]), receipt.files
+            ):
+                pass
         # The file that servers lock must be there before the version has its name.
         write_new(staging.path / IN_USE, b"")
         write_new(staging.path / RECEIPT, receipt.to_json())
         # Take the stamps last: the new modes and links above have changed the change times.
         stamps = list_tree(tree).files
         write_new(staging.path / FINGERPRINT, stamps_to_json(stamps))
-        # Folders after files: flushing a folder makes the names of its files durable.
-        _seal_folders(staging, receipt)
+        # Folders after files: flushing a folder makes the names of its files durable. The version's
+        # own folder stays open: its receipt and its fingerprint are replaced. It is also the one
+        # that is renamed, which needs the right to write in it.
+        sealed = (tree / name for name, kind in expected.items() if kind == "folder")
+        modes = dict.fromkeys((*sealed, tree), SEALED_FOLDER_MODE)
+        for folder, mode in (*modes.items(), (staging.path, FOLDER_MODE)):
+            folder.chmod(mode)
+            flush_folder(folder)
     return digests
-
-
-def _seal_files(tree: Path, files: Sequence[FileEntry]) -> None:
-    """Set the modes and flush, 8 files in parallel: the disk serves waiting flushes together."""
-    with ThreadPoolExecutor(_FLUSHES) as pool:
-        # Each thread has its own files. Reading the results raises the first ``OSError`` here, and
-        # leaving the block waits for the other threads.
-        for _ in pool.map(lambda file: seal_file(tree / file.path, _MODES[file.executable]), files):
-            pass
-
-
-def _without_empty_folders(tree: Path, receipt: Receipt) -> TreeListing:
-    """Remove the empty folders of the archives, which no receipt lists; return what is left."""
-    listing, kept = list_tree(tree), expected_kinds(receipt)
-    kinds = dict(listing.kinds)
-    # The inner ones first: they may be all that an outer one has.
-    for name in sorted((name for name, kind in kinds.items() if kind == "folder"), reverse=True):
-        if name not in kept and not any((tree / name).iterdir()):
-            (tree / name).rmdir()
-            del kinds[name]
-    return listing._replace(kinds=kinds)
-
-
-def _seal_folders(staging: Staging, receipt: Receipt) -> None:
-    kinds = expected_kinds(receipt)
-    folders = [staging.tree / name for name, kind in kinds.items() if kind == "folder"]
-    # The version's own folder stays open: its receipt and its fingerprint are replaced. It is also
-    # the one that is renamed, which needs the right to write in it.
-    modes = dict.fromkeys((*folders, staging.tree), SEALED_FOLDER_MODE)
-    for folder, mode in (*modes.items(), (staging.path, FOLDER_MODE)):
-        folder.chmod(mode)
-        flush_folder(folder)

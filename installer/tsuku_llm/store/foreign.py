@@ -29,7 +29,6 @@ from tsuku_llm.store.layout import (
     SET_ASIDE,
     STATE,
     FolderNames,
-    folder_names,
     is_version,
 )
 from tsuku_llm.store.records.installed import read_version
@@ -38,24 +37,20 @@ from tsuku_llm.store.records.integrity import TREE, expected_kinds, list_tree, r
 _MOVES = 100
 """Tries to move a file while other processes move files out of the same folder."""
 
-_OF_A_VERSION = folder_names(
+_OF_A_VERSION = FolderNames(
     rf"receipt\.json|fingerprint\.json|{IN_USE}"
     rf"|{temporaries(r'receipt[.]json|fingerprint[.]json').pattern}",
     TREE,
 )
 
 
-def foreign(data: Path) -> tuple[Path, ...]:
-    """List the foreign paths in the folders of a store; change nothing."""
-    return tuple(_foreign(data))
-
-
-def _foreign(data: Path) -> Iterator[Path]:
+def foreign(data: Path) -> Iterator[Path]:
+    """Yield the foreign paths in the folders of a store; change nothing."""
     yield from _misfits(data, (), DATA)
     for name, known in PLACES.items():
         yield from _misfits(data, (name,), known)
-    # No name fits ``place()``: everything that was set aside is listed.
-    yield from _misfits(data, (SET_ASIDE,), folder_names())
+    # No name fits ``FolderNames()``: everything that was set aside is listed.
+    yield from _misfits(data, (SET_ASIDE,), FolderNames())
     yield from _misfits(data, ("state",), STATE)
     for servers in (("servers",), ("state", "servers")):
         yield from _misfits(data, servers, SERVERS)

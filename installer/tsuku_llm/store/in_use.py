@@ -38,7 +38,16 @@ def holding(version: Path) -> Iterator[int | None]:
         return
     # The lock belongs to the open file, so a child that inherits ``fd`` holds it too. Our close
     # ends only our share of the hold.
-    fd = _held(version / IN_USE)
+    path = version / IN_USE
+    fd = None
+    with suppress(OSError):
+        fd = open_to_read(path)
+    # Another process may remove the version right now. While it works it has the exclusive lock,
+    # and ours fails. If it moved the folder between our open and our lock, we locked a file that
+    # is no longer at this path: compare the inodes after locking.
+    if fd is not None and not (_locks(fd, alone=False) and _is_still(path, fd)):
+        _close(fd)
+        raise NotInstalled(f"{version.name} is being removed", hint=f"run: {TSUKU} install")
     try:
         yield fd
     finally:
@@ -76,40 +85,14 @@ def users_of(version: Path) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ()
     file = os.path.realpath(version / IN_USE)
-    pids = sorted(int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    return tuple(
-        f"process {pid} ({_program(pid)})"
-        for pid in pids
-        if pid != os.getpid() and _has_open(pid, file)
-    )
-
-
-def _has_open(pid: int, file: str) -> bool:
-    with suppress(OSError):  # another user's process, or it has just ended
-        return any(
-            os.readlink(link) == file for link in Path(f"/proc/{pid}/fd").iterdir()
-        )  # compares texts
-    return False
-
-
-def _program(pid: int) -> str:
-    with suppress(OSError):
-        return kernel_text(f"/proc/{pid}/comm").strip()
-    return "ended"
-
-
-def _held(path: Path) -> int | None:
-    try:
-        fd = open_to_read(path)
-    except OSError:
-        return None
-    # Another process may remove the version right now. While it works it has the exclusive lock,
-    # and ours fails. If it moved the folder between our open and our lock, we locked a file that
-    # is no longer at this path: compare the inodes after locking.
-    if _locks(fd, alone=False) and _is_still(path, fd):
-        return fd
-    _close(fd)
-    raise NotInstalled(f"{path.parent.name} is being removed", hint=f"run: {TSUKU} install")
+    users = []
+    for pid in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        # Our own hold does not count. Another user's process cannot be read, or it has just ended.
+        with suppress(OSError):
+            links = () if pid == os.getpid() else Path(f"/proc/{pid}/fd").iterdir()
+            if any(os.readlink(link) == file for link in links):  # compares texts
+                users.append(f"process {pid} ({kernel_text(f'/proc/{pid}/comm').strip()})")
+    return tuple(users)
 
 
 def _close(fd: int) -> None:

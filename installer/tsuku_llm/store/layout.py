@@ -36,6 +36,12 @@ UNATTENDED_LOCK = "unattended"
 BUILDING_LOCK = "building"
 """The name of the lock that one build from source holds."""
 
+POINTER_LOCK = "active"
+"""The name of the lock under which the pointer is replaced."""
+
+LASTING_LOCKS = (POINTER_LOCK, UNATTENDED_LOCK, BUILDING_LOCK)
+"""The locks that are for no single file: they are kept."""
+
 SET_ASIDE = "set-aside"
 """The folder for foreign files from versions that were removed."""
 
@@ -46,27 +52,21 @@ DIGEST = r"[0-9a-f]{64}"
 UNIQUE = r"[0-9a-f]{16}"
 VERSION = r"[A-Za-z0-9][A-Za-z0-9._+-]{0,186}-[0-9a-f]{12}"
 REPOSITORY = r"[a-z0-9][a-z0-9_-]{0,39}"
-_NAMED_LOCK = f"active|{UNATTENDED_LOCK}|{BUILDING_LOCK}"
-LOCK = rf"(?:{_NAMED_LOCK}|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
+LOCK = rf"(?:{'|'.join(LASTING_LOCKS)}|{DIGEST}|{VERSION}|{METADATA_LOCK}{REPOSITORY})"
 SERVER = r"[a-z0-9][a-z0-9_-]{0,63}"
 
 
 class FolderNames(NamedTuple):
-    """The names of files and of folders that a folder may contain."""
+    """Patterns for the names of files and of folders in a folder; by default no name fits."""
 
-    files: re.Pattern[str]
-    folders: re.Pattern[str]
+    files: str = "(?!)"
+    folders: str = "(?!)"
 
     def fits(self, folder: Folder, name: str) -> bool:
         """Tell whether this program can have made the file or folder ``name`` in ``folder``."""
-        if self.files.fullmatch(name):
+        if re.fullmatch(self.files, name):
             return folder.is_file(name)
-        return bool(self.folders.fullmatch(name)) and folder.is_folder(name)
-
-
-def folder_names(files: str = "(?!)", folders: str = "(?!)") -> FolderNames:
-    """Make the names of a folder; by default no name fits."""
-    return FolderNames(re.compile(files), re.compile(folders))
+        return bool(re.fullmatch(self.folders, name)) and folder.is_folder(name)
 
 
 _REPOSITORY_FILES = r"(?:repository|root|standing|refreshed|revoked|seen)\.json|current"
@@ -77,20 +77,20 @@ _STATE_FOLDERS = "servers|credentials|work"
 _OWN_FILES = "|".join(map(re.escape, (FILE, JOURNAL, MARKS)))
 
 # On some systems the data folder also contains the config file, the user's state and caches.
-DATA = folder_names(
+DATA = FolderNames(
     rf"{_OWN_FILES}|{temporaries(_OWN_FILES).pattern}|{re.escape(MARKER)}"
     rf"|config\.toml|{_STATE_FILES}",
     rf"versions|staging|partials|locks|metadata|state|cache|{_STATE_FOLDERS}|{SET_ASIDE}",
 )
-VERSIONS = folder_names(folders=VERSION)
-STAGING = folder_names(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
-PARTIALS = folder_names(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
-LOCKS = folder_names(rf"{LOCK}\.(?:lock|pid)")
-METADATA = folder_names(folders=REPOSITORY)
-REPOSITORY_FOLDER = folder_names(
+VERSIONS = FolderNames(folders=VERSION)
+STAGING = FolderNames(rf"{UNIQUE}\.(?:lock|pid)", UNIQUE)
+PARTIALS = FolderNames(rf"{DIGEST}(?:\.part(?:\.json)?)?", rf"{DIGEST}\.index")
+LOCKS = FolderNames(rf"{LOCK}\.(?:lock|pid)")
+METADATA = FolderNames(folders=REPOSITORY)
+REPOSITORY_FOLDER = FolderNames(
     rf"{_REPOSITORY_FILES}|{temporaries(_REPOSITORY_FILES).pattern}", "copies|roots"
 )
-COPIES = folder_names(folders=UNIQUE)
+COPIES = FolderNames(folders=UNIQUE)
 PLACES = {
     "versions": VERSIONS,
     "staging": STAGING,
@@ -102,8 +102,8 @@ PLACES = {
 
 _RECORDS = rf"{SERVER}\.json"
 
-STATE = folder_names(_STATE_FILES, _STATE_FOLDERS)
-SERVERS = folder_names(
+STATE = FolderNames(_STATE_FILES, _STATE_FOLDERS)
+SERVERS = FolderNames(
     rf"{_RECORDS}|{SERVER}\.(?:log|log\.1)|(?:claim|{SERVER}\.start)\.(?:lock|pid)|{temporaries(_RECORDS).pattern}"
 )
 

@@ -28,7 +28,7 @@ from tsuku_llm.ground.folders import opened
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.ownership import require_trusted_owner
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.store.layout import LOCKS
+from tsuku_llm.store.layout import LASTING_LOCKS, LOCKS, METADATA_LOCK
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -149,8 +149,8 @@ def forget_dead_holders(data: Path) -> None:
                         pass
 
 
-def drop_locks(data: Path, is_needed: Callable[[str], bool]) -> None:
-    """Remove the lock files of names that no longer exist, as ``is_needed`` tells.
+def drop_locks(data: Path) -> None:
+    """Remove the lock files of versions, downloads and repositories that no longer exist.
 
     Two processes never hold one name: a waiting process opens the file again at each try, and
     filelock checks after locking that the file still has its name.
@@ -161,13 +161,25 @@ def drop_locks(data: Path, is_needed: Callable[[str], bool]) -> None:
         for name in folder.names():
             locked = name.removesuffix(_LOCK_SUFFIX)
             # A first look without the lock, only to save work.
-            if locked == name or not LOCKS.fits(folder, name) or is_needed(locked):
+            if locked == name or not LOCKS.fits(folder, name) or _is_needed(data, locked):
                 continue
             with suppress(StoreError), exclusive(folder.path / name, timeout=0) as alone:
                 # Ask again under the lock: another process may have created what it is for
                 # meanwhile. Without working locks (``alone`` is False) the file stays.
-                if alone and not is_needed(locked):
+                if alone and not _is_needed(data, locked):
                     folder.unlink(name)
+
+
+def _is_needed(data: Path, name: str) -> bool:
+    """Tell whether what a lock of this name is for exists."""
+    if name in LASTING_LOCKS:
+        return True
+    repository = name.removeprefix(METADATA_LOCK)
+    if repository != name:
+        return os.path.lexists(data / "metadata" / repository)
+    suffixes = ("", ".part", ".part.json", ".index")
+    partials = (data / "partials" / (name + suffix) for suffix in suffixes)
+    return any(map(os.path.lexists, (data / "versions" / name, *partials)))
 
 
 class _Waiting:
@@ -192,8 +204,23 @@ class _Waiting:
             self._on_wait = None
 
     def over(self) -> LockTimeout:
-        """Make the error for a wait that reached its end."""
-        return _timed_out(self.path, holder_of(self.path))
+        """Make the error for a wait that reached its end; without a note the holder is unknown."""
+        holder = holder_of(self.path)
+        if holder is None:
+            return LockTimeout(
+                "a lock is held by another process",
+                facts=(f"lock: {self.path}", "the process left no note: it may not be tsuku-llm"),
+                hint=f"see who has it open: fuser -v '{self.path}'",
+            )
+        hint = "wait for it, then run it again"
+        facts = [f"lock: {self.path}", f"held by: {holder}"]
+        if holder.is_here:
+            pid = holder.process.pid
+            hint = f"wait for it, or end it: kill {pid}"
+            if _is_stopped(pid):
+                facts.append(f"it is stopped; kill -CONT {pid} lets it continue")
+        message = f"another tsuku-llm ({holder}) is still running"
+        return LockTimeout(message, facts=tuple(facts), hint=hint)
 
 
 def _acquire(waiting: _Waiting) -> BaseFileLock:
@@ -304,25 +331,6 @@ def _require_lock_file(path: Path) -> None:
 def _holder_file(path: Path) -> Path:
     """Return the path of the note: not the lock file, which Windows locks against reading."""
     return path.with_suffix(_HOLDER_SUFFIX)
-
-
-def _timed_out(path: Path, holder: Holder | None) -> LockTimeout:
-    """Make the error for a wait that timed out; without a note the holder is unknown."""
-    if holder is None:
-        return LockTimeout(
-            "a lock is held by another process",
-            facts=(f"lock: {path}", "the process left no note: it may not be tsuku-llm"),
-            hint=f"see who has it open: fuser -v '{path}'",
-        )
-    hint = "wait for it, then run it again"
-    facts = [f"lock: {path}", f"held by: {holder}"]
-    if holder.is_here:
-        pid = holder.process.pid
-        hint = f"wait for it, or end it: kill {pid}"
-        if _is_stopped(pid):
-            facts.append(f"it is stopped; kill -CONT {pid} lets it continue")
-    message = f"another tsuku-llm ({holder}) is still running"
-    return LockTimeout(message, facts=tuple(facts), hint=hint)
 
 
 def _is_stopped(pid: int) -> bool:

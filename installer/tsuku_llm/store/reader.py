@@ -162,17 +162,17 @@ class StoreReader:
         """List the foreign paths in the folders of the store."""
         from tsuku_llm.store.foreign import foreign
 
-        return foreign(self.data)
+        return tuple(foreign(self.data))
 
     def _look_at_all(self) -> dict[str, Installed | CorruptStore]:
-        return {name: self._look_at(name) for name in self.ids()}
-
-    def _look_at(self, name: str) -> Installed | CorruptStore:
-        try:
-            return self.find(name) or CorruptStore(
-                f"{name} has no receipt",
-                facts=(f"path: {self._versions / name}",),
-                hint=f"{TSUKU} prune removes it",
-            )
-        except CorruptStore as error:
-            return error
+        found: dict[str, Installed | CorruptStore] = {}
+        for name in self.ids():
+            try:
+                found[name] = self.find(name) or CorruptStore(
+                    f"{name} has no receipt",
+                    facts=(f"path: {self._versions / name}",),
+                    hint=f"{TSUKU} prune removes it",
+                )
+            except CorruptStore as error:
+                found[name] = error
+        return found

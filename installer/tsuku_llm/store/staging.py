@@ -60,24 +60,23 @@ def staged(parent: Path) -> Iterator[Staging]:
     with ExitStack() as stack:
         # The lock comes before the folder: a sweep by another process never sees the folder without
         # its holder. The stack undoes it in reverse: folder, lock, lock file.
-        staging = Staging(parent / _locked_name(parent, stack))
+        for _ in range(_TRIES):
+            name = unique()
+            # A sweep by another process may lock our new name at this moment: then try another one.
+            with suppress(LockTimeout):
+                # Registered first, so it runs last: the lock is released before its file is
+                # removed.
+                stack.callback(_forget, _lock_file(parent, name))
+                stack.enter_context(exclusive(_lock_file(parent, name), timeout=0))
+                break
+        else:
+            raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
+        staging = Staging(parent / name)
         stack.callback(drop_tree, staging.path)
         with disk_errors("making a staging folder", parent):
             staging.path.mkdir(FOLDER_MODE)
             staging.tree.mkdir(FOLDER_MODE)
         yield staging
-
-
-def _locked_name(parent: Path, stack: ExitStack) -> str:
-    """Lock a new name; try others if a sweep by another process locks ours at this moment."""
-    for _ in range(_TRIES):
-        name = unique()
-        with suppress(LockTimeout):
-            # Registered first, so it runs last: the lock is released before its file is removed.
-            stack.callback(_forget, _lock_file(parent, name))
-            stack.enter_context(exclusive(_lock_file(parent, name), timeout=0))
-            return name
-    raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
 
 
 def sweep_staging(data: Path, now: float) -> None:

@@ -34,10 +34,8 @@ from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
 from tsuku_llm.store.layout import (
-    BUILDING_LOCK,
-    METADATA_LOCK,
     PARTIALS,
-    UNATTENDED_LOCK,
+    POINTER_LOCK,
     adopt,
     require_ours,
 )
@@ -74,7 +72,6 @@ PARTIAL_LIFETIME = 7 * 24 * 3600.0
 """Seconds after which a download that was not resumed is a leftover."""
 
 _POINTER_TIMEOUT = 30.0
-_POINTER_LOCK = "active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +288,7 @@ class Store(StoreReader):
             inodes = inodes_of(path)
             self._discard(version)
             refresh_sharers(self.installed(), inodes, {})
-        self._drop_locks()
+        drop_locks(self.data)
 
     def prune(self, keep: Collection[str] = (), *, dry_run: bool = False) -> Pruned:
         """Remove all versions except the active one, the previous one and ``keep`` (ids).
@@ -314,7 +311,7 @@ class Store(StoreReader):
             refresh_sharers(self.installed(), inodes, {})
         if not dry_run:
             self._sweep_partials(newest=None)
-        self._drop_locks()
+        drop_locks(self.data)
         return Pruned(tuple(removed), tuple(in_use))
 
     def _prune_one(self, name: str, inodes: set[int], *, dry_run: bool = False) -> bool:
@@ -369,7 +366,7 @@ class Store(StoreReader):
             sweep_staging(self.data, now)
             self._sweep_partials(newest=now - PARTIAL_LIFETIME)
             forget_dead_holders(self.data)
-            self._drop_locks()
+            drop_locks(self.data)
         # Do not wait: if another process has the pointer's lock, it is at work on these files, and
         # the next sweep does this part.
         with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
@@ -404,19 +401,16 @@ class Store(StoreReader):
             found = read_pointer(self.data)
         pointer = found or Pointer()
         for name in pointer:
-            if name and self._is_gone(name):
-                pointer = pointer.without(name)
+            if name is None:
+                continue
+            # Other errors of the look-up prove nothing, so they end the sweep.
+            with disk_errors(f"looking for {name}", self._versions):
+                try:
+                    (self._versions / name).lstat()
+                except (FileNotFoundError, NotADirectoryError):
+                    pointer = pointer.without(name)
         if pointer != found:
             write_pointer(self.data, pointer)
-
-    def _is_gone(self, name: str) -> bool:
-        """Tell whether a version surely does not exist; other lookup errors prove nothing."""
-        with disk_errors(f"looking for {name}", self._versions):
-            try:
-                (self._versions / name).lstat()
-            except (FileNotFoundError, NotADirectoryError):
-                return True
-        return False
 
     def _sweep_partials(self, *, newest: float | None) -> None:
         """Remove downloads that no process works on; with ``newest``, keep newer ones.
@@ -449,21 +443,7 @@ class Store(StoreReader):
                 for name in folder.names():
                     if name.partition(".")[0] in wanted and PARTIALS.fits(folder, name):
                         self._drop_partial(folder, name)
-            self._drop_locks()
-
-    def _drop_locks(self) -> None:
-        """Remove the lock files of versions, downloads and repositories that no longer exist."""
-        drop_locks(self.data, self._is_locked_for)
-
-    def _is_locked_for(self, name: str) -> bool:
-        if name in (_POINTER_LOCK, UNATTENDED_LOCK, BUILDING_LOCK):
-            return True
-        repository = name.removeprefix(METADATA_LOCK)
-        if repository != name:
-            return os.path.lexists(self.data / "metadata" / repository)
-        suffixes = ("", ".part", ".part.json", ".index")
-        partials = (self.data / "partials" / (name + suffix) for suffix in suffixes)
-        return any(map(os.path.lexists, (self._versions / name, *partials)))
+            drop_locks(self.data)
 
     # Underneath
 
@@ -484,4 +464,4 @@ class Store(StoreReader):
         return folder
 
     def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
-        return self.lock(_POINTER_LOCK, timeout=timeout)
+        return self.lock(POINTER_LOCK, timeout=timeout)

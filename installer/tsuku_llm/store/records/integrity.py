@@ -56,26 +56,20 @@ def list_tree(tree: Path) -> TreeListing:
     kinds: dict[str, str] = {}
     files: Stamps = {}
     links: dict[str, str] = {}
-    for name, path in _walk(tree):
-        status = os.lstat(path)
-        kinds[name] = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
-        if kinds[name] == "file":
-            files[name] = stamp_of(status)
-        elif kinds[name] == "link":
-            links[name] = os.readlink(path)  # hot: no Path per name
-    return TreeListing(kinds, files, links)
-
-
-def _walk(tree: Path) -> Iterator[tuple[str, str]]:
     pending = [("", os.fspath(tree))]
     while pending:
         prefix, folder = pending.pop()
         with os.scandir(folder) as entries:
             for entry in entries:
-                name = prefix + entry.name
-                yield name, entry.path
-                if entry.is_dir(follow_symlinks=False):
+                name, status = prefix + entry.name, os.lstat(entry.path)
+                kinds[name] = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+                if kinds[name] == "file":
+                    files[name] = stamp_of(status)
+                elif kinds[name] == "link":
+                    links[name] = os.readlink(entry.path)  # hot: no Path per name
+                elif kinds[name] == "folder":
                     pending.append((f"{name}/", entry.path))
+    return TreeListing(kinds, files, links)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
