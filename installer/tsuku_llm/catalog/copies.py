@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tsuku_llm import trust
-from tsuku_llm.catalog import embedded
 from tsuku_llm.catalog.metadata_status import CURRENT
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BodyError, CorruptStore, MetadataError, StoreError
@@ -54,18 +53,6 @@ _LARGEST_TIMESTAMP = 16_384
 
 TIMESTAMP = "metadata/timestamp.json"
 """The one file of a published repository whose content changes."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddedCopy:
-    """The copy in the package."""
-
-    def read(self, name: str) -> bytes | None:
-        """Read the file at a path relative to the repository; None if it does not exist."""
-        return embedded.read(name)
-
-
-EMBEDDED = EmbeddedCopy()
 
 
 @dataclass(frozen=True, slots=True)

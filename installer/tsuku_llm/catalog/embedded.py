@@ -1,4 +1,4 @@
-"""The files of the signed repository that are in this package."""
+"""The copy of the signed repository that is in this package: the module itself is a ``Copy``."""
 
 from __future__ import annotations
 

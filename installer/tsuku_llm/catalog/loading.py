@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING
 from tsuku_llm import trust
 from tsuku_llm.catalog import revocations
 from tsuku_llm.catalog.copies import FolderCopy, WithRootsOf, current_copy
-from tsuku_llm.catalog.entries import Loaded, with_entries
 from tsuku_llm.catalog.metadata_status import Freshness, MetadataStatus, folder_of
 from tsuku_llm.catalog.repositories import Repository
 from tsuku_llm.catalog.revocations import Revocation
@@ -30,24 +30,39 @@ from tsuku_llm.ground.errors import (
     did_you_mean,
 )
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.trust import Copy, TrustedRepository, VerifiedBytes
+from tsuku_llm.trust import Copy, Target, TrustedRepository, VerifiedBytes
+from tsuku_llm.trust.delegations import is_own_file, matches
 
 if TYPE_CHECKING:  # msgspec, below the manifest, is loaded when a manifest is read
     from tsuku_llm.catalog.manifest import Release, ReleaseEntry
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
+_MOST_NOTES = 8
+"""The most notes about one copy: a thief of a key could sign thousands of unreadable entries."""
 
 _NAME_ONE = "name one of them with --release, or omit --release"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalog(Loaded):
+class Catalog:
     """The releases that a repository offers, verified in this process.
 
-    ``source`` is ``embedded`` or ``updated``. ``revoked`` has the signed list of revocations, and
-    those seen before in this repository and in others. ``notes`` say why an updated copy was not
-    used, and what was skipped.
+    ``source`` says where its ``copy`` is: ``embedded``, ``updated`` or ``mirror``. ``entries`` are
+    the releases that this version can read, newest first. ``files`` has the signed file of each of
+    them, and of each skipped release, by its tag. ``skipped`` has the reason for each release whose
+    entry cannot be read, by its tag, or by its path if the tag belongs to another role. ``notes``
+    say what was skipped, and why an updated copy was not used. ``revoked`` has the signed list of
+    revocations, and those seen before in this repository and in others.
     """
 
     repository: Repository
+    source: str
+    copy: Copy
+    trusted: TrustedRepository
+    entries: tuple[ReleaseEntry, ...]
+    files: Mapping[str, Target]
+    skipped: Mapping[str, str]
+    notes: tuple[str, ...]
     revoked: tuple[Revocation, ...] = ()
 
     @property
@@ -198,8 +213,7 @@ class Catalog(Loaded):
                 release = self.read(entry)
             except (TrustError, CorruptStore, UnsafeLocation) as error:
                 first = first or error
-                reason = ": ".join((error.message, *error.facts[:1]))
-                tell(f"{_release_name(entry)} is skipped: {reason}")
+                tell(f"{_release_name(entry)} is skipped: {_why(error)}")
                 continue
             any_read = True
             yield entry, release
@@ -247,23 +261,14 @@ def load(repository: Repository, data: Path) -> Catalog:
     than the package. Raises ``MetadataError`` if there is no valid copy, and ``ManifestError`` for
     an embedded list of revocations that this version cannot read.
     """
-    return with_revocations(_newest(repository, data), data)
-
-
-def with_revocations(catalog: Catalog, data: Path) -> Catalog:
-    """Add what this machine knows of revoked releases. Raises ``ManifestError``."""
-    repository = catalog.repository
-    seen, _ = revocations.read_all(data)
-    signed = signed_revocations(repository.name, catalog.trusted)
-    # What was seen before comes first, so that the signed list wins on the same day.
-    own = revocations.merged(seen.pop(repository.name, ()), signed)
-    return replace(catalog, revoked=(*own, *chain.from_iterable(seen.values())))
-
-
-def _newest(repository: Repository, data: Path) -> Catalog:
     notes: list[str] = []
     roots = known_roots(repository, data)
-    updated = updated_copy(repository, data, roots, notes)
+    updated: Catalog | None = None
+    try:
+        if folder := current_copy(folder_of(data, repository.name)):
+            updated = verified("updated", FolderCopy(folder), repository, roots)
+    except (TrustError, StoreError) as error:
+        notes.append(_not_used(repository, ": ".join((error.message, *error.facts))))
     embedded = repository.embedded
     if updated is not None:
         known: Mapping[str, int] = {}
@@ -272,7 +277,8 @@ def _newest(repository: Repository, data: Path) -> Catalog:
         found = updated.trusted.versions
         if known != found and not trust.setbacks(known, found):
             # No role of the updated copy is lower than in the package, and one is higher.
-            return catalog_of(repository, updated, notes)
+            catalog = replace(updated, notes=(*notes, *updated.notes))
+            return with_revocations(catalog, data)
         if trust.setbacks(known, found) and trust.setbacks(found, known):
             # A copy that is older in every role needs no note.
             lower = ", ".join(f"{role} {known[role]}" for role in trust.setbacks(known, found))
@@ -283,24 +289,18 @@ def _newest(repository: Repository, data: Path) -> Catalog:
             facts=tuple(notes),
             hint=f"fetch it: {TSUKU} repository refresh {repository.name}",
         )
-    return catalog_of(repository, verified("embedded", embedded, repository, roots), notes)
+    catalog = verified("embedded", embedded, repository, roots)
+    return with_revocations(replace(catalog, notes=(*notes, *catalog.notes)), data)
 
 
-def updated_copy(
-    repository: Repository, data: Path, roots: KnownRoots, notes: list[str]
-) -> Loaded | None:
-    """Load the copy of the last refresh; None if there is none, or none that is valid.
-
-    If it is not valid, the reason is added to ``notes``.
-    """
-    try:
-        folder = current_copy(folder_of(data, repository.name))
-        if folder is None:
-            return None
-        return verified("updated", FolderCopy(folder), repository, roots)
-    except (TrustError, StoreError) as error:
-        notes.append(_not_used(repository, ": ".join((error.message, *error.facts))))
-        return None
+def with_revocations(catalog: Catalog, data: Path) -> Catalog:
+    """Add what this machine knows of revoked releases. Raises ``ManifestError``."""
+    repository = catalog.repository
+    seen, _ = revocations.read_all(data)
+    signed = signed_revocations(repository.name, catalog.trusted)
+    # What was seen before comes first, so that the signed list wins on the same day.
+    own = revocations.merged(seen.pop(repository.name, ()), signed)
+    return replace(catalog, revoked=(*own, *chain.from_iterable(seen.values())))
 
 
 def _not_used(repository: Repository, reason: str) -> str:
@@ -322,7 +322,7 @@ def versions_under(copy: Copy, root: bytes) -> Mapping[str, int]:
         return {}
 
 
-def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots) -> Loaded:
+def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots) -> Catalog:
     """Verify a copy and read its entries.
 
     Raises ``MetadataError``, also if a known root has other bytes; ``ManifestError``.
@@ -338,7 +338,7 @@ def verified(source: str, copy: Copy, repository: Repository, roots: KnownRoots)
         fact = f"its roots end before root {roots.anchor}, which replaced keys"
         raise MetadataError(error.message, facts=(*error.facts, fact), hint=error.hint) from error
     signed_revocations(source, trusted)
-    return with_entries(source, copy, trusted)
+    return with_entries(repository, source, copy, trusted)
 
 
 def signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocation, ...]:
@@ -353,11 +353,109 @@ def signed_revocations(name: str, trusted: TrustedRepository) -> tuple[Revocatio
         ) from error
 
 
-def catalog_of(repository: Repository, loaded: Loaded, notes: list[str]) -> Catalog:
-    """Make the catalog of a verified copy; ``notes`` come before its own."""
-    facts = {each.name: getattr(loaded, each.name) for each in fields(loaded)}
-    return Catalog(repository=repository, **facts | {"notes": (*notes, *loaded.notes)})
-
-
 def _release_name(entry: ReleaseEntry | Release) -> str:
     return f"{entry.release} (v{entry.version})" if entry.version else entry.release
+
+
+def with_entries(
+    repository: Repository, source: str, copy: Copy, trusted: TrustedRepository
+) -> Catalog:
+    """Read the entries of all releases, newest first; skip what a role may not offer.
+
+    A path delegated to the role "nightly" is only for the channel "nightly". A name that a user
+    can ask for, tag or version, belongs to the role of the highest priority that claims it. So an
+    automatic signer of one channel can neither add releases to another channel nor take the names
+    of its releases. An unreadable entry is skipped with a note: it must not hide other releases or
+    the revocations of the same metadata. Raises ``StoreError`` for the disk.
+    """
+    entries: dict[str, ReleaseEntry] = {}
+    files: dict[str, Target] = {}
+    names: dict[str, str | None] = {}
+    skipped: dict[str, str] = {}
+    held: dict[str, Target] = {}
+    notes = [f"the role {role[:60]!a} is skipped: {why}" for role, why in trusted.refused.items()]
+    # The targets come in the order of their roles' priority: the first claim counts.
+    for path, target in trusted.targets.items():
+        try:
+            entry = _entry(path, target, copy, trusted)
+        except (TrustError, CorruptStore, UnsafeLocation) as error:
+            reason = _why(error)
+            # Only the path says which release this is. It keeps its names from the roles after its
+            # own: else they could pass off another release as this one.
+            name = path.rpartition("/")[2].removesuffix(".json")
+            tag = name.removeprefix("v")
+            if _NAME.fullmatch(name) and names.setdefault(tag, target.branch) == target.branch:
+                names.setdefault(_stated_version(target) or tag, target.branch)
+                held.setdefault(name, target)
+            else:
+                name = path
+            skipped.setdefault(name, reason)
+            shown = name if matches(path, trust.RELEASES) else f"{path[:100]!a}"
+            notes.append(f"{shown} is skipped: {reason}")
+            continue
+        if entry is None:
+            continue
+        tag = entry.release
+        if tag in files:
+            # The very same file in a second role's folder, as after a promotion: the release is in
+            # both channels. Another file of that name would take the name of the first one.
+            if files[tag].sha256 == target.sha256:
+                channels = dict.fromkeys((*entries[tag].channels, *entry.channels))
+                entries[tag] = replace(entries[tag], channels=tuple(channels))
+            continue
+        # A tag may look like the version of another release, also with the "v" of
+        # ``Catalog.entry``.
+        claimed = {tag.removeprefix("v"), entry.version or tag}
+        if any(names.get(name, target.branch) != target.branch for name in claimed):
+            continue
+        names |= dict.fromkeys(claimed, target.branch)
+        entries[tag], files[tag] = entry, target
+    if (more := len(notes) - _MOST_NOTES) > 0:
+        notes[_MOST_NOTES:] = [f"{more} more are skipped: {TSUKU} list --available"]
+    newest = sorted(entries.values(), key=lambda each: (each.sequence, each.release), reverse=True)
+    return Catalog(
+        repository=repository,
+        source=source,
+        copy=copy,
+        trusted=trusted,
+        entries=tuple(newest),
+        files={**held, **files},
+        skipped=skipped,
+        notes=tuple(notes),
+    )
+
+
+def _entry(
+    path: str, target: Target, copy: Copy, trusted: TrustedRepository
+) -> ReleaseEntry | None:
+    """Read the entry of one target; None if it is not offered.
+
+    In ``releases/`` the entry is signed with the target. In a role's own folder there is none: the
+    folder is the channel, and the release file says the rest. Raises ``TrustError``, and
+    ``StoreError`` for the disk.
+    """
+    from tsuku_llm.catalog.manifest import entry_in, parse_entry
+
+    if matches(path, trust.RELEASES):
+        entry = parse_entry(target)
+        if path != f"releases/{entry.release}.json":
+            raise ManifestError(f"the entry of {path[:100]!r} describes {entry.release}")
+        is_offered = target.branch is None or entry.channels == (target.branch,)
+        return entry if is_offered else None
+    if target.branch is None or not is_own_file(path, target.branch):
+        return None
+    tag = path.rpartition("/")[2].removesuffix(".json")
+    data = copy.read(target.name)
+    if data is None:
+        raise MetadataError("its file is missing")
+    return entry_in(trusted.read(path, data), tag, target.branch)
+
+
+def _why(error: TsukuError) -> str:
+    return ": ".join((error.message, *error.facts[:1]))
+
+
+def _stated_version(target: Target) -> str | None:
+    """Return the version in an entry that is otherwise not understood."""
+    stated = target.custom.get("version") if isinstance(target.custom, dict) else None
+    return stated if isinstance(stated, str) else None

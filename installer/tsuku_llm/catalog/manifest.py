@@ -414,25 +414,25 @@ def _not_understood(what: str, error: Exception) -> ManifestError:
 
 def _release(document: object) -> Release:
     raw = msgspec.convert(document, _Release)
-    platforms = {name: _platform(name, value) for name, value in raw.platforms.items()}
+    platforms = {}
+    for name, platform in raw.platforms.items():
+        if platform.default not in platform.variants:
+            message = (
+                f"platform {name}: the default {platform.default!r} is not one of its variants"
+            )
+            raise ValueError(message)
+        platforms[name] = Platform(
+            name=name,
+            default=platform.default,
+            preference=platform.preference,
+            variants=tuple(_variant(key, value) for key, value in platform.variants.items()),
+        )
     return Release(platforms=platforms, **_facts(raw, Head))
 
 
 def _facts(raw: object, kind: type) -> dict[str, Any]:
     """Return the fields of ``kind``, which are the same in the file and in the public value."""
     return {each.name: getattr(raw, each.name) for each in fields(kind)}
-
-
-def _platform(name: str, raw: _Platform) -> Platform:
-    if raw.default not in raw.variants:
-        message = f"platform {name}: the default {raw.default!r} is not one of its variants"
-        raise ValueError(message)
-    return Platform(
-        name=name,
-        default=raw.default,
-        preference={policy: tuple(order) for policy, order in raw.preference.items()},
-        variants=tuple(_variant(key, value) for key, value in raw.variants.items()),
-    )
 
 
 def _variant(name: str, raw: _Variant) -> Variant:

@@ -23,12 +23,11 @@ from tsuku_llm.catalog.copies import (
     limited,
     names_of,
 )
-from tsuku_llm.catalog.entries import with_entries
 from tsuku_llm.catalog.loading import (
     Catalog,
-    catalog_of,
     signed_revocations,
     versions_under,
+    with_entries,
     with_revocations,
 )
 from tsuku_llm.catalog.metadata_status import CURRENT, Freshness, days, folder_of
@@ -180,10 +179,10 @@ class _Refresh:
                 here = FolderCopy(commit(folder, kept))
         versions = next((e.versions for e in earlier if e.source == "embedded"), {})
         if repository.embedded and versions == trusted.versions:
-            loaded = with_entries("embedded", repository.embedded, trusted)
+            catalog = with_entries(repository, "embedded", repository.embedded, trusted)
         else:
-            loaded = with_entries("updated", here, trusted)
-        return with_revocations(catalog_of(repository, loaded, []), data)
+            catalog = with_entries(repository, "updated", here, trusted)
+        return with_revocations(catalog, data)
 
     def _verified(
         self, copy: ServedCopy, roots: KnownRoots, known: Mapping[str, Copy]
@@ -258,7 +257,15 @@ class _Refresh:
                 if stated.role == "snapshot" or role in stated.versions
             }
             if trust.setbacks(here, self.served):
-                raise _rollback(each, self.served)
+                raise MetadataError(
+                    "the repository serves metadata that is older than what this machine has",
+                    facts=(
+                        f"versions here ({each.source}): {_version_text(each.versions)}",
+                        f"versions served: {_version_text(self.served)}",
+                    ),
+                    hint="a mirror may be outdated, or someone withholds newer metadata: try "
+                    "another network; if the error remains, tell the repository's publisher",
+                )
 
     def _require_fresh(self, role: str, state: RoleState) -> None:
         """Refuse what has expired. Raises ``StaleMetadata``."""
@@ -355,18 +362,6 @@ def _expired(seen: Mapping[str, RoleState], now: datetime) -> Iterator[str]:
         if age.expired(now):
             expired = f"expired on {state.expires:%Y-%m-%d} ({days(now - state.expires)})"
             yield f"{role} {state.version}: {age.age(now)}, {expired}"
-
-
-def _rollback(known: _Earlier, served: Mapping[str, int]) -> MetadataError:
-    return MetadataError(
-        "the repository serves metadata that is older than what this machine has",
-        facts=(
-            f"versions here ({known.source}): {_version_text(known.versions)}",
-            f"versions served: {_version_text(served)}",
-        ),
-        hint="a mirror may be outdated, or someone withholds newer metadata: try another network; "
-        "if the error remains, tell the repository's publisher",
-    )
 
 
 def _version_text(versions: Mapping[str, int]) -> str:

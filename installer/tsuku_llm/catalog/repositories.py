@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import embedded, revocations
-from tsuku_llm.catalog.copies import EMBEDDED, OF_A_COPY, read_file
+from tsuku_llm.catalog.copies import OF_A_COPY, read_file
 from tsuku_llm.catalog.metadata_status import folder_of
 from tsuku_llm.catalog.revocations import ADDED
 from tsuku_llm.config.keys import PACKAGE, REGISTRY
@@ -53,7 +53,7 @@ _SPACE = re.compile(r"[\s\\]")
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A signed repository: ``root`` is the pinned root, ``embedded`` a copy in the package.
+    """A signed repository: ``root`` is the pinned root, ``embedded`` the copy in the package.
 
     ``url`` is where it is published, and ``others`` are further places with the same files.
     ``sought`` is the pattern of targets to read and keep, as ``trust.load`` takes it.
@@ -196,10 +196,10 @@ def _published(repository: Repository, places: Sequence[str]) -> Repository:
 
 
 def _official(places: Sequence[str]) -> Repository:
-    root = EMBEDDED.read("metadata/1.root.json")
+    root = embedded.read("metadata/1.root.json")
     if root is None:
         raise MetadataError("this package has no embedded root", hint="reinstall tsuku-llm")
-    return _published(Repository(OFFICIAL, OFFICIAL_URL, root, EMBEDDED), places)
+    return _published(Repository(OFFICIAL, OFFICIAL_URL, root, embedded), places)
 
 
 def _added(data: Path, name: str) -> Repository | None:

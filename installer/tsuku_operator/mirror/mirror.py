@@ -325,13 +325,13 @@ def _signed_artifacts(
     copy = FolderCopy(folder.path)
     try:
         roots = known_roots(repository, session.paths.data)
-        loaded = loading.verified("mirror", copy, repository, roots)
+        catalog = loading.verified("mirror", copy, repository, roots)
     except (TrustError, StoreError) as error:
         differences.append(": ".join((error.message, *error.facts)))
         return {}
-    if expired := loaded.trusted.expired(session.machine.now):
+    if expired := catalog.trusted.expired(session.machine.now):
         differences.append(f"the signed metadata has expired: {', '.join(expired)}")
-    for path, target in loaded.trusted.targets.items():
+    for path, target in catalog.trusted.targets.items():
         try:
             if (data := copy.read(target.name)) is None:
                 # A thief of a delegated key can sign a file that nobody has: clients skip it.
@@ -339,11 +339,10 @@ def _signed_artifacts(
                     continue
                 differences.append(f"{target.name} is missing")
             else:
-                loaded.trusted.read(path, data)
+                catalog.trusted.read(path, data)
         except (TrustError, StoreError) as error:
             differences.append(f"{target.name}: {error.message}")
     found: dict[str, Artifact] = {}
-    catalog = loading.catalog_of(repository, loaded, [])
     for entry in catalog.entries:
         # A file that is damaged is told above. One of a newer format belongs into the mirror.
         with suppress(TrustError, StoreError):
