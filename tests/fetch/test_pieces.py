@@ -28,7 +28,8 @@ from support.http_faults import (
 
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.config.keys import ORIGIN
-from tsuku_llm.fetch import VerifiedStream, delivered, fetch
+from tsuku_llm.fetch import Silent, VerifiedStream, delivered, fetch
+from tsuku_llm.fetch.artifacts.download import download
 from tsuku_llm.fetch.artifacts.partial import PieceVerifier, WrongPiece
 from tsuku_llm.fetch.http.limits import Limits
 from tsuku_llm.ground.errors import (
@@ -173,7 +174,7 @@ def test_verified_pieces_are_never_discarded(
             with Clock().network(mirrors=mirrors, limits=limits) as network:
                 kept = Kept(stream)
                 kept.start()
-                fetch(artifact, tmp_path, network, stream=stream)
+                download(artifact, tmp_path, network, Silent(), stream, limits.connections)
                 kept.join(30)
     stream.close()
     assert kept.data == BODY
@@ -248,7 +249,8 @@ def test_without_pieces_nothing_is_read_before_the_whole_is_verified(tmp_path: P
 
     with FaultServer([look]) as server, Clock().network() as network:
         kept.start()
-        fetch(artifact_at(f"{server.url}/x"), tmp_path, network, stream=stream)
+        artifact = artifact_at(f"{server.url}/x")
+        download(artifact, tmp_path, network, Silent(), stream, 1)
         kept.join(30)
     stream.close()
     assert seen == [0]

@@ -16,8 +16,7 @@ from tsuku_llm.fetch.http.registry_login import (
     credentials_of,
     parse_challenge,
 )
-from tsuku_llm.fetch.places.mirrors import parse_place
-from tsuku_llm.fetch.places.registry import ARTIFACT, ROOT, TITLE, parse_manifest
+from tsuku_llm.fetch.places.mirrors import ARTIFACT, ROOT, TITLE, parse_manifest, parse_place
 from tsuku_llm.ground.errors import (
     BodyError,
     ConfigError,

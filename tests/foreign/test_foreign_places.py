@@ -29,10 +29,9 @@ from tsuku_llm.fetch.artifacts.partial import PartialFile, verified
 from tsuku_llm.fetch.http.registry_login import Challenge, _token, credentials_of
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.places.bundle_file import opened_bundle
-from tsuku_llm.fetch.places.mirrors import RegistryPlace
+from tsuku_llm.fetch.places.mirrors import ROOT, TITLE, RegistryPlace, parse_manifest
 from tsuku_llm.fetch.places.model_packages import _part_in, _read_head
-from tsuku_llm.fetch.places.pip_index import Wheel, _chunks
-from tsuku_llm.fetch.places.registry import ROOT, TITLE, parse_manifest
+from tsuku_llm.fetch.places.pip_index import _chunks
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import DownloadError, TsukuError
 from tsuku_llm.ground.processes.driver_child import _message
@@ -191,7 +190,7 @@ FILES = [
     Place("fetch.places.small_files", "mirror/file", get_file),
     Place("fetch.places.model_packages", "x.whl", lambda at: _read_head("x", at / "x.whl")),
     Place("fetch.places.model_packages", "x.whl", lambda at: [*_part_in(at / "x.whl", "x")]),
-    Place("fetch.places.pip_index", "x.whl", lambda at: next(_chunks(at, Wheel("x", "")), b"")),
+    Place("fetch.places.pip_index", "x.whl", lambda at: next(_chunks(at / "x.whl"), b"")),
     Place("fetch.artifacts.partial", "a" * 64, lambda at: verified(at / ("a" * 64), ARTIFACT)),
     Place("fetch.places.bundle_file", "bundle.run", bundle),
     Place(
@@ -297,8 +296,8 @@ def layer_of(data: bytes) -> object:
 
 
 ANSWERS = [
-    AnswerPlace("fetch.places.registry", lambda data: parse_manifest(data, REGISTRY)),
-    AnswerPlace("fetch.places.registry", layer_of),
+    AnswerPlace("fetch.places.mirrors", lambda data: parse_manifest(data, REGISTRY)),
+    AnswerPlace("fetch.places.mirrors", layer_of),
     AnswerPlace("fetch.http.registry_login", token_of),
     AnswerPlace("trust.metadata", decode_json, (ValueError,)),
     AnswerPlace("ground.records", lambda data: records.parse(data, records.mapping), (ValueError,)),

@@ -18,7 +18,6 @@ ALLOWED = {
     "tsuku_llm.fetch.artifacts.partial": "our own partial downloads, opened for writing, in pieces",
     "tsuku_llm.fetch.artifacts.stream": "the same, for the thread that unpacks",
     "tsuku_llm.fetch.artifacts.transfer": "each piece is counted against the signed size",
-    "tsuku_llm.fetch.artifacts.download": "a method of our own download",
     "tsuku_llm.fetch.places.small_files": "ends after the limit, or the length that was asked for",
     "tsuku_llm.fetch.http.http_get": "the same, for a token",
     "tsuku_llm.probe.worker": "a child that the parent ends, of the standard library alone; capped",

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from tsuku_llm.fetch.artifacts.stream import Progress, Silent, VerifiedStream
 from tsuku_llm.fetch.http.limits import Limits, Timing
 from tsuku_llm.fetch.http.network import Network
+from tsuku_llm.ground.errors import DigestMismatch, DownloadError, HttpStatusError
+from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.catalog.manifest import Artifact
-    from tsuku_llm.fetch.places.mirrors import RegistryPlace
-    from tsuku_llm.fetch.places.registry import RegistryMirror
+    from tsuku_llm.fetch.places.mirrors import RegistryMirror, RegistryPlace
 
 __all__ = [
     "Limits",
@@ -38,21 +39,23 @@ __all__ = [
     "registry_mirror",
 ]
 
+_SIDE_BY_SIDE = 2
+"""Artifacts that download at once: a variant has one or two. It limits the threads."""
+
 
 def fetch(
     artifact: Artifact,
     partials: Path,
     network: Network,
     progress: Progress | None = None,
-    stream: VerifiedStream | None = None,
 ) -> Path:
     """Download one artifact and return the path of the complete, verified file.
 
     The path is ``<partials>/<sha256>``. A complete file that is already there is hashed
     again and not downloaded. A partial one (``<sha256>.part``) is resumed. The
     mirrors are tried in order, or without any the artifact's own URL; each source continues where
-    the previous one failed. ``stream`` lets another thread read the verified bytes during the
-    download. The caller holds a lock: two calls for one artifact must not run at the same time.
+    the previous one failed. The caller holds a lock: two calls for one artifact must not run at the
+    same time.
 
     Raises ``DigestMismatch``; ``HostUnreachable``, ``ProxyError``, ``TlsError``,
     ``HttpStatusError``, ``BodyError`` or ``PackageIndexError`` of the last source;
@@ -62,7 +65,7 @@ def fetch(
 
     with network.used(), contextlib.closing(VerifiedStream(artifact.size)) as unread:
         most = network.limits.connections
-        return download(artifact, partials, network, progress or Silent(), stream or unread, most)
+        return download(artifact, partials, network, progress or Silent(), unread, most)
 
 
 @contextlib.contextmanager
@@ -79,10 +82,51 @@ def delivered(
     block stops them too. ``network`` cannot be used again after that. Locks and errors are
     as for ``fetch``.
     """
-    from tsuku_llm.fetch.artifacts.download import side_by_side
+    from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 
-    with side_by_side(artifacts, partials, network, progress or Silent()) as streams:
-        yield streams
+    from tsuku_llm.fetch.artifacts.download import download
+
+    shown = progress or Silent()
+    streams = [VerifiedStream(artifact.size) for artifact in artifacts]
+    whole = sum(artifact.size or 0 for artifact in artifacts)
+
+    # Runs in a thread of the pool, once for each artifact.
+    def bring(artifact: Artifact, stream: VerifiedStream) -> None:
+        try:
+            # Before any request: the network's client stays open until this download ends.
+            with network.used():
+                share = network.limits.connections * (artifact.size or 0) // max(1, whole)
+                download(artifact, partials, network, shown, stream, max(1, share))
+        except BaseException as error:
+            # All streams, not only ours: a reader may wait for another artifact, which is
+            # useless without this one. Without this it would wait for ever.
+            for each in streams:
+                each.fail(error)
+            raise
+
+    with contextlib.ExitStack() as stack:
+        # The stack unwinds backwards: the pool waits for its threads, then the files are closed.
+        for stream in streams:
+            stack.callback(stream.close)
+        pool = stack.enter_context(ThreadPoolExecutor(_SIDE_BY_SIDE, "fetch"))
+        jobs = [pool.submit(bring, *each) for each in zip(artifacts, streams, strict=True)]
+        try:
+            yield streams  # this thread reads them here, while the pool's threads download
+            for job in as_completed(jobs):
+                job.result()
+        except DownloadError as error:
+            network.stop()  # first: otherwise wait() lasts until the other downloads are complete
+            wait(jobs)  # the others may have received wrong bytes, a worse error than this one
+            found = (job.exception() for job in jobs)
+            wrong = next((each for each in found if isinstance(each, DigestMismatch)), None)
+            if wrong is None:
+                raise
+            wrong.facts += (f"also failed: {error.message}",)
+            raise wrong from error
+        except BaseException:  # also Ctrl-C, and an error of the code that reads the streams
+            # Otherwise the pool's exit would wait until the downloads are complete.
+            network.stop()
+            raise
 
 
 def present(artifact: Artifact, partials: Path) -> int:
@@ -164,17 +208,35 @@ def registry_mirror(
 ) -> tuple[RegistryPlace, RegistryMirror]:
     """Look up a mirror at ``oci://HOST/NAME``: its place, and what its manifest says.
 
-    Nothing of it is verified. ``deadline`` is as for ``get``. Raises ``ConfigError`` and the errors
-    of ``fetch``.
+    Nothing of it is verified. ``deadline`` is as for ``get``. Raises ``ConfigError``, ``BodyError``
+    for anything but a manifest of a mirror, and the errors of ``fetch``.
     """
-    from tsuku_llm.fetch.places.mirrors import parse_place
-    from tsuku_llm.fetch.places.registry import mirror_at
+    from tsuku_llm.fetch.places.mirrors import (
+        LARGEST_MANIFEST,
+        MANIFEST,
+        parse_manifest,
+        parse_place,
+    )
+    from tsuku_llm.fetch.places.small_files import download_small
 
     place = parse_place(url)
     with network.used():
         if deadline is None:
             deadline = network.clock() + network.limits.metadata
-        return place, mirror_at(place, network, deadline)
+        network.use_registry(place.api)
+        accept = {"Accept": MANIFEST}
+        try:
+            data = download_small(place.manifest, LARGEST_MANIFEST, network, deadline, accept)
+        except HttpStatusError as error:
+            if error.status != 404:
+                raise
+            raise HttpStatusError(
+                f"there is no mirror at {place}",
+                status=404,
+                facts=error.facts,
+                hint=f"check the name and the tag; a mirror is made with {TSUKU} mirror --to",
+            ) from error
+    return place, parse_manifest(data, place)
 
 
 def beginning(url: str, length: int, network: Network) -> tuple[bytes, int]:

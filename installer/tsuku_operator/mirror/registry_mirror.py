@@ -10,8 +10,7 @@ from tsuku_llm import fetch
 from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.http.urls import file_name
-from tsuku_llm.fetch.places.mirrors import RegistryPlace, parse_place
-from tsuku_llm.fetch.places.registry import Blob
+from tsuku_llm.fetch.places.mirrors import Blob, RegistryPlace, parse_place
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import DownloadError, HttpStatusError, TrustError, UsageError
 from tsuku_llm.steps.choosing.choice import load_catalog

@@ -11,12 +11,10 @@ from urllib.parse import urljoin
 
 import httpx
 
-from tsuku_llm.fetch.http.http_get import answered, check_status
+from tsuku_llm.fetch.http.http_get import answered, check_status, retry
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.fetch.http.urls import shown
-from tsuku_llm.fetch.places.mirrors import RegistryPlace
-from tsuku_llm.fetch.places.registry import ARTIFACT, MANIFEST, ROOT, TITLE, Blob
+from tsuku_llm.fetch.places.mirrors import ARTIFACT, MANIFEST, ROOT, TITLE, Blob, RegistryPlace
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BodyError
 from tsuku_llm.ground.foreign import open_foreign
@@ -126,7 +124,7 @@ class RegistryPush:
         return self._network.clock() + self._network.limits.total
 
     def _retried(self, attempt: Callable[[], _T]) -> _T:
-        return Retries(self._network, self._deadline()).run(attempt)
+        return retry(attempt, self._network, self._deadline())
 
 
 def manifest_of(files: Mapping[str, Blob], root: str) -> bytes:

@@ -10,8 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from tsuku_llm.fetch import Network
-from tsuku_llm.fetch.http.http_get import answered, check_no_page, check_status
-from tsuku_llm.fetch.http.retries import Retries
+from tsuku_llm.fetch.http.http_get import answered, check_no_page, check_status, retry
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.foreign import parse_json
@@ -212,7 +211,7 @@ def _get(url: str, headers: Mapping[str, str], network: Network) -> _Answer:
             return _Answer(response.status_code, dict(response.headers), body)
 
     with network.used():
-        return Retries(network, deadline).run(once)
+        return retry(once, network, deadline)
 
 
 # --- what an answer says ------------------------------------------------------------------------

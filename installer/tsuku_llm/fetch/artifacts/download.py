@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from tsuku_llm.catalog.manifest import Artifact
@@ -22,11 +21,11 @@ from tsuku_llm.fetch.http.http_get import (
     check_status,
     is_range,
     range_headers,
+    retry,
     validator_of,
 )
 from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, file_name, host_of, is_http, scheme_of, shown
 from tsuku_llm.fetch.places.mirrors import registries, sources
 from tsuku_llm.fetch.places.pip_index import download_package
@@ -44,127 +43,84 @@ from tsuku_llm.ground.own_name import TSUKU
 
 def fetch_in_order(transfer: Transfer, url: str) -> None:
     """Download what is missing. All bytes of the part must be hashed."""
-    download = _SequentialDownload(transfer, url)
+    network = transfer.network
     if is_http(url):
-        retries = Retries(transfer.network, transfer.deadline)
-        retries.run(download.request, received=lambda: transfer.hashed)
+        attempt = partial(_request, transfer, url)
+        retry(attempt, network, transfer.deadline, received=lambda: transfer.hashed)
         return
     # A file or pip gives the bytes from the start; the verified ones are skipped.
     transfer.restart()
     try:
-        download.read()
+        if scheme_of(url) != PACKAGE_SCHEME:
+            _take(transfer, url, _behind(local_chunks(url), transfer.hashed))
+            return
+        folder = transfer.file.path.parent
+        with download_package(url, transfer.artifact, folder, network, transfer.tell) as chunks:
+            _take(transfer, url, _behind(chunks, transfer.hashed))
     except WrongPiece as piece:
         raise wrong_piece(url, piece) from piece
 
 
-class _SequentialDownload:
-    """The download of one artifact from one source. One thread does all of it."""
-
-    def __init__(self, transfer: Transfer, url: str) -> None:
-        self._transfer = transfer
-        self._size = transfer.artifact.size
-        self._network = transfer.network
-        self._url = url
-
-    def read(self) -> None:
-        """Read the whole from a file, or let pip fetch it."""
-        transfer = self._transfer
-        if scheme_of(self._url) != PACKAGE_SCHEME:
-            self._take(_behind(local_chunks(self._url), transfer.hashed))
+def _request(transfer: Transfer, url: str) -> None:
+    """Request what is missing, until it is there; raise ``Transient`` for a retry."""
+    while True:
+        try:
+            _request_once(transfer, url)
+        except WrongPiece as piece:
+            # Requested again at once: the connection is fine, a pause is useless. again() raises
+            # after some tries.
+            transfer.again(url, piece)
+        else:
             return
-        folder = transfer.file.path.parent
-        with download_package(
-            self._url, transfer.artifact, folder, self._network, transfer.tell
-        ) as chunks:
-            self._take(_behind(chunks, transfer.hashed))
 
-    def request(self) -> None:
-        """Request what is missing, until it is there; raise ``Transient`` for a retry."""
-        while True:
-            try:
-                self._request_once()
-            except WrongPiece as piece:
-                # Requested again at once: the connection is fine, a pause is useless. again()
-                # raises after some tries.
-                self._transfer.again(self._url, piece)
-            else:
+
+def _request_once(transfer: Transfer, url: str) -> None:
+    size = transfer.artifact.size
+    # Without bytes there is nothing that a validator could belong to.
+    validator = transfer.file.validator(url) if transfer.hashed else None
+    headers = range_headers(transfer.hashed, None, validator)
+    with answered(transfer.network, url, headers, transfer.deadline) as response:
+        # 416: there is nothing after our bytes. Without a size in the manifest, an earlier run may
+        # have got all of them.
+        if response.status_code == 416 and headers:
+            if transfer.matches():
                 return
-
-    def _request_once(self) -> None:
-        url, transfer = self._url, self._transfer
-        # Without bytes there is nothing that a validator could belong to.
-        validator = transfer.file.validator(url) if transfer.hashed else None
-        headers = range_headers(transfer.hashed, None, validator)
-        with answered(self._network, url, headers, transfer.deadline) as response:
-            # 416: there is nothing after our bytes. Without a size in the manifest, an earlier
-            # run may have got all of them.
-            if response.status_code == 416 and headers:
-                if transfer.matches():
-                    return
-                transfer.restart()
-                raise Transient(_not_satisfied(url))
-            check_status(response, url, (200, 206) if headers else (200,))
-            # 200 to a range: the server ignores ranges, or the file changed since (If-Range).
-            start = transfer.hashed if response.status_code == 206 else 0
-            if start and not is_range(response.headers, start, self._size, self._size, validator):
-                transfer.restart()  # so that the retry asks for no range
-                raise Transient(_not_the_rest(url))
-            if start == 0:
-                transfer.restart()
-            # After the restart: what is still there came in an earlier answer.
-            transfer.mixed = transfer.hashed > 0
-            length = check_framing(response, url)
-            # Before the first byte is written: a kill in between must not leave bytes of this
-            # version with the validator of another one.
-            transfer.file.remember(url, validator_of(response.headers))
-            chunks = transfer.body(response, url, at_start=start == 0)
-            self._take(chunks if start else self._from_start(chunks, length))
-        # The answer ended as it should, but a proxy or server may have cut the file.
-        if self._size is not None and transfer.hashed < self._size:
-            raise Transient(transfer.ended_early(url, transfer.hashed, self._size))
-
-    def _from_start(self, chunks: Iterator[bytes], length: int | None) -> Iterator[bytes]:
-        """Yield the chunks after the verified bytes; check the length and the free space first.
-
-        The checks come after the first chunk, because that shows a web page: then the error
-        is about the page, and not about its length.
-        """
-        transfer = self._transfer
-        for chunk in _behind(chunks, transfer.hashed):
-            if length is not None and (length > transfer.cap or self._size not in (None, length)):
-                raise self._wrong_size(length)
-            # Only the server knows the size here; a size in the manifest is checked before.
-            if length is not None and self._size is None and not transfer.hashed:
-                require_space(transfer.file.path.parent, length, (f"download: {length} bytes",))
-            yield chunk
-
-    def _take(self, chunks: Iterator[bytes]) -> None:
-        transfer = self._transfer
-        for chunk in chunks:
-            # Before the write: a server that sends without end must not fill the disk.
-            if transfer.hashed + len(chunk) > transfer.cap:
-                transfer.restart()
-                raise self._wrong_size(None)
-            transfer.append(chunk)
-            transfer.tell(transfer.hashed)
-
-    def _wrong_size(self, length: int | None) -> BodyError:
-        """Make the error for a file of another size; ``length`` None means too many bytes."""
-        host, expected = host_of(self._url), self._size or self._transfer.cap
-        announced = "more" if length is None else f"{length} bytes"
-        facts = (f"offered: {announced}, expected: {expected} bytes", f"url: {shown(self._url)}")
-        if self._transfer.encoding:
-            return BodyError(
-                f"{host} sends the file encoded as {self._transfer.encoding!r},"
-                " which was not asked for",
-                facts=facts,
-                hint="the server or a proxy alters what it sends: set llm.mirror",
+            transfer.restart()
+            error = HttpStatusError(
+                f"{host_of(url)} cannot continue a partial download",
+                status=416,
+                facts=(f"url: {shown(url)}",),
+                hint="try again: it starts from the beginning",
             )
-        return BodyError(
-            f"{host} has a file whose size is not the signed one",
-            facts=facts,
-            hint="the file there was replaced, or the network alters it: set llm.mirror",
-        )
+            raise Transient(error)
+        check_status(response, url, (200, 206) if headers else (200,))
+        # 200 to a range: the server ignores ranges, or the file changed since (If-Range).
+        start = transfer.hashed if response.status_code == 206 else 0
+        if start and not is_range(response.headers, start, size, size, validator):
+            transfer.restart()  # so that the retry asks for no range
+            raise Transient(
+                BodyError(
+                    f"{host_of(url)} answers a request to resume with other bytes",
+                    facts=(f"url: {shown(url)}",),
+                    hint="run the command again: it starts from the beginning",
+                )
+            )
+        if start == 0:
+            transfer.restart()
+        # After the restart: what is still there came in an earlier answer.
+        transfer.mixed = transfer.hashed > 0
+        length = check_framing(response, url)
+        # Before the first byte is written: a kill in between must not leave bytes of this version
+        # with the validator of another one.
+        transfer.file.remember(url, validator_of(response.headers))
+        chunks = transfer.body(response, url, at_start=start == 0)
+        if start:
+            _take(transfer, url, chunks)
+        else:
+            _take(transfer, url, _behind(chunks, transfer.hashed), length)
+    # The answer ended as it should, but a proxy or server may have cut the file.
+    if size is not None and transfer.hashed < size:
+        raise Transient(transfer.ended_early(url, transfer.hashed, size))
 
 
 def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
@@ -175,76 +131,46 @@ def _behind(chunks: Iterator[bytes], verified: int) -> Iterator[bytes]:
         verified = max(0, verified - len(chunk))
 
 
-def _not_the_rest(url: str) -> BodyError:
+def _take(transfer: Transfer, url: str, chunks: Iterator[bytes], length: int | None = None) -> None:
+    """Write and hash the chunks; ``length`` is what the server says of the whole file.
+
+    It is checked after the first chunk came, because that shows a web page: then the error is
+    about the page, and not about its length.
+    """
+    size = transfer.artifact.size
+    for chunk in chunks:
+        if length is not None and (length > transfer.cap or size not in (None, length)):
+            raise _wrong_size(transfer, url, f"{length} bytes")
+        # Only the server knows the size here; a size in the manifest is checked before.
+        if length is not None and size is None and not transfer.hashed:
+            require_space(transfer.file.path.parent, length, (f"download: {length} bytes",))
+        # Before the write: a server that sends without end must not fill the disk.
+        if transfer.hashed + len(chunk) > transfer.cap:
+            transfer.restart()
+            raise _wrong_size(transfer, url, "more")
+        transfer.append(chunk)
+        transfer.tell(transfer.hashed)
+
+
+def _wrong_size(transfer: Transfer, url: str, offered: str) -> BodyError:
+    host, expected = host_of(url), transfer.artifact.size or transfer.cap
+    facts = (f"offered: {offered}, expected: {expected} bytes", f"url: {shown(url)}")
+    if transfer.encoding:
+        return BodyError(
+            f"{host} sends the file encoded as {transfer.encoding!r}, which was not asked for",
+            facts=facts,
+            hint="the server or a proxy alters what it sends: set llm.mirror",
+        )
     return BodyError(
-        f"{host_of(url)} answers a request to resume with other bytes",
-        facts=(f"url: {shown(url)}",),
-        hint="run the command again: it starts from the beginning",
+        f"{host} has a file whose size is not the signed one",
+        facts=facts,
+        hint="the file there was replaced, or the network alters it: set llm.mirror",
     )
 
-
-def _not_satisfied(url: str) -> HttpStatusError:
-    return HttpStatusError(
-        f"{host_of(url)} cannot continue a partial download",
-        status=416,
-        facts=(f"url: {shown(url)}",),
-        hint="try again: it starts from the beginning",
-    )
-
-
-_SIDE_BY_SIDE = 2
-"""Artifacts that download at once: a variant has one or two. It limits the threads."""
 
 _MISSING = frozenset({404, 410})
 
 _Failure = DownloadError | DigestMismatch
-
-
-@contextlib.contextmanager
-def side_by_side(
-    artifacts: Sequence[Artifact], partials: Path, network: Network, progress: Progress
-) -> Iterator[list[VerifiedStream]]:
-    """Download artifacts in parallel, as ``tsuku_llm.fetch.delivered`` says."""
-    streams = [VerifiedStream(artifact.size) for artifact in artifacts]
-    whole = sum(artifact.size or 0 for artifact in artifacts)
-
-    # Runs in a thread of the pool, once for each artifact.
-    def bring(artifact: Artifact, stream: VerifiedStream) -> None:
-        try:
-            # Before any request: the network's client stays open until this download ends.
-            with network.used():
-                share = network.limits.connections * (artifact.size or 0) // max(1, whole)
-                download(artifact, partials, network, progress, stream, max(1, share))
-        except BaseException as error:
-            # All streams, not only ours: a reader may wait for another artifact, which is
-            # useless without this one. Without this it would wait for ever.
-            for each in streams:
-                each.fail(error)
-            raise
-
-    with contextlib.ExitStack() as stack:
-        # The stack unwinds backwards: the pool waits for its threads, then the files are closed.
-        for stream in streams:
-            stack.callback(stream.close)
-        pool = stack.enter_context(ThreadPoolExecutor(_SIDE_BY_SIDE, "fetch"))
-        jobs = [pool.submit(bring, *each) for each in zip(artifacts, streams, strict=True)]
-        try:
-            yield streams  # this thread reads them here, while the pool's threads download
-            for job in as_completed(jobs):
-                job.result()
-        except DownloadError as error:
-            network.stop()  # first: otherwise wait() lasts until the other downloads are complete
-            wait(jobs)  # the others may have received wrong bytes, a worse error than this one
-            found = (job.exception() for job in jobs)
-            wrong = next((each for each in found if isinstance(each, DigestMismatch)), None)
-            if wrong is None:
-                raise
-            wrong.facts += (f"also failed: {error.message}",)
-            raise wrong from error
-        except BaseException:  # also Ctrl-C, and an error of the code that reads the streams
-            # Otherwise the pool's exit would wait until the downloads are complete.
-            network.stop()
-            raise
 
 
 def download(
@@ -304,7 +230,14 @@ def _from_any_source(transfer: Transfer) -> None:
     wrong = [failure for _, failure in failures if isinstance(failure, DigestMismatch)]
     decisive = wrong[-1] if wrong else transfer.mismatch or failures[-1][1]
     if mirrors and ORIGIN not in mirrors and all(_is_missing(error) for _, error in failures):
-        decisive = _not_mirrored(artifact)
+        # No other host was asked.
+        decisive = HttpStatusError(
+            f"no mirror has {file_name(artifact.url)}",
+            status=404,
+            facts=(f"sha256: {artifact.sha256}",),
+            hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other "
+            f"hosts too: {TSUKU} config set llm.mirror URL,origin",
+        )
     decisive.facts += tuple(
         f"from {shown(url)}: {failure.message}"
         for url, failure in failures
@@ -319,17 +252,6 @@ def _from_any_source(transfer: Transfer) -> None:
 
 def _is_missing(error: _Failure) -> bool:
     return isinstance(error, HttpStatusError) and error.status in _MISSING
-
-
-def _not_mirrored(artifact: Artifact) -> HttpStatusError:
-    """Make the error for an archive that no mirror has; no other host was asked."""
-    return HttpStatusError(
-        f"no mirror has {file_name(artifact.url)}",
-        status=404,
-        facts=(f"sha256: {artifact.sha256}",),
-        hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other hosts "
-        f"too: {TSUKU} config set llm.mirror URL,origin",
-    )
 
 
 _MIRROR_ADVICE = (

@@ -22,10 +22,10 @@ from tsuku_llm.fetch.http.http_get import (
     check_status,
     is_range,
     range_headers,
+    retry,
     validator_of,
 )
 from tsuku_llm.fetch.http.limits import Transient
-from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.ground.errors import DownloadError, HttpStatusError
 
 _TURN = 0.05
@@ -57,8 +57,10 @@ def fetch_in_parallel(transfer: Transfer, plan: SegmentPlan, url: str) -> None:
     """
     # Made once, not for each attempt: a retry must not forget what the server refused.
     allowance = Allowance(transfer.connections)
-    Retries(transfer.network, transfer.deadline).run(
+    retry(
         lambda: _ParallelDownload(transfer, plan, url, allowance).run(),
+        transfer.network,
+        transfer.deadline,
         received=lambda: transfer.there,
     )
 
@@ -188,20 +190,16 @@ class _ParallelDownload:
             self._active.remove(connection)
             # Its thread has put it into the queue, and changes none of its attributes any more.
             failure = connection.failure
-            self._judge(connection)
-
-    def _judge(self, connection: Connection) -> None:
-        failure = connection.failure
-        error = failure.error if isinstance(failure, Transient) else failure
-        if error is None:
-            return
-        # Not the network's fault (NoRanges, a full disk, a bug): others cannot do better.
-        if not isinstance(error, DownloadError):
-            raise error
-        if isinstance(error, HttpStatusError) and error.status in _BUSY:
-            self._allowance.refused()
-        elif connection.received < self._network.limits.progress_bytes:
-            self._allowance.failed()
+            error = failure.error if isinstance(failure, Transient) else failure
+            if error is None:
+                continue
+            # Not the network's fault (NoRanges, a full disk, a bug): others cannot do better.
+            if not isinstance(error, DownloadError):
+                raise error
+            if isinstance(error, HttpStatusError) and error.status in _BUSY:
+                self._allowance.refused()
+            elif connection.received < self._network.limits.progress_bytes:
+                self._allowance.failed()
 
     def _alone(self, failure: Exception) -> Exception:
         """Retry with a single connection: a server that refuses parallel requests may accept one.

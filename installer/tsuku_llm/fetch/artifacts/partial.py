@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.artifacts.segments import Gap
@@ -47,7 +47,6 @@ class PieceVerifier:
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
-        self._pieces = artifact.pieces
         self.size = self.verified = 0
         self._whole = hashlib.sha256()
         # The hash at `verified`: rewind() returns to it, as a hash cannot be undone.
@@ -62,37 +61,30 @@ class PieceVerifier:
 
     def update(self, chunk: bytes) -> None:
         """Hash the next bytes. Raises ``WrongPiece`` after going back to the verified bytes."""
+        pieces, size = self._artifact.pieces, self._artifact.size
         view = memoryview(chunk)
         while view:
+            # Where the current piece ends; None without pieces or after the last one.
+            end = None
+            if pieces is not None and size is not None and self.size < size:
+                end = min(size, self.verified + pieces.size)
             # A chunk can hold the end of one piece and the start of the next: split it there.
-            end = self._piece_end()
             part = view if end is None else view[: end - self.size]
             self._whole.update(part)
             self.size += len(part)
             view = view[len(part) :]
-            if end is not None:
-                self._piece.update(part)
-                if self.size == end:
-                    self._seal()
-
-    def _piece_end(self) -> int | None:
-        """Compute where the current piece ends; None without pieces or after the last one."""
-        size = self._artifact.size
-        if self._pieces is None or size is None or self.size >= size:
-            return None
-        return min(size, self.verified + self._pieces.size)
-
-    def _seal(self) -> None:
-        if self._pieces is None:
-            return
-        number = self.verified // self._pieces.size
-        if self._piece.hexdigest() != self._pieces.sha256[number]:
-            start, end = self.verified, self.size
-            self.rewind()
-            raise WrongPiece(start, end)
-        self.verified = self.size
-        self._sealed = self._whole.copy()
-        self._piece = hashlib.sha256()
+            if pieces is None or end is None:
+                continue
+            self._piece.update(part)
+            if self.size < end:
+                continue
+            if self._piece.hexdigest() != pieces.sha256[self.verified // pieces.size]:
+                start = self.verified
+                self.rewind()
+                raise WrongPiece(start, end)
+            self.verified = end
+            self._sealed = self._whole.copy()
+            self._piece = hashlib.sha256()
 
     @property
     def sha256(self) -> str:
@@ -218,11 +210,15 @@ class PartialFile:
         return note.validator if note.validator and note.url == shown(url) else None
 
     def _read_note(self) -> _Note:
+        """Read the note; one that is damaged, or not written by us, is as good as none."""
         try:
-            return _parse_note(parse_json(read_foreign(_note_of(self.path), _LONGEST_NOTE)))
-        # A damaged note is as good as none.
-        except (OSError, ValueError, TypeError):
+            note = parse_json(read_foreign(_note_of(self.path), _LONGEST_NOTE))
+            url, validator = str(note.get("url", "")), str(note.get("validator", ""))
+            noted = note.get("gaps", ())
+            gaps = [(operator.index(start), operator.index(end)) for start, end in noted]
+        except (OSError, ValueError, TypeError, AttributeError):
             return _Note("", "", [])
+        return _Note(url, validator if _VALIDATOR.fullmatch(validator) else "", gaps)
 
     def remember(self, url: str, validator: str | None, gaps: Sequence[Gap] = ()) -> None:
         """Note a validator for the next run, or forget the old one, and note the gaps."""
@@ -265,17 +261,6 @@ class _Note(NamedTuple):
     url: str
     validator: str
     gaps: list[Gap]
-
-
-def _parse_note(note: Any) -> _Note:
-    """Check a note's JSON value; raise ``TypeError`` or ``ValueError`` if we did not write it."""
-    if not isinstance(note, dict):
-        raise TypeError("no object")
-    validator = str(note.get("validator", ""))
-    gaps = [(operator.index(start), operator.index(end)) for start, end in note.get("gaps", ())]
-    return _Note(
-        str(note.get("url", "")), validator if _VALIDATOR.fullmatch(validator) else "", gaps
-    )
 
 
 def verified(path: Path, artifact: Artifact) -> bool:

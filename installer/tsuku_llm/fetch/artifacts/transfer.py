@@ -13,8 +13,8 @@ from tsuku_llm.fetch.artifacts.partial import CHUNK, PartialFile, PieceVerifier,
 from tsuku_llm.fetch.artifacts.segments import Gap, SegmentPlan, gaps_of
 from tsuku_llm.fetch.artifacts.stream import Progress, VerifiedStream
 from tsuku_llm.fetch.http.http_get import check_no_page
+from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.retries import Pace
 from tsuku_llm.fetch.http.urls import file_name, host_of, shown
 from tsuku_llm.ground.errors import BodyError, DigestMismatch
 
@@ -195,13 +195,30 @@ class Transfer:
         encoding = response.headers.get("content-encoding", "identity")[:40]
         # Connections overwrite each other's value: one server encodes all its answers alike.
         self.encoding = "" if encoding == "identity" else encoding
-        pace = Pace(self.network.limits, self.network.timing.clock)
+        limits, clock = self.network.limits, self.network.clock
+        since, received = clock(), 0
         for chunk in response.iter_raw():  # not decoded: the digest is of the bytes as they came
             if at_start:
                 check_no_page(chunk, url)
             at_start = False
             yield chunk  # first: the caller writes the bytes that came, even if we stop now
-            pace.check(len(chunk), url)
+            received += len(chunk)
+            elapsed = clock() - since
+            if elapsed >= limits.window:
+                # No read timeout ends a slow drip.
+                if received < limits.slowest * elapsed:
+                    raise Transient(
+                        BodyError(
+                            f"{host_of(url)} sends too slowly",
+                            facts=(
+                                f"received: {received} bytes in {elapsed:.0f} seconds",
+                                f"url: {shown(url)}",
+                            ),
+                            hint="try again later, or set llm.mirror; the download will be resumed",
+                        )
+                    )
+                # The next window begins: a fast start must not excuse a drip later.
+                since, received = since + elapsed, 0
             (check or self.network.check)()  # another thread may have stopped us
             self.check_deadline(url)
 

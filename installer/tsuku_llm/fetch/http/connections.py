@@ -50,7 +50,7 @@ class ExchangeDeadline(threading.local):
         self._limits = limits
         self._tell = tell
         self._began = 0.0
-        self._peer = ""
+        self.peer = ""
 
     def begin(self, deadline: float, check: Callable[[], None], peer: str) -> None:
         """Start an exchange with ``peer``, a host or a proxy, up to the answer's headers."""
@@ -59,7 +59,7 @@ class ExchangeDeadline(threading.local):
         # Until the headers are complete, the shorter of the two limits holds.
         self.deadline = min(deadline, self._began + self._limits.answer)
         self.header_bytes = _HEADER_BYTES
-        self._peer = peer
+        self.peer = peer
 
     def headers_complete(self, deadline: float) -> None:
         """Note that the body begins."""
@@ -70,12 +70,6 @@ class ExchangeDeadline(threading.local):
     def in_body(self) -> bool:
         """Whether the headers are complete."""
         return self.header_bytes == math.inf
-
-    def received(self, size: int) -> None:
-        """Count received bytes; raise if the headers are longer than allowed."""
-        self.header_bytes -= size
-        if self.header_bytes < 0:
-            raise httpcore.RemoteProtocolError("the headers are too long")
 
     def ends(self, timeout: float | None) -> float:
         """Compute when a wait of at most ``timeout`` seconds must end.
@@ -98,10 +92,6 @@ class ExchangeDeadline(threading.local):
         if doing and now - self._began >= _QUIET:
             self._tell(doing)
         return ends - now
-
-    def answering(self) -> str:
-        """Describe a wait for the answer; "" during a body, which has a progress bar."""
-        return "" if self.in_body else f"waiting for {self._peer} to answer"
 
 
 class Backend(httpcore.NetworkBackend):
@@ -190,9 +180,11 @@ class Stream(httpcore.NetworkStream):
         if self._failure:
             raise httpcore.ReadError(str(self._failure)) from self._failure
         ends, late = exchange.ends(timeout), httpcore.ReadTimeout("the time limit is over")
+        # During a body there is a progress bar.
+        doing = "" if exchange.in_body else f"waiting for {exchange.peer} to answer"
         data = None
         while data is None:
-            left = exchange.left(ends, late, exchange.answering())
+            left = exchange.left(ends, late, doing)
             self._connection.settimeout(min(left, _SLICE))
             try:
                 data = self._connection.recv(max_bytes)
@@ -202,7 +194,9 @@ class Stream(httpcore.NetworkStream):
                 raise httpcore.ReadError(str(error)) from error
         if exchange.in_body:
             data = self._all_arrived(data, max_bytes)
-        exchange.received(len(data))
+        exchange.header_bytes -= len(data)
+        if exchange.header_bytes < 0:
+            raise httpcore.RemoteProtocolError("the headers are too long")
         return data
 
     def _all_arrived(self, data: bytes, max_bytes: int) -> bytes:

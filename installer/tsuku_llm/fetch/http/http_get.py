@@ -1,4 +1,4 @@
-"""One GET request: checked redirects, ranges, and checks that refuse wrong answers.
+"""GET requests: checked redirects, ranges, checks that refuse wrong answers, and retries.
 
 RFC 9110 describes redirects (15.4), ranges (14) and Retry-After (10.2.3).
 """
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import MAXYEAR
 from functools import partial
+from typing import TypeVar
 
 import httpx
 
@@ -322,3 +323,51 @@ def is_range(
         # An answer may leave out its validator; if it has one, it must be the same.
         and validator in (None, validator_of(headers) or validator)
     )
+
+
+_BASE = 0.5
+"""Seconds of the first back-off; each further one is twice as long."""
+
+_LONGEST = 20.0
+"""Seconds of the longest back-off, before the jitter."""
+
+_YEAR = 365 * 86400
+
+_T = TypeVar("_T")
+
+
+def retry(
+    attempt: Callable[[], _T],
+    network: Network,
+    deadline: float,
+    received: Callable[[], int] = int,
+) -> _T:
+    """Call ``attempt`` until it succeeds, or raise the error of its last failure.
+
+    ``received`` gives the number of bytes that are there so far; an attempt that brought enough
+    of them resets the count. We obey the server's Retry-After up to ``Limits.max_retry_after``. If
+    it is longer, we give up the source: a user does not wait for hours at a prompt.
+    """
+    limits = network.limits
+    failed = 0
+    while True:
+        before = received()
+        try:
+            return attempt()
+        except Transient as failure:
+            # A connection that breaks every few megabytes still gets the file, so it may go on.
+            failed = 1 if received() - before >= limits.progress_bytes else failed + 1
+            wait = failure.wait or 0.0
+            if wait > limits.max_retry_after:
+                asked = f"{wait:.0f} seconds" if wait < _YEAR else "more than a year"
+                failure.error.facts += (f"it asks to wait {asked}",)
+                raise failure.error from failure
+            if failed >= min(limits.tries, failure.tries or limits.tries):
+                raise failure.error from failure
+            # The jitter keeps many clients of a restarted server from returning all at once.
+            backoff = min(_LONGEST, _BASE * 2.0 ** (failed - 1)) * network.timing.jitter()
+            pause = max(backoff, wait)
+            # Do not sleep towards a deadline that leaves no time for the attempt.
+            if network.clock() + pause > deadline:
+                raise failure.error from failure
+        network.pause(pause)  # raises Interrupted if another thread stops the network

@@ -177,7 +177,10 @@ def credentials_of(api: str, environ: Mapping[str, str]) -> Credentials | None:
     Raises ``DownloadError`` if a helper that is configured for it fails.
     """
     for path in _files(environ):
-        document = _read(path)
+        try:
+            document = parse_object(read_foreign(path, _LARGEST_FILE))
+        except (OSError, ValueError):
+            continue  # a file that is missing or damaged has none
         for key in _keys(api):
             helper = _table(document, "credHelpers").get(key)
             if isinstance(helper, str):
@@ -207,14 +210,6 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(home) / ".docker" / "config.json"
     if home:
         yield Path(home) / ".config" / "containers" / "auth.json"
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """Read a file of credentials; a file that is missing or damaged has none."""
-    try:
-        return parse_object(read_foreign(path, _LARGEST_FILE))
-    except (OSError, ValueError):
-        return {}
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:

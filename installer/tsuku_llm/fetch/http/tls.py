@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 import ssl
 from collections.abc import Mapping
 
@@ -40,14 +40,23 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     file, folder = environ.get(_FILE) or None, environ.get(_FOLDER) or None
     if not (file or folder):
         return truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # OpenSSL's own error for a missing path does not say which variable names it.
-    for name, path in ((_FILE, file), (_FOLDER, folder)):
-        if path and not _exists(path, is_file=name == _FILE):
-            raise TlsError(
-                f"{name} names something that does not exist, or is no file of certificates",
-                facts=(f"{name}: {path}",),
-                hint=f"correct {name}, or unset it to use the system's certificates",
-            )
+    wrong = None
+    # OpenSSL would read a list of folders, of which some may be missing.
+    if folder and not any(map(os.path.isdir, folder.split(os.pathsep))):
+        wrong = _FOLDER, folder
+    if file:
+        try:
+            read_foreign(file)  # no pipe, no device, no giant
+        except OSError:
+            wrong = _FILE, file
+    if wrong:
+        # OpenSSL's own error for a missing path does not say which variable names it.
+        name, path = wrong
+        raise TlsError(
+            f"{name} names something that does not exist, or is no file of certificates",
+            facts=(f"{name}: {path}",),
+            hint=f"correct {name}, or unset it to use the system's certificates",
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(file, folder)
@@ -58,17 +67,6 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
             hint="they must be PEM files",
         ) from error
     return context
-
-
-def _exists(path: str, *, is_file: bool) -> bool:
-    """Check that OpenSSL can read a file to its end, or that one of several folders exists."""
-    if not is_file:
-        return any(map(os.path.isdir, path.split(os.pathsep)))
-    try:
-        read_foreign(path)  # no pipe, no device, no giant
-    except OSError:
-        return False
-    return True
 
 
 def certificate_error(error: ssl.SSLError, host: str) -> TlsError:

@@ -92,8 +92,17 @@ class _Transport(httpx.BaseTransport):
         )
         # Held for this thread only; the backend below reads them there.
         self._exchange.begin(deadline, request.extensions["check"], host_of(asked))
+        asking = httpcore.Request(
+            method=request.method,
+            url=httpcore.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
         with failures.told():
-            answer = pool.handle_request(_to_core(request))
+            answer = pool.handle_request(asking)
         self._answered.add(host_of(asked))
         response = httpx.Response(
             status_code=answer.status,
@@ -108,35 +117,35 @@ class _Transport(httpx.BaseTransport):
         # Two threads may come here at once. Without the lock each could make a pool for the
         # same proxy, and one of them would never be closed.
         with self._lock:
-            if proxy not in self._pools:
-                self._pools[proxy] = self._new_pool(proxy)
-            return self._pools[proxy]
-
-    def _new_pool(self, proxy: str | None) -> httpcore.ConnectionPool:
-        url = httpx.URL(proxy or "")
-        backend = Backend(self._exchange, self._resolver, to_proxy=proxy is not None)
-        self._backends.append(backend)
-        options: dict[str, Any] = {
-            "ssl_context": self._context,
-            "network_backend": backend,
-            "max_connections": None,  # Network counts them; a pool's limit would wait unseen
-            "keepalive_expiry": 15.0,
-        }
-        if proxy is None:
-            return httpcore.ConnectionPool(**options)
-        options["proxy_url"] = httpcore.URL(
-            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
-        )
-        if url.username or url.password:
-            options["proxy_auth"] = (url.username.encode(), url.password.encode())
-        if url.scheme.startswith("socks5"):
-            if importlib.util.find_spec("socksio") is None:
-                raise ProxyError(
-                    "the environment names a SOCKS proxy, and support for those is not installed",
-                    hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
+            if pool := self._pools.get(proxy):
+                return pool
+            url = httpx.URL(proxy or "")
+            backend = Backend(self._exchange, self._resolver, to_proxy=proxy is not None)
+            self._backends.append(backend)
+            options: dict[str, Any] = {
+                "ssl_context": self._context,
+                "network_backend": backend,
+                "max_connections": None,  # Network counts them; a pool's limit would wait unseen
+                "keepalive_expiry": 15.0,
+            }
+            kind: type[httpcore.ConnectionPool] = httpcore.ConnectionPool
+            if proxy is not None:
+                kind = httpcore.HTTPProxy
+                options["proxy_url"] = httpcore.URL(
+                    scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/"
                 )
-            return httpcore.SOCKSProxy(**options)
-        return httpcore.HTTPProxy(**options)
+            if url.scheme.startswith("socks5"):
+                if importlib.util.find_spec("socksio") is None:
+                    raise ProxyError(
+                        "the environment names a SOCKS proxy, and support for those is not "
+                        "installed",
+                        hint="pip install 'tsuku-llm[socks]', or unset ALL_PROXY and HTTPS_PROXY",
+                    )
+                kind = httpcore.SOCKSProxy
+            if url.username or url.password:
+                options["proxy_auth"] = (url.username.encode(), url.password.encode())
+            pool = self._pools[proxy] = kind(**options)
+            return pool
 
     def close(self) -> None:
         # Only the network closes us, when no download is left: no lock is needed.
@@ -156,19 +165,6 @@ def _refusals() -> tuple[type[Exception], ...]:
     except ImportError:
         return (httpcore.ProxyError,)
     return (httpcore.ProxyError, SOCKSError)
-
-
-def _to_core(request: httpx.Request) -> httpcore.Request:
-    url = request.url
-    return httpcore.Request(
-        method=request.method,
-        url=httpcore.URL(
-            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
-        ),
-        headers=request.headers.raw,
-        content=request.stream,
-        extensions=request.extensions,
-    )
 
 
 class _Body(httpx.SyncByteStream):
@@ -245,7 +241,6 @@ class _Failures:
                 hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL",
             ),
             tries=tries,
-            url=shown(self._url),
         )
 
     def _silence(self) -> Exception:
@@ -304,17 +299,6 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
     excluded = re.split(r"[,\s]+", _setting(environ, "no_proxy"))
     if not value or any(_matches(host.strip("[]"), port, entry) for entry in excluded):
         return None
-    return _checked(name, value)
-
-
-def _setting(environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(name)
-    if value is None and not (name == "http_proxy" and "REQUEST_METHOD" in environ):
-        value = environ.get(name.upper())
-    return (value or "").strip()
-
-
-def _checked(name: str, value: str) -> str:
     url = value if "://" in value else f"http://{value}"
     try:
         parts = urlsplit(url)
@@ -330,6 +314,13 @@ def _checked(name: str, value: str) -> str:
     return url
 
 
+def _setting(environ: Mapping[str, str], name: str) -> str:
+    value = environ.get(name)
+    if value is None and not (name == "http_proxy" and "REQUEST_METHOD" in environ):
+        value = environ.get(name.upper())
+    return (value or "").strip()
+
+
 def _matches(host: str, port: int, entry: str) -> bool:
     """Return whether one entry of NO_PROXY covers a host; an invalid entry covers none."""
     entry = entry.lower()
@@ -339,16 +330,12 @@ def _matches(host: str, port: int, entry: str) -> bool:
     with contextlib.suppress(ValueError):
         network = ipaddress.ip_network(entry.strip("[]"), strict=False)
         return ipaddress.ip_address(host) in network
-    name, wanted = _host_and_port(entry)
+    name, wanted = "", None
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(entry if "://" in entry else f"//{entry}")
+        name, wanted = parts.hostname or "", parts.port
     # "example.org", ".example.org" and "*.example.org" all cover the host and its subdomains.
     name = name.removeprefix("*").strip(".")
     if not name or wanted not in (None, port):
         return False
     return host == name or host.endswith(f".{name}")
-
-
-def _host_and_port(entry: str) -> tuple[str, int | None]:
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(entry if "://" in entry else f"//{entry}")
-        return parts.hostname or "", parts.port
-    return "", None

@@ -1,15 +1,37 @@
-"""Which URLs to try for an artifact: those of mirrors, in folders and registries. Pure."""
+"""Mirrors: the URLs to try for an artifact, and the manifest of a mirror in a registry. Pure.
+
+The form of requests and manifests is that of the OCI distribution and image specifications, 1.1. A
+registry is not trusted: its manifest only leads from paths to digests. What comes under a digest is
+verified like a file of any host.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from tsuku_llm.config.keys import ORIGIN, REGISTRY
 from tsuku_llm.fetch.http.urls import file_name, scheme_of, shown
-from tsuku_llm.ground.errors import ConfigError
+from tsuku_llm.ground.errors import BodyError, ConfigError
+from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.ground.records import count
 
 REGISTRY_SCHEME = "oci"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+ARTIFACT = "application/vnd.tsuku.llm.repository.v1"
+TITLE = "org.opencontainers.image.title"
+"""The annotation with the path of a layer's file in the repository."""
+
+ROOT = "dev.tsuku.llm.root"
+"""The annotation with the SHA-256 of the repository's root of trust."""
+
+LARGEST_MANIFEST = 4 << 20
+"""Bytes of a manifest; registries refuse larger ones, and this is room for 10,000 files."""
+
+_BLOB = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class RegistryPlace(NamedTuple):
@@ -35,6 +57,24 @@ class RegistryPlace(NamedTuple):
 
     def __str__(self) -> str:
         return f"oci://{self.host}/{self.name}:{self.tag}"
+
+
+class Blob(NamedTuple):
+    """A file in a registry: its SHA-256 and its size in bytes."""
+
+    sha256: str
+    size: int
+
+
+class RegistryMirror(NamedTuple):
+    """What a manifest says of a mirror: nothing of it is verified.
+
+    ``root`` is the SHA-256 of its repository's root of trust. ``files`` are all files, by their
+    paths in the repository.
+    """
+
+    root: str
+    files: Mapping[str, Blob]
 
 
 def parse_place(url: str) -> RegistryPlace:
@@ -72,11 +112,6 @@ def _urls_at(mirror: str, url: str, sha256: str) -> tuple[str, ...]:
         return (url,)
     if scheme_of(mirror) == REGISTRY_SCHEME:
         return (parse_place(mirror).blob(sha256),)
-    names = (f"sha256/{sha256}", quote(file_name(url), safe=""))
-    return tuple(_on_mirror(mirror, name) for name in names)
-
-
-def _on_mirror(mirror: str, path: str) -> str:
     try:
         parts = urlsplit(mirror)
     except ValueError:
@@ -89,7 +124,8 @@ def _on_mirror(mirror: str, path: str) -> str:
             facts=(f"llm.mirror: {shown(mirror)}",),
             hint="give an https:, http: or file: URL of a folder",
         )
-    return below(mirror, path)
+    names = (f"sha256/{sha256}", quote(file_name(url), safe=""))
+    return tuple(below(mirror, name) for name in names)
 
 
 def below(folder: str, path: str) -> str:
@@ -100,3 +136,34 @@ def below(folder: str, path: str) -> str:
     parts = urlsplit(folder)
     whole = f"{parts.path.rstrip('/')}/{path}"
     return urlunsplit((parts.scheme, parts.netloc, whole, parts.query, ""))
+
+
+def parse_manifest(data: bytes, place: RegistryPlace) -> RegistryMirror:
+    """Read a manifest. Raises ``BodyError``."""
+    try:
+        document = parse_object(data)
+        layers = (_layer(each) for each in document["layers"])
+        found = dict(each for each in layers if each is not None)
+        kind = document["artifactType"]
+        root = str(document["annotations"][ROOT])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _no_mirror(place, str(error)) from error
+    if kind != ARTIFACT:
+        raise _no_mirror(place, f"its type is {str(kind)[:80]!r}")
+    return RegistryMirror(root, found)
+
+
+def _no_mirror(place: RegistryPlace, reason: str) -> BodyError:
+    return BodyError(
+        f"{place} is no mirror that tsuku-llm made",
+        facts=(f"reason: {reason[:200]}",),
+        hint=f"check the name and the tag: a mirror is made with {TSUKU} mirror --to",
+    )
+
+
+def _layer(layer: Any) -> tuple[str, Blob] | None:
+    title = (layer.get("annotations") or {}).get(TITLE)
+    found = _BLOB.fullmatch(layer["digest"])
+    if not isinstance(title, str) or found is None:
+        return None  # not made by this program: it leads to nothing
+    return title, Blob(found[1], count(layer["size"], "size"))

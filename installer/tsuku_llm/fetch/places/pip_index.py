@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
 
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -27,9 +26,6 @@ from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import open_foreign, read_end
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.safe_text import printable, redacted, shortened
-
-if TYPE_CHECKING:
-    from packaging.tags import Tag
 
 _CHUNK = 1 << 20
 LARGEST_PACKAGE = 32 << 20
@@ -117,11 +113,7 @@ def parse_package_url(url: str) -> Wheel:
         raise _malformed(url, str(error)) from error
     if purl.type != "pypi" or not matches:
         raise _malformed(url, "it is not about the wheel that it names")
-    return Wheel(project, str(version), _tag_options(tags))
-
-
-def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
-    """Build the options that make pip accept a wheel for the wheel's platform, not for ours."""
+    # The options make pip accept a wheel for the wheel's platform, not for ours.
     platforms = sorted({tag.platform for tag in tags} - {"any"})
     options = [f"--platform={platform}" for platform in platforms]
     interpreter = max(tag.interpreter for tag in tags)
@@ -129,7 +121,7 @@ def _tag_options(tags: frozenset[Tag]) -> tuple[str, ...]:
     if found := re.fullmatch(r"(?!py[0-9])([a-z]+)([0-9]+)", interpreter):
         options += [f"--implementation={found[1]}", f"--python-version={found[2]}"]
         options += [f"--abi={abi}" for abi in sorted({tag.abi for tag in tags})]
-    return tuple(options)
+    return Wheel(project, str(version), tuple(options))
 
 
 def _malformed(url: str, reason: str) -> PackageIndexError:
@@ -156,10 +148,9 @@ def download_package(
     # The caller's lock on the artifact keeps other processes of ours out of this folder.
     scratch = folder / f"{artifact.sha256}.index"
     requirement = f"{wheel.project}=={wheel.version} --hash=sha256:{artifact.sha256}"
-    with _scratch_folder(scratch, requirement):
-        deadline = network.clock() + network.limits.total
-        _run_pip(wheel, scratch, network, tell, deadline)
-        yield _chunks(scratch / "wheel", wheel)
+    deadline = network.clock() + network.limits.total
+    with _fetched(wheel, requirement, scratch, network, tell, deadline) as fetched:
+        yield _chunks(_only_wheel(fetched, wheel))
 
 
 def package_folder(name: str) -> str:
@@ -174,21 +165,20 @@ def newest_package(url: str, scratch: Path, network: Network, deadline: float) -
     network's clock). Raises ``PackageIndexError`` with pip's last lines, ``BodyError`` for more
     than ``LARGEST_PACKAGE`` bytes.
     """
-    wheel = Wheel(url.removeprefix("pkg:pypi/").rstrip("/"), "")
+    name = url.removeprefix("pkg:pypi/").rstrip("/")
 
     def check(size: int) -> None:
         if size > LARGEST_PACKAGE:
             raise BodyError(
-                f"the package {wheel} is refused",
+                f"the package {name} is refused",
                 facts=(f"it has more than {LARGEST_PACKAGE:,} bytes",),
                 hint="check that the package index has the right package",
             )
 
-    with _scratch_folder(scratch, wheel.project):
-        # During the download too: an endless file must not fill the disk.
-        _run_pip(wheel, scratch, network, check, deadline)
+    # During the download too: an endless file must not fill the disk.
+    with unsigned_wheel(name, scratch, network, check, deadline) as file:
         data = bytearray()
-        for chunk in _chunks(scratch / "wheel", wheel):
+        for chunk in _chunks(file):
             data += chunk
             check(len(data))
         return bytes(data)
@@ -207,9 +197,8 @@ def unsigned_wheel(
     ``tell`` gets the number of bytes that pip has so far. The rest is as for ``newest_package``.
     """
     wheel = Wheel(requirement, "")
-    with _scratch_folder(scratch, requirement):
-        _run_pip(wheel, scratch, network, tell, deadline)
-        yield _only_wheel(scratch / "wheel", wheel)
+    with _fetched(wheel, requirement, scratch, network, tell, deadline) as fetched:
+        yield _only_wheel(fetched, wheel)
 
 
 @contextlib.contextmanager
@@ -225,14 +214,25 @@ def locked_wheels(
     network.require_online("the package index")
     # Only its name and its options count here: it stands for all of them in messages.
     wheel = Wheel("the packages that tsuku-llm needs", "", options)
-    with _scratch_folder(scratch, f"--require-hashes\n{requirements}"):
-        _run_pip(wheel, scratch, network, lambda _: None, network.clock() + network.limits.total)
-        yield sorted((scratch / "wheel").glob("*.whl"))
+    requirement = f"--require-hashes\n{requirements}"
+    deadline = network.clock() + network.limits.total
+    with _fetched(wheel, requirement, scratch, network, lambda _: None, deadline) as fetched:
+        yield sorted(fetched.glob("*.whl"))
 
 
 @contextlib.contextmanager
-def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
-    """Make the folder in which pip runs; remove it at the end of the block."""
+def _fetched(
+    wheel: Wheel,
+    requirement: str,
+    scratch: Path,
+    network: Network,
+    tell: Callable[[int], None],
+    deadline: float,
+) -> Iterator[Path]:
+    """Run pip in the folder ``scratch``; yield the folder with what it downloaded.
+
+    The scratch folder is made here, and removed at the end of the block.
+    """
     with disk_errors("making a scratch folder", scratch.parent):
         # An earlier run that was killed may have left one. Removing it follows no link.
         drop_tree(scratch)
@@ -243,17 +243,15 @@ def _scratch_folder(scratch: Path, requirement: str) -> Iterator[None]:
         (scratch / "wheel").mkdir(0o700)
         (scratch / "requirements.txt").write_text(f"{requirement}\n", encoding="utf-8")
     try:
-        yield
+        _run_pip(wheel, scratch, network, tell, deadline)
+        yield scratch / "wheel"
     finally:
         drop_tree(scratch)
 
 
-def _chunks(folder: Path, wheel: Wheel) -> Iterator[bytes]:
-    with (
-        disk_errors("reading what pip fetched", folder),
-        open_foreign(_only_wheel(folder, wheel)) as file,
-    ):
-        while chunk := file.read(_CHUNK):
+def _chunks(file: Path) -> Iterator[bytes]:
+    with disk_errors("reading what pip fetched", file.parent), open_foreign(file) as opened:
+        while chunk := opened.read(_CHUNK):
             yield chunk
 
 
@@ -273,13 +271,32 @@ def _run_pip(
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch.resolve()))
     environ = {**network.environ, **_SETTINGS, **temporary}
     environ |= {} if wheel.version else _UNHASHED
+    # pip's program reads its input, and only we have the other end: when our process ends, so does
+    # the input. This works on every system, even if we end before the child begins to read.
     with (
         disk_errors("running pip", scratch),
         (scratch / "pip.log").open("wb") as log,
-        _child(command, scratch, environ, log) as child,
+        children.start(
+            command, cwd=scratch, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
+        ) as child,
     ):
-        code = _wait(child, wheel, network, deadline, lambda: tell(_size_of(scratch)))
-    if code:
+        try:
+            while network.clock() < deadline:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_POLL)  # short: between two waits we see whether we must stop
+                    break
+                network.check()  # another thread may have stopped the network
+                tell(_size_of(scratch))
+            else:
+                raise _failure(wheel, ("pip did not end in time",))
+        finally:
+            if child.poll() is None:
+                child.terminate()  # first: lets pip remove its temporary files
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE)
+                # Harmless if it has ended: Popen sends no signal to a child that it has reaped.
+                child.kill()
+    if child.returncode:
         output = read_end(scratch / "pip.log", _LOG).decode("utf-8", "replace")
         raise _explained(wheel, output)
 
@@ -291,44 +308,6 @@ def _size_of(scratch: Path) -> int:
         for path in scratch.glob("*/*.whl"):
             size = max(size, path.stat().st_size)
     return size
-
-
-def _wait(
-    child: subprocess.Popen[bytes],
-    wheel: Wheel,
-    network: Network,
-    deadline: float,
-    look: Callable[[], None],
-) -> int:
-    while network.clock() < deadline:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return child.wait(_POLL)  # short: between two waits we see whether we must stop
-        network.check()  # another thread may have stopped the network; _child() then ends pip
-        look()
-    raise _failure(wheel, ("pip did not end in time",))
-
-
-@contextlib.contextmanager
-def _child(
-    command: list[str], folder: Path, environ: dict[str, str], log: IO[bytes]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a child process that ends when the block ends, and when we are killed.
-
-    The child reads its input, and only we have the other end: when our process ends, the
-    input ends. This works on every system, even if we end before the child begins to read.
-    """
-    with children.start(
-        command, cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
-    ) as child:
-        try:
-            yield child
-        finally:
-            if child.poll() is None:
-                child.terminate()  # first: lets pip remove its temporary files
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(_GRACE)
-                # Harmless if it has ended: Popen sends no signal to a child that it has reaped.
-                child.kill()
 
 
 def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
@@ -343,16 +322,14 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
             facts=lines,
             hint="nothing was installed; tell the operator of the package index",
         )
+    hint = CHECK_PIP
     missing = None if _NO_ANSWER in output else _NOT_THERE.search(output)
-    return _failure(wheel, lines, _not_there(missing[1]) if missing else CHECK_PIP)
-
-
-def _not_there(versions: str) -> str:
-    """Say what helps if the index lacks a package, and has these ``versions`` of it."""
-    if versions == "none":
-        return "check the name; if it is right, pip's index lacks it (its address: pip config list)"
-    newest = shortened(versions.rpartition(", ")[2], 40)
-    return f"pip's index has {newest} of it, not this version: ask its operator for this one"
+    if missing and missing[1] == "none":
+        hint = "check the name; if it is right, pip's index lacks it (its address: pip config list)"
+    elif missing:
+        newest = shortened(missing[1].rpartition(", ")[2], 40)
+        hint = f"pip's index has {newest} of it, not this version: ask its operator for this one"
+    return _failure(wheel, lines, hint)
 
 
 def _failure(wheel: Wheel, facts: tuple[str, ...], hint: str = CHECK_PIP) -> PackageIndexError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -14,11 +15,11 @@ from tsuku_llm.fetch.http.http_get import (
     check_no_page,
     check_status,
     range_headers,
+    retry,
     size_of_whole,
 )
 from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.retries import Retries
 from tsuku_llm.fetch.http.urls import host_of, scheme_of, shown
 from tsuku_llm.fetch.places.bundle_file import opened_bundle
 from tsuku_llm.ground.errors import (
@@ -52,7 +53,7 @@ def download_small(
             facts=(f"url: {shown(url)}",),
             hint="check the connection and try again later",
         )
-    return Retries(network, deadline).run(lambda: _once(url, limit, network, deadline, headers))
+    return retry(partial(_once, url, limit, network, deadline, headers), network, deadline)
 
 
 def _once(
@@ -78,7 +79,7 @@ def download_beginning(
     url: str, length: int, network: Network, deadline: float
 ) -> tuple[bytes, int]:
     """Download the first ``length`` bytes, as ``tsuku_llm.fetch.beginning`` says."""
-    return Retries(network, deadline).run(lambda: _beginning(url, length, network, deadline))
+    return retry(partial(_beginning, url, length, network, deadline), network, deadline)
 
 
 def _beginning(url: str, length: int, network: Network, deadline: float) -> tuple[bytes, int]:
