@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _LONGEST_NAME = 300
 _LOCK_SUFFIX = ".lock"
 _HOLDER_SUFFIX = ".pid"
+"""That of the note: not the lock file, which Windows locks against reading."""
 _NAME_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _PAUSE = 0.05
 _MODE = 0o600
@@ -95,7 +96,7 @@ def exclusive(
             # writes its own note under the same name, and we must not remove that one.
             if named:
                 with suppress(OSError):
-                    _holder_file(path).unlink()
+                    path.with_suffix(_HOLDER_SUFFIX).unlink()
     finally:
         with suppress(OSError):  # the system frees the lock when this process ends
             lock.release()
@@ -124,8 +125,8 @@ def holder_of(path: Path) -> Holder | None:
     """Read the note of a lock: its holder, or the one that crashed; None without a note."""
     try:
         # No lock is held here: the note may be half written, or gone at any moment. Both give None.
-        words = (read_small(_holder_file(path), _LONGEST_NAME) or b"").decode().split()
-        pid, started, host = words
+        note = read_small(path.with_suffix(_HOLDER_SUFFIX), _LONGEST_NAME)
+        pid, started, host = (note or b"").decode().split()
         return Holder(Process(int(pid), started), host)
     except (ValueError, StoreError):
         return None
@@ -217,7 +218,11 @@ class _Waiting:
         if holder.is_here:
             pid = holder.process.pid
             hint = f"wait for it, or end it: kill {pid}"
-            if _is_stopped(pid):
+            state: list[str] = []
+            if sys.platform == "linux":
+                with suppress(OSError):
+                    state = kernel_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            if state[:1] == ["T"]:
                 facts.append(f"it is stopped; kill -CONT {pid} lets it continue")
         message = f"another tsuku-llm ({holder}) is still running"
         return LockTimeout(message, facts=tuple(facts), hint=hint)
@@ -230,24 +235,18 @@ def _acquire(waiting: _Waiting) -> BaseFileLock:
     # behind and locks out all others. Our note counts only while its process lives.
     lock = FileLock(waiting.path, mode=_MODE, thread_local=False, fallback_to_soft=False)
     try:
-        # A free lock is taken without a message.
-        _try(lock, 0)
-    except Timeout:
-        waiting.tell()
         try:
-            _try(lock, waiting.left)
-        except Timeout as exc:
-            raise waiting.over() from exc
-    return lock
-
-
-def _try(lock: BaseFileLock, timeout: float) -> None:
-    try:
-        lock.acquire(timeout=timeout)
+            lock.acquire(timeout=0)  # a free lock is taken without a message
+        except Timeout:
+            waiting.tell()
+            lock.acquire(timeout=waiting.left)
+    except Timeout as exc:
+        raise waiting.over() from exc
     except OSError as exc:
         # Without flock we go on with ``lock.is_locked`` False; the note has to do.
         if exc.errno not in _NO_LOCKS:
             raise
+    return lock
 
 
 def _name_us(waiting: _Waiting, *, locked: bool) -> bool:
@@ -257,7 +256,7 @@ def _name_us(waiting: _Waiting, *, locked: bool) -> bool:
 
     Returns whether it is written. If it cannot be written, only the file lock protects.
     """
-    note = _holder_file(waiting.path)
+    note = waiting.path.with_suffix(_HOLDER_SUFFIX)
     ourselves = Process.of(os.getpid())
     if ourselves is None:
         return False
@@ -326,18 +325,3 @@ def _require_lock_file(path: Path) -> None:
             hint="move that path away, then run it again",
         )
     require_trusted_owner(path, status)
-
-
-def _holder_file(path: Path) -> Path:
-    """Return the path of the note: not the lock file, which Windows locks against reading."""
-    return path.with_suffix(_HOLDER_SUFFIX)
-
-
-def _is_stopped(pid: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    try:
-        status = kernel_text(f"/proc/{pid}/stat")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[:1] == ["T"]

@@ -66,8 +66,9 @@ def staged(parent: Path) -> Iterator[Staging]:
             with suppress(LockTimeout):
                 # Registered first, so it runs last: the lock is released before its file is
                 # removed.
-                stack.callback(_forget, _lock_file(parent, name))
-                stack.enter_context(exclusive(_lock_file(parent, name), timeout=0))
+                lock = parent / f"{name}.lock"
+                stack.callback(_forget, lock)
+                stack.enter_context(exclusive(lock, timeout=0))
                 break
         else:
             raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
@@ -96,7 +97,7 @@ def sweep_staging(data: Path, now: float) -> None:
 
 
 def _sweep_one(parent: Folder, name: str, now: float) -> None:
-    lock = _lock_file(parent.path, name)
+    lock = parent.path / f"{name}.lock"
     # Read the age before locking: taking the lock may touch the file.
     old = max(_written(lock), _written(parent.path / name)) + LONGEST_INSTALL < now
     holder = holder_of(lock)
@@ -134,10 +135,6 @@ def _written(path: Path) -> float:
         return path.lstat().st_mtime
     except OSError:
         return 0.0
-
-
-def _lock_file(parent: Path, name: str) -> Path:
-    return parent / f"{name}.lock"
 
 
 def _forget(lock: Path) -> None:

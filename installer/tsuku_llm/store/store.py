@@ -227,7 +227,7 @@ class Store(StoreReader):
 
         Raises NotInstalled if the version was removed meanwhile.
         """
-        with self._pointer_lock():
+        with self.lock(POINTER_LOCK, timeout=_POINTER_TIMEOUT):
             # Processes change the pointer only under this lock, so no change is lost between our
             # read and our write. The caller also holds the version's lock, so neither ``remove``
             # nor ``prune`` removes the version meanwhile.
@@ -277,7 +277,7 @@ class Store(StoreReader):
                 )
             if dry_run:
                 return
-            with self._pointer_lock():
+            with self.lock(POINTER_LOCK, timeout=_POINTER_TIMEOUT):
                 pointer = pointer_or_none(self.data)
                 # The pointer first: after a crash at this point the version is installed and not
                 # active. The other way round, the pointer would name a version that is gone.
@@ -369,7 +369,7 @@ class Store(StoreReader):
             drop_locks(self.data)
         # Do not wait: if another process has the pointer's lock, it is at work on these files, and
         # the next sweep does this part.
-        with suppress(StoreError), self._pointer_lock(timeout=0) as locked:
+        with suppress(StoreError), self.lock(POINTER_LOCK, timeout=0) as locked:
             self._mend_pointer()
             # Under a working lock no process is replacing the pointer: its temporaries are
             # leftovers. Without locks, only age proves that.
@@ -462,6 +462,3 @@ class Store(StoreReader):
             make_folder(folder)
         check_path(folder)  # its files are extracted, run or believed next
         return folder
-
-    def _pointer_lock(self, timeout: float = _POINTER_TIMEOUT) -> AbstractContextManager[bool]:
-        return self.lock(POINTER_LOCK, timeout=timeout)
