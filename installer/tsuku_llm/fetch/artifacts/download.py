@@ -1,7 +1,4 @@
-"""The download of artifacts: sources in turn, resumed after interruptions, verified at the end.
-
-``fetch_in_order`` takes an artifact over one connection at a time.
-"""
+"""The download of an artifact: sources in turn, resumed after interruptions, verified last."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from tsuku_llm.fetch.http.http_get import (
 from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import PACKAGE_SCHEME, file_name, host_of, is_http, scheme_of, shown
-from tsuku_llm.fetch.places.mirrors import registries, sources
+from tsuku_llm.fetch.places.mirrors import REGISTRY_SCHEME, parse_place, sources
 from tsuku_llm.fetch.places.pip_index import download_package
 from tsuku_llm.fetch.places.small_files import local_chunks
 from tsuku_llm.ground.disk import require_space
@@ -40,25 +37,144 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.own_name import TSUKU
 
+_MISSING = frozenset({404, 410})
 
-def fetch_in_order(transfer: Transfer, url: str) -> None:
-    """Download what is missing. All bytes of the part must be hashed."""
+_Failure = DownloadError | DigestMismatch
+
+
+def download(
+    artifact: Artifact,
+    folder: Path,
+    network: Network,
+    progress: Progress,
+    stream: VerifiedStream,
+    connections: int,
+) -> Path:
+    """Download an artifact, as ``tsuku_llm.fetch.fetch`` says, over so many connections at most."""
+    done = folder / artifact.sha256
+    # Hashed in every run: another program may have changed the file since.
+    if verified(done, artifact):
+        stream.opened(done)
+        stream.complete()
+        return done
+    with opened_part(folder, artifact) as file:
+        stream.opened(file.path)
+        transfer = Transfer(artifact, file, stream, network, progress, connections)
+        transfer.begin()
+        try:
+            for mirror in network.mirrors:
+                if scheme_of(mirror) == REGISTRY_SCHEME:
+                    network.use_registry(parse_place(mirror).api)
+            _from_any_source(transfer)
+        # Another artifact failed, and its thread stopped the network. Wrong bytes that came
+        # here before are the more important error.
+        except Interrupted as error:
+            if transfer.mismatch:
+                raise transfer.mismatch from error
+            raise
+        finally:
+            progress.end()
+        # The reader may begin to use the end of the file now; it has a descriptor for itself.
+        stream.complete()
+    # After the block, which closes the part: Windows cannot rename an open file.
+    return finish(folder, artifact)
+
+
+def _from_any_source(transfer: Transfer) -> None:
+    """Try the sources in turn; raise the last one's error, but a wrong digest first.
+
+    The other failures become facts of that error, in order.
+    """
+    failures: list[tuple[str, _Failure]] = []
+    artifact, mirrors = transfer.artifact, transfer.network.mirrors
+    for urls in sources(artifact.url, artifact.sha256, mirrors):
+        for url in urls:
+            try:
+                _verified_from(transfer, url)
+            except (DownloadError, DigestMismatch) as error:
+                failures.append((url, error))
+                if not _is_missing(error):
+                    break
+            else:
+                return
+    wrong = [failure for _, failure in failures if isinstance(failure, DigestMismatch)]
+    decisive = wrong[-1] if wrong else transfer.mismatch or failures[-1][1]
+    if mirrors and ORIGIN not in mirrors and all(_is_missing(error) for _, error in failures):
+        # No other host was asked.
+        decisive = HttpStatusError(
+            f"no mirror has {file_name(artifact.url)}",
+            status=404,
+            facts=(f"sha256: {artifact.sha256}",),
+            hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other "
+            f"hosts too: {TSUKU} config set llm.mirror URL,origin",
+        )
+    decisive.facts += tuple(
+        f"from {shown(url)}: {failure.message}"
+        for url, failure in failures
+        if failure is not decisive
+    )
+    if mirrors:
+        # They are set already, and have not helped.
+        for advice, other in _MIRROR_ADVICE:
+            decisive.hint = decisive.hint.replace(advice, other)
+    raise decisive
+
+
+def _is_missing(error: _Failure) -> bool:
+    return isinstance(error, HttpStatusError) and error.status in _MISSING
+
+
+_MIRROR_ADVICE = (
+    (
+        f"set a mirror: {TSUKU} config set llm.mirror URL",
+        f"check the mirrors that are set: {TSUKU} config get llm.mirror",
+    ),
+    ("set llm.mirror", "check llm.mirror"),
+)
+"""What hints say of mirrors if none is set, and what they say otherwise."""
+
+
+def _verified_from(transfer: Transfer, url: str) -> None:
+    """Download from one source and verify; allow a second try for mixed bytes."""
+    if _complete_from(transfer, url):
+        return
+    # Bytes of an earlier run or of several answers may belong to two versions of the file: then
+    # this source may still be right. Read `mixed` first, as wrong_whole() can clear it.
+    mixed, error = transfer.mixed, transfer.wrong_whole(url)
+    if mixed and _complete_from(transfer, url):
+        return
+    # The second try may have left bytes: its error describes them. Otherwise the first one.
+    raise transfer.wrong_whole(url) if transfer.hashed else error
+
+
+def _complete_from(transfer: Transfer, url: str) -> bool:
+    """Download what is missing; return whether the result is the artifact."""
     network = transfer.network
+    if transfer.plan and is_http(url):
+        try:
+            fetch_in_parallel(transfer, transfer.plan, url)
+        except NoRanges:  # all connections have ended, so dropping their bytes is safe
+            transfer.restart()
+    elif transfer.plan:  # a file or pip: they give the bytes in order only
+        transfer.restart()
+    if transfer.complete:
+        return transfer.matches()
     if is_http(url):
         attempt = partial(_request, transfer, url)
         retry(attempt, network, transfer.deadline, received=lambda: transfer.hashed)
-        return
+        return transfer.matches()
     # A file or pip gives the bytes from the start; the verified ones are skipped.
     transfer.restart()
     try:
         if scheme_of(url) != PACKAGE_SCHEME:
             _take(transfer, url, _behind(local_chunks(url), transfer.hashed))
-            return
-        folder = transfer.file.path.parent
-        with download_package(url, transfer.artifact, folder, network, transfer.tell) as chunks:
-            _take(transfer, url, _behind(chunks, transfer.hashed))
+        else:
+            folder = transfer.file.path.parent
+            with download_package(url, transfer.artifact, folder, network, transfer.tell) as chunks:
+                _take(transfer, url, _behind(chunks, transfer.hashed))
     except WrongPiece as piece:
         raise wrong_piece(url, piece) from piece
+    return transfer.matches()
 
 
 def _request(transfer: Transfer, url: str) -> None:
@@ -166,126 +282,3 @@ def _wrong_size(transfer: Transfer, url: str, offered: str) -> BodyError:
         facts=facts,
         hint="the file there was replaced, or the network alters it: set llm.mirror",
     )
-
-
-_MISSING = frozenset({404, 410})
-
-_Failure = DownloadError | DigestMismatch
-
-
-def download(
-    artifact: Artifact,
-    folder: Path,
-    network: Network,
-    progress: Progress,
-    stream: VerifiedStream,
-    connections: int,
-) -> Path:
-    """Download an artifact, as ``tsuku_llm.fetch.fetch`` says, over so many connections at most."""
-    done = folder / artifact.sha256
-    # Hashed in every run: another program may have changed the file since.
-    if verified(done, artifact):
-        stream.opened(done)
-        stream.complete()
-        return done
-    with opened_part(folder, artifact) as file:
-        stream.opened(file.path)
-        transfer = Transfer(artifact, file, stream, network, progress, connections)
-        transfer.begin()
-        try:
-            _from_any_source(transfer)
-        # Another artifact failed, and its thread stopped the network. Wrong bytes that came
-        # here before are the more important error.
-        except Interrupted as error:
-            if transfer.mismatch:
-                raise transfer.mismatch from error
-            raise
-        finally:
-            transfer.end()
-        # The reader may begin to use the end of the file now; it has a descriptor for itself.
-        stream.complete()
-    # After the block, which closes the part: Windows cannot rename an open file.
-    return finish(folder, artifact)
-
-
-def _from_any_source(transfer: Transfer) -> None:
-    """Try the sources in turn; raise the last one's error, but a wrong digest first.
-
-    The other failures become facts of that error, in order.
-    """
-    failures: list[tuple[str, _Failure]] = []
-    artifact, mirrors = transfer.artifact, transfer.network.mirrors
-    for place in registries(mirrors):
-        transfer.network.use_registry(place.api)
-    for urls in sources(artifact.url, artifact.sha256, mirrors):
-        for url in urls:
-            try:
-                _verified_from(transfer, url)
-            except (DownloadError, DigestMismatch) as error:
-                failures.append((url, error))
-                if not _is_missing(error):
-                    break
-            else:
-                return
-    wrong = [failure for _, failure in failures if isinstance(failure, DigestMismatch)]
-    decisive = wrong[-1] if wrong else transfer.mismatch or failures[-1][1]
-    if mirrors and ORIGIN not in mirrors and all(_is_missing(error) for _, error in failures):
-        # No other host was asked.
-        decisive = HttpStatusError(
-            f"no mirror has {file_name(artifact.url)}",
-            status=404,
-            facts=(f"sha256: {artifact.sha256}",),
-            hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other "
-            f"hosts too: {TSUKU} config set llm.mirror URL,origin",
-        )
-    decisive.facts += tuple(
-        f"from {shown(url)}: {failure.message}"
-        for url, failure in failures
-        if failure is not decisive
-    )
-    if mirrors:
-        # They are set already, and have not helped.
-        for advice, other in _MIRROR_ADVICE:
-            decisive.hint = decisive.hint.replace(advice, other)
-    raise decisive
-
-
-def _is_missing(error: _Failure) -> bool:
-    return isinstance(error, HttpStatusError) and error.status in _MISSING
-
-
-_MIRROR_ADVICE = (
-    (
-        f"set a mirror: {TSUKU} config set llm.mirror URL",
-        f"check the mirrors that are set: {TSUKU} config get llm.mirror",
-    ),
-    ("set llm.mirror", "check llm.mirror"),
-)
-"""What hints say of mirrors if none is set, and what they say otherwise."""
-
-
-def _verified_from(transfer: Transfer, url: str) -> None:
-    """Download from one source and verify; allow a second try for mixed bytes."""
-    if _complete_from(transfer, url):
-        return
-    # Bytes of an earlier run or of several answers may belong to two versions of the file: then
-    # this source may still be right. Read `mixed` first, as wrong_whole() can clear it.
-    mixed, error = transfer.mixed, transfer.wrong_whole(url)
-    if mixed and _complete_from(transfer, url):
-        return
-    # The second try may have left bytes: its error describes them. Otherwise the first one.
-    raise transfer.wrong_whole(url) if transfer.hashed else error
-
-
-def _complete_from(transfer: Transfer, url: str) -> bool:
-    """Download what is missing; return whether the result is the artifact."""
-    if transfer.plan and is_http(url):
-        try:
-            fetch_in_parallel(transfer, transfer.plan, url)
-        except NoRanges:  # all connections have ended, so dropping their bytes is safe
-            transfer.restart()
-    elif transfer.plan:  # a file or pip: they give the bytes in order only
-        transfer.restart()
-    if not transfer.complete:
-        fetch_in_order(transfer, url)
-    return transfer.matches()

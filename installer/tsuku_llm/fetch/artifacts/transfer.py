@@ -174,10 +174,6 @@ class Transfer:
             self._progress.advance(there - self._told)
             self._told = there
 
-    def end(self) -> None:
-        """End the progress."""
-        self._progress.end()
-
     # --- one answer ------------------------------------------------------------------------
 
     def body(

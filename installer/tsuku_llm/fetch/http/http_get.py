@@ -70,7 +70,7 @@ def answered(  # noqa: PLR0913 - all of it describes one request
     """
     network.require_online(url)
     current = _parsed(url)
-    registry = network.registry_of(url)
+    registry = next((api for api in network.registries if url.startswith(api)), None)
     follows = _REDIRECTS if method in ("GET", "HEAD") else frozenset[int]()
     redirects, status, tried = 0, 0, False
     # Not httpx's own redirects: those would also go from https to http.

@@ -54,7 +54,7 @@ class Network:
         self._client: httpx.Client | None = None
         # The repositories in registries that this run uses, by ``RegistryPlace.api``; each is
         # added before the first request to it.
-        self._registries: tuple[str, ...] = ()
+        self.registries: tuple[str, ...] = ()
 
     def __enter__(self) -> Network:
         return self
@@ -109,12 +109,8 @@ class Network:
     def use_registry(self, api: str) -> None:
         """Let requests below this URL log in to their registry."""
         with self._changed:  # the tuple is replaced, never changed: readers need no lock
-            if api not in self._registries:
-                self._registries = (*self._registries, api)
-
-    def registry_of(self, url: str) -> str | None:
-        """Return the URL of the repository in a registry that a URL is below; None for others."""
-        return next((api for api in self._registries if url.startswith(api)), None)
+            if api not in self.registries:
+                self.registries = (*self.registries, api)
 
     def check(self) -> None:
         """Raise ``Interrupted`` if the network is stopped. Called by any thread, often."""

@@ -192,6 +192,7 @@ class _Failures:
         self._url = url
         self._host = host_of(url)
         self._proxy = proxy
+        self._way = (f"through the proxy: {shown(proxy)}",) if proxy else ()
         self._exchange = exchange
         self._known = known
 
@@ -217,10 +218,6 @@ class _Failures:
     def _before_host(self) -> bool:
         """Whether the proxy failed, because the host is not connected yet."""
         return self._exchange.at_proxy and not self._exchange.in_body
-
-    @property
-    def _way(self) -> tuple[str, ...]:
-        return (f"through the proxy: {shown(self._proxy)}",) if self._proxy else ()
 
     def _no_connection(self, error: Exception) -> Exception:
         reason = f"reason: {error}"

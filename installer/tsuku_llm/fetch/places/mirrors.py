@@ -89,11 +89,6 @@ def parse_place(url: str) -> RegistryPlace:
     return RegistryPlace(found["host"], found["name"], found["tag"] or "latest")
 
 
-def registries(mirrors: tuple[str, ...]) -> tuple[RegistryPlace, ...]:
-    """Return those of the mirrors that are registries. Raises ``ConfigError``."""
-    return tuple(parse_place(each) for each in mirrors if scheme_of(each) == REGISTRY_SCHEME)
-
-
 def sources(url: str, sha256: str, mirrors: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """List the sources to try for an artifact, in order, each with its URLs.
 
@@ -104,28 +99,29 @@ def sources(url: str, sha256: str, mirrors: tuple[str, ...]) -> tuple[tuple[str,
     Raises ``ConfigError`` for a mirror with another scheme than ``https:``, ``http:``, ``file:`` or
     ``oci:``. Plain ``http:`` is allowed, because nothing that a mirror sends is trusted.
     """
-    return tuple(_urls_at(mirror, url, sha256) for mirror in mirrors or (ORIGIN,))
-
-
-def _urls_at(mirror: str, url: str, sha256: str) -> tuple[str, ...]:
-    if mirror == ORIGIN:
-        return (url,)
-    if scheme_of(mirror) == REGISTRY_SCHEME:
-        return (parse_place(mirror).blob(sha256),)
-    try:
-        parts = urlsplit(mirror)
-    except ValueError:
-        parts = urlsplit("")  # it has no scheme, so the next check refuses the mirror
-    if parts.scheme not in ("https", "http", "file") or (
-        parts.scheme != "file" and not parts.hostname
-    ):
-        raise ConfigError(
-            "a mirror is not a URL that can be used",
-            facts=(f"llm.mirror: {shown(mirror)}",),
-            hint="give an https:, http: or file: URL of a folder",
-        )
-    names = (f"sha256/{sha256}", quote(file_name(url), safe=""))
-    return tuple(below(mirror, name) for name in names)
+    found: list[tuple[str, ...]] = []
+    for mirror in mirrors or (ORIGIN,):
+        if mirror == ORIGIN:
+            found.append((url,))
+            continue
+        if scheme_of(mirror) == REGISTRY_SCHEME:
+            found.append((parse_place(mirror).blob(sha256),))
+            continue
+        try:
+            parts = urlsplit(mirror)
+        except ValueError:
+            parts = urlsplit("")  # it has no scheme, so the next check refuses the mirror
+        if parts.scheme not in ("https", "http", "file") or (
+            parts.scheme != "file" and not parts.hostname
+        ):
+            raise ConfigError(
+                "a mirror is not a URL that can be used",
+                facts=(f"llm.mirror: {shown(mirror)}",),
+                hint="give an https:, http: or file: URL of a folder",
+            )
+        names = (f"sha256/{sha256}", quote(file_name(url), safe=""))
+        found.append(tuple(below(mirror, name) for name in names))
+    return tuple(found)
 
 
 def below(folder: str, path: str) -> str:
