@@ -87,17 +87,28 @@ class ServedCopy:
 
         Raises ``DownloadError``.
         """
-        if name not in self.files:
-            self.files[name] = self._known(name) or self._fetched(name)
-        return self.files[name]
+        if name in self.files:
+            return self.files[name]
+        about, role = self.named.get(name), name.removesuffix(".json").rpartition(".")[2]
+        data = self._known(name, about, role) if about is not None else None
+        if not data:
+            if about is None:
+                limit = _LARGEST_TIMESTAMP if name == TIMESTAMP else _LARGEST_ROOT
+            elif role in trust.ROLES:
+                limit = min(about.length or LARGEST_FILE, LARGEST_FILE)
+            else:
+                # One limit for all delegated files together, so that many small ones cannot add up.
+                limit = LARGEST_FILE - self.delegated
+            data = limited(self.get, name, limit)
+            if about is not None and role not in trust.ROLES:
+                self.delegated += len(data or b"")
+        self.files[name] = data
+        return data
 
-    def _known(self, name: str) -> bytes | None:
+    def _known(self, name: str, about: MetaFile, role: str) -> bytes | None:
         """Read a file from a known copy, if it is the one that verified metadata names."""
         from tuf.api.exceptions import LengthOrHashMismatchError
 
-        about, role = self.named.get(name), _role_of(name)
-        if about is None:
-            return None
         for copy in self.known:
             with suppress(StoreError, MetadataError, LengthOrHashMismatchError):
                 data = copy.read(name)
@@ -112,24 +123,6 @@ class ServedCopy:
                 ):
                     return data
         return None
-
-    def _fetched(self, name: str) -> bytes | None:
-        about, role = self.named.get(name), _role_of(name)
-        if about is None:
-            return limited(
-                self.get, name, _LARGEST_TIMESTAMP if name == TIMESTAMP else _LARGEST_ROOT
-            )
-        limit = min(about.length or LARGEST_FILE, LARGEST_FILE)
-        if role in trust.ROLES:
-            return limited(self.get, name, limit)
-        # One limit for all delegated files together, so that many small ones cannot add up.
-        data = limited(self.get, name, LARGEST_FILE - self.delegated)
-        self.delegated += len(data or b"")
-        return data
-
-
-def _role_of(name: str) -> str:
-    return name.removesuffix(".json").rpartition(".")[2]
 
 
 def limited(get: Callable[[str, int], bytes | None], name: str, limit: int) -> bytes | None:

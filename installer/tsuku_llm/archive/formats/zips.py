@@ -65,7 +65,22 @@ def read_directory(file: BinaryIO, budget: Budget, *, begins: int = 0) -> list[E
     The first member must begin at the offset ``begins``. Raises ``UnsafeArchive`` for anything
     that two readers could read differently, for encryption, and for a malformed or shortened file.
     """
-    entries, start = _directory(file, budget)
+    count, size, start = _end(file)
+    # Both before the read: the numbers come from the archive and decide how much memory we use.
+    budget.check_members(count)
+    if size > _LARGEST_DIRECTORY:
+        raise unsafe("the directory is too large")
+    file.seek(start)
+    data = exact(file, size)
+    entries: list[Entry] = []
+    position = 0
+    for _ in range(count):
+        budget.member()
+        entry, length = _central(data, position)
+        entries.append(entry)
+        position += length
+    if position != size:
+        raise unsafe("the directory has more than its entries")
     offsets = sorted(entry.offset for entry in entries)
     # A prefix can be a program or a second archive, which another reader would find.
     if (offsets[0] if offsets else start) != begins:
@@ -117,26 +132,6 @@ def _is_descriptor(file: BinaryIO, entry: Entry, offset: int, size: int) -> bool
         return False
     file.seek(offset)
     return exact(file, size) in forms
-
-
-def _directory(file: BinaryIO, budget: Budget) -> tuple[list[Entry], int]:
-    count, size, start = _end(file)
-    # Both before the read: the numbers come from the archive and decide how much memory we use.
-    budget.check_members(count)
-    if size > _LARGEST_DIRECTORY:
-        raise unsafe("the directory is too large")
-    file.seek(start)
-    data = exact(file, size)
-    entries = []
-    position = 0
-    for _ in range(count):
-        budget.member()
-        entry, length = _central(data, position)
-        entries.append(entry)
-        position += length
-    if position != size:
-        raise unsafe("the directory has more than its entries")
-    return entries, start
 
 
 def _end(file: BinaryIO) -> tuple[int, int, int]:
