@@ -35,7 +35,6 @@ STARTS = {
 
 IN_CALLERS_FOLDER = {
     "tsuku_llm/steps/servers/background.py": "the supervisor: the server's arguments are a user's",
-    "tsuku_llm/launch/run/supervise.py": "the plan of a start says where the server runs",
     "tsuku_llm/launch/ask/child.py": "the plan of a start or of a question says where",
     "tsuku_publish/secrets.py": "git gets the folder that the user names",
 }

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import IO, NamedTuple
 
@@ -56,21 +56,29 @@ def tied_to_us() -> Callable[[], None] | None:
     return tie
 
 
-def start_apart(plan: LaunchPlan, *, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    """Start ``plan`` with a pipe for its stderr. Raises OSError if it cannot start.
+def start_apart(
+    plan: LaunchPlan,
+    *,
+    stdout: int | None = subprocess.DEVNULL,
+    stderr: int = subprocess.PIPE,
+    keep: Collection[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start ``plan`` with a pipe for its output. Raises OSError if it cannot start.
 
-    The child leads a new session, so that we can kill it together with every process that
-    it started. It also means that Ctrl-C at the terminal reaches only us.
+    It inherits the descriptors in ``keep``. The child leads a new session, so that we can kill it
+    together with every process that it started. It also means that Ctrl-C at the terminal reaches
+    only us, and a signal of ours reaches it only once.
     """
     with no_core_dumps():
         return children.start(
             plan.argv,
             cwd=plan.cwd,
-            env=plan.env,
+            env=plan.own_env,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             start_new_session=True,
+            pass_fds=tuple(keep),
             preexec_fn=tied_to_us(),
         )
 
@@ -184,7 +192,8 @@ class PipeReader(threading.Thread):
     def __init__(
         self, stream: IO[bytes], on_data: Callable[[bytes], None] = lambda _: None
     ) -> None:
-        # Daemon: a process that left the group can hold the pipe open for as long as it runs.
+        # Daemon: a process that left the group can hold the pipe open for as long as it runs, and
+        # ``on_data`` may block in a write to a stopped terminal.
         super().__init__(daemon=True)
         self._stream = stream
         self._on_data = on_data
@@ -201,6 +210,7 @@ class PipeReader(threading.Thread):
 
     def finish(self) -> str:
         """Return the text; leave the pipe to the thread if a grandchild still holds it open."""
+        # The child has ended, so the pipe usually ends too.
         self.join(_KILLED_LIMIT)
         # Close only what the thread no longer reads: the descriptor's number may be reused.
         if not self.is_alive():

@@ -1,7 +1,7 @@
 """Supervision of one server in the foreground, from its start to its end.
 
 The threads: the main one starts the server and waits for it (``SignalForwarder``).
-``StderrTee`` copies its stderr. The observer follows the start in another thread. Any thread
+``PipeReader`` copies its stderr. The observer follows the start in another thread. Any thread
 may stop the server (``StopHandle``); a timer then kills a server that ignores SIGTERM.
 """
 
@@ -12,12 +12,10 @@ import subprocess
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tsuku_llm.ground.foreign import kernel_text
-from tsuku_llm.ground.processes import children
-from tsuku_llm.ground.processes.inherited import no_core_dumps
-from tsuku_llm.launch.ask.child import ChildEnd, LastWords, tied_to_us
+from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, start_apart
 from tsuku_llm.launch.ask.health import Readiness
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.run.forwarding import SignalForwarder
@@ -29,10 +27,6 @@ if TYPE_CHECKING:  # a server that ends well needs no diagnosis
 GRACE = 10.0
 """Seconds that a server gets to finish its current requests and exit."""
 
-_TEE_LIMIT = 5.0
-"""Seconds to wait for the copying thread when the reader of our stderr has stopped reading."""
-
-_CHUNK = 64 * 1024
 _SIGNAL_EXIT = 128
 _VMSTAT = "/proc/vmstat"
 
@@ -143,6 +137,16 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
         if on_signal:
             on_signal(number)
 
+    def on_output(data: bytes) -> None:
+        # In the copying thread. Ignore a closed stderr of ours: without a reader the pipe fills
+        # up, and the server blocks in its next log line.
+        with suppress(OSError):
+            view = memoryview(data)
+            # A write to a pipe or terminal may take only a part.
+            while view:
+                view = view[os.write(2, view) :]
+        readiness.on_stderr(data)
+
     # Handlers first: a signal from here on is kept for the server and does not end us alone.
     with SignalForwarder(on_signal=on_each) as forwarder:
         # Before any thread of ours: the kernel ties the server to us only while this process
@@ -152,7 +156,9 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
         forwarder.attach(child)
         child_end = ChildEnd(child)
         # The first thread of ours. The server may write already; the pipe keeps it until then.
-        stderr = StderrTee(child.stdout if one_stream else child.stderr, readiness.on_stderr)
+        pipe = child.stdout if one_stream else child.stderr
+        assert pipe
+        stderr = PipeReader(pipe, on_output)
         try:
             # Another thread may have called ``stop_handle.end`` before: then this ends the
             # server. Later calls come from any thread, until ``finish`` below.
@@ -167,7 +173,7 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
                 code = forwarder.wait(child)
         finally:
             # The order matters. First kill what is left of the server's group: it may hold
-            # the pipe open, and the tee waits for the end of the pipe. From here on a late
+            # the pipe open, and the reader waits for the end of the pipe. From here on a late
             # call of the stop handle in another thread does nothing.
             child_end.finish()
             # The last words are complete after this, and ``on_stderr`` is not called any more,
@@ -184,83 +190,27 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
         from tsuku_llm.launch.failed.failure import explain
 
         # The counter is read after the end, for the same reason.
-        explain(plan, code, stderr.last_words.text(), oom_killed=oom_kills() > killed)
+        explain(plan, code, stderr.text(), oom_killed=oom_kills() > killed)
     # An exit code of 0 is the server's own choice.
     elif code and serves and on_death and not told_to_end:
         from tsuku_llm.launch.failed.failure import why_ended
 
-        words = stderr.last_words.text()
-        on_death(why_ended(code, words, oom_killed=oom_kills() > killed))
+        on_death(why_ended(code, stderr.text(), oom_killed=oom_kills() > killed))
     return _SIGNAL_EXIT - code if code < 0 else code
 
 
-class StderrTee(threading.Thread):
-    """The thread that copies the child's stderr to ours as it arrives, and keeps its end.
-
-    It goes on reading when our stderr is closed: a closed terminal must not end a server
-    that never wrote to it. ``on_stderr`` gets a copy of everything, in this thread.
-    """
-
-    def __init__(self, source: IO[bytes] | None, on_stderr: Callable[[bytes], None]) -> None:
-        # Daemon: a write to a stopped terminal can block forever and must not keep us alive.
-        super().__init__(daemon=True)
-        # Only this thread writes to it. The supervisor reads it after ``finish``; a thread
-        # that is still alive then costs at most the newest bytes.
-        self.last_words = LastWords()
-        self._source = source
-        self._on_stderr = on_stderr
-        self.start()
-
-    def run(self) -> None:
-        """Copy until the child and every process that it started have closed the pipe."""
-        if self._source is None:
-            return
-        # Unbuffered: a line reaches the terminal when the server writes it, not 64 KiB later.
-        while data := os.read(self._source.fileno(), _CHUNK):
-            # Ignore a closed stderr of ours: without a reader the pipe fills up, and the
-            # server blocks in its next log line.
-            with suppress(OSError):
-                view = memoryview(data)
-                # A write to a pipe or terminal may take only a part.
-                while view:
-                    view = view[os.write(2, view) :]
-            self.last_words.feed(data)
-            # Other code runs in this thread here: nothing is copied until it returns.
-            self._on_stderr(data)
-
-    def finish(self) -> None:
-        """Wait until everything is copied, for 5 seconds at most."""
-        # The child has ended, so the pipe usually ends too. The thread stays alive if the
-        # reader of our stderr has stopped, or if a grandchild still holds the pipe open.
-        self.join(_TEE_LIMIT)
-        # Close only what the thread no longer reads: the number of a closed descriptor can
-        # be given to another file, which the thread would then read.
-        if self._source is not None and not self.is_alive():
-            self._source.close()
-
-
 def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:
-    """Start the server in a new session: signals reach it only through us, and only once."""
-    env = plan.own_env
+    """Start the server, with its output where ours goes. Raises LaunchError."""
     # The pipe hides our terminal from the server: ask for colours if only stderr is one. If
     # stdout is a terminal too, the server sees that itself.
     if os.isatty(2) and not os.isatty(1):
-        env.setdefault("LLAMA_ARG_LOG_COLORS", "on")
+        plan = plan._replace(env={"LLAMA_ARG_LOG_COLORS": "on", **plan.env})
     # Our own lines come before the server's.
     flush_output()
     try:
-        with no_core_dumps():
-            return children.start(
-                plan.argv,
-                cwd=plan.cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if one_stream else None,
-                stderr=subprocess.STDOUT if one_stream else subprocess.PIPE,
-                start_new_session=True,
-                pass_fds=tuple(keep),
-                preexec_fn=tied_to_us(),
-            )
+        if one_stream:
+            return start_apart(plan, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, keep=keep)
+        return start_apart(plan, stdout=None, keep=keep)
     except OSError as exc:
         from tsuku_llm.launch.failed.refused import refuse
 
