@@ -95,7 +95,7 @@ def ask_canary(
             )
     except TimeoutError:
         return CanaryResult(problem=f"not answered within {limit:g} seconds")
-    except (OSError, UnicodeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         return CanaryResult(problem=f"not answered: {error}", lost=True)
     if status == 200:
         return CanaryResult(answered=True, answer=read(content))
@@ -108,13 +108,11 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
     ``/slots`` is answered by the thread that computes, between two batches; ``/health`` is answered
     by another one, also if that thread hangs in a driver.
     """
-    if address.tls:
-        return None
     try:
-        status, _ = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
+        status, _ = _got(address, "/slots", wishes)
     except TimeoutError:
         return False
-    except (OSError, UnicodeError, ValueError):
+    except (OSError, ValueError):
         return None
     # --no-slots, a wrong key and a router have other answers, which do not come from the queue.
     return True if status == 200 else None
@@ -122,10 +120,8 @@ def takes_tasks(address: ServerAddress, wishes: Wishes) -> bool | None:
 
 def slots_of(address: ServerAddress, wishes: Wishes) -> tuple[Slot, ...]:
     """Return the slots of a server; none if it does not tell them, or tells too little."""
-    if address.tls:
-        return ()
     try:
-        status, content = _ask(address, "GET /slots", api_key(wishes), limit=_QUEUE_LIMIT)
+        status, content = _got(address, "/slots", wishes)
     except (OSError, ValueError):
         return ()
     return read_slots(content) if status == 200 else ()
@@ -150,33 +146,25 @@ def read_slots(content: bytes) -> tuple[Slot, ...]:
 
 def models_of(address: ServerAddress, wishes: Wishes) -> tuple[str, ...]:
     """Return the names under which a server offers its models; none if it does not tell them."""
-    if address.tls:
-        return ()
     try:
-        status, content = _ask(address, "GET /v1/models", api_key(wishes), limit=_QUEUE_LIMIT)
+        status, content = _got(address, "/v1/models", wishes)
         rows = parse_object(content)["data"] if status == 200 else ()
         return tuple(str(row["id"]) for row in rows)
     except (OSError, KeyError, TypeError, ValueError):
         return ()
 
 
-def post(
-    address: ServerAddress,
-    path: str,
-    body: object,
-    key: Secret | None,
-    *,
-    limit: float,
-    on_wait: Callable[[], None] = lambda: None,
-) -> int:
-    """Return the HTTP status of the answer; the rest is as for ``exchange``."""
-    return exchange(address, path, body, key, limit=limit, on_wait=on_wait)[0]
+def _got(address: ServerAddress, path: str, wishes: Wishes) -> tuple[int, bytes]:
+    """Ask for what the server tells without computing. Raises as ``exchange``."""
+    if address.tls:
+        raise ConnectionError("the server wants TLS")
+    return exchange(address, path, key=api_key(wishes), limit=_QUEUE_LIMIT)
 
 
 def exchange(
     address: ServerAddress,
     path: str,
-    body: object,
+    body: object = None,
     key: Secret | None = None,
     *,
     limit: float,
@@ -184,25 +172,13 @@ def exchange(
 ) -> tuple[int, bytes]:
     """Return the HTTP status of the answer, and its content. Raises OSError and ValueError.
 
-    ``limit`` is in seconds. ``on_wait`` is called once a second until the answer comes; what it
-    raises ends the request.
+    Without a ``body`` it is a GET. ``limit`` is in seconds. ``on_wait`` is called once a second
+    until the answer comes; what it raises ends the request.
     """
-    return _ask(address, f"POST {path}", key, limit=limit, body=json.dumps(body), on_wait=on_wait)
-
-
-def _ask(
-    address: ServerAddress,
-    request: str,
-    key: Secret | None,
-    *,
-    limit: float,
-    body: str = "",
-    on_wait: Callable[[], None] = lambda: None,
-) -> tuple[int, bytes]:
-    method, _, path = request.partition(" ")
-    content = body.encode()
+    content = b"" if body is None else json.dumps(body).encode()
+    method = "GET" if body is None else "POST"
     head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
-    if body:
+    if content:
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     if key:
         head += f"Authorization: Bearer {key.reveal()}\r\n"
@@ -227,5 +203,5 @@ def _ask(
     # A server that ends meanwhile sends nothing.
     words = answer[:64].split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ValueError("no HTTP")
+        raise ConnectionError("no HTTP")
     return int(words[1]), answer.partition(b"\r\n\r\n")[2]

@@ -7,7 +7,6 @@ most starts.
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 import time
@@ -18,7 +17,13 @@ from typing import TYPE_CHECKING
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.log import LogFacts, LogReader
-from tsuku_llm.launch.plan.addresses import LAST_PORT, Listeners, ServerAddress, address_of
+from tsuku_llm.launch.plan.addresses import (
+    LAST_PORT,
+    Listeners,
+    ServerAddress,
+    address_of,
+    csv_fields,
+)
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 
@@ -37,9 +42,6 @@ _STEP = 0.05
 
 _LARGEST_FILE = 1 << 20
 """Bytes of a file of keys."""
-
-_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
-"""One field of a row of CSV."""
 
 _MISSING = 1.0
 """Seconds after the first good answer in which a signal may still be missed, on a busy machine.
@@ -204,8 +206,7 @@ def has_page(address: ServerAddress) -> bool | None:
 def api_key(wishes: Wishes) -> Secret | None:
     """Return one of the keys for the server's API. Raises OSError."""
     # Upstream reads several keys as a row of CSV, and drops empty ones (common/arg.cpp, b11434).
-    for field in _FIELD.finditer(wishes.key.reveal() if wishes.key else ""):
-        key = field[0] if field[1] is None else field[1].replace('""', '"')
+    for key in csv_fields(wishes.key.reveal() if wishes.key else ""):
         if key:
             return Secret(key)
     if wishes.key_file:

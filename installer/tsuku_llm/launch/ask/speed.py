@@ -5,17 +5,16 @@ The numbers come from the server's ``timings``, so they contain neither HTTP nor
 
 from __future__ import annotations
 
-import json
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.ground.errors import LaunchError
-from tsuku_llm.ground.foreign import parse_json, parse_object, read_answer
+from tsuku_llm.ground.foreign import parse_json, parse_object
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.health import connect
+from tsuku_llm.launch.ask.canary import exchange
 from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, read_completion
 from tsuku_llm.launch.plan.addresses import ServerAddress
 
@@ -49,9 +48,6 @@ _PASSAGE = (
 _PASSAGE_TOKENS = 256
 _PASSAGE_LIMIT = 30.0
 """Seconds for all of them: a slow server gets fewer tokens to read."""
-
-_LARGEST = 1 << 20
-"""Bytes of an answer that are read."""
 
 _LONGEST = 200
 """Characters of the server's message that are shown."""
@@ -108,7 +104,8 @@ def read_along(address: ServerAddress, key: Secret | None = None) -> Answer:
         tokens = _ask(address, key, "/tokenize", {"content": _PASSAGE})["tokens"]
         for end in range(1, min(len(tokens), _PASSAGE_TOKENS) + 1):
             body = {"prompt": tokens[:end], "cache_prompt": True, "id_slot": 0, **_NEXT_TOKEN}
-            step = read_completion(_exchange(address, key, "/completion", body))[:1]
+            _, content = exchange(address, "/completion", body, key, limit=_LIMIT)
+            step = read_completion(content)[:1]
             steps += step
             if not step or time.monotonic() > deadline:
                 break
@@ -157,32 +154,11 @@ def server_message(text: bytes) -> str:
 def _ask(
     address: ServerAddress, key: Secret | None, path: str, body: object = None
 ) -> dict[str, Any]:
-    return parse_object(_exchange(address, key, path, body))
-
-
-def _exchange(address: ServerAddress, key: Secret | None, path: str, body: object) -> bytes:
-    from http.client import HTTPConnection, HTTPException
-
-    headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
-    with closing(HTTPConnection(address.reachable_host)) as connection:
-        # Ours, as the server may listen at a Unix socket.
-        connection.sock = connect(address)
-        connection.sock.settimeout(_LIMIT)
-        try:
-            connection.request(
-                "POST" if body else "GET",
-                address.prefix + path,
-                json.dumps(body) if body else None,
-                headers,
-            )
-            answer = connection.getresponse()
-            text = read_answer(answer, _LARGEST)
-        except HTTPException as error:
-            raise OSError(str(error)) from error
-    if answer.status != 200:
+    status, content = exchange(address, path, body, key, limit=_LIMIT)
+    if status != 200:
         raise LaunchError(
-            f"the server refused to be measured: {server_message(text)}",
-            facts=(f"HTTP status {answer.status} for {path}",),
+            f"the server refused to be measured: {server_message(content)}",
+            facts=(f"HTTP status {status} for {path}",),
             hint=_HINT,
         )
-    return text
+    return parse_object(content)

@@ -31,8 +31,8 @@ _PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
 _PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
 _FALSE = ("off", "disabled", "false", "0")
 
-# One field of a list of CSV: quoted, or plain.
-_FIELD = re.compile(r'"(?:[^"]|"")*"|[^,]+')
+# One field of a row of CSV: quoted, or plain.
+_FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 """A host's name or IPv4 address; also the zone of an IPv6 address."""
@@ -154,8 +154,8 @@ def hosts_in(value: str) -> list[str]:
 
 def csv_fields(value: str) -> Iterator[str]:
     """Yield the fields of a line of CSV without their quotes, as llama.cpp reads it."""
-    for field in _FIELD.findall(value):
-        yield field[1:-1].replace('""', '"') if field.startswith('"') else field
+    for field in _FIELD.finditer(value):
+        yield field[0] if field[1] is None else field[1].replace('""', '"')
 
 
 def csv_line(fields: Iterable[str]) -> str:

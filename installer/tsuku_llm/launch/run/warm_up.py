@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from tsuku_llm.launch.ask.canary import post
+from tsuku_llm.launch.ask.canary import exchange
 from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import Verdict
@@ -123,7 +123,7 @@ class WarmUp:
                         self._per_token = again / size
         except TimeoutError:
             problem, unanswered = f"a prompt was not answered within {LIMIT:g} seconds", True
-        except (OSError, UnicodeError, ValueError) as error:
+        except (OSError, ValueError) as error:
             problem, unanswered = f"a prompt was not answered: {error}", True
         self._seconds += self._clock() - begun
         return WarmedUp(self._seconds, problem, unanswered)
@@ -153,4 +153,4 @@ class WarmUp:
         def waiting() -> None:
             self._on_wait(self._seconds + self._clock() - begun)
 
-        return post(self._address, self._path, body, key, limit=LIMIT, on_wait=waiting)
+        return exchange(self._address, self._path, body, key, limit=LIMIT, on_wait=waiting)[0]
