@@ -46,8 +46,8 @@ LISTS = {
     ),
     "none": ("Available devices:\n  (none)\n", []),
     "nothing-after-heading": ("Available devices:\n", []),
-    "empty": ("", []),
-    "no-list": ("error: invalid argument: --list-devices\n", []),
+    "empty": ("", None),
+    "no-list": ("error: invalid argument: --list-devices\n", None),
     "log-before": (CUDA_LOG, [device("CUDA0", "NVIDIA A10G", 22723, 22500)]),
     "brackets-in-a-name": (
         TWO_VENDORS,
@@ -75,8 +75,8 @@ LISTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), LISTS.values(), ids=LISTS)
-def test_device_lists_are_parsed(text: str, expected: list[ListedDevice]) -> None:
-    assert parse_devices(text) == tuple(expected)
+def test_device_lists_are_parsed(text: str, expected: list[ListedDevice] | None) -> None:
+    assert parse_devices(text) == (None if expected is None else tuple(expected))
 
 
 def named(*names: str) -> tuple[ListedDevice, ...]:

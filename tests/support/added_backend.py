@@ -77,6 +77,7 @@ def ask_every_part() -> None:
 
     # The server's list of devices, and a failed start.
     listed = parse_devices("Available devices:\n  NPU0: NPU 9\n  CUDA0: a card\n")
+    assert listed
     assert [each.name for each in own_devices(listed, "npu")] == ["NPU0"]
     assert backend_named("NPU0") == "npu"
     assert package_of("libnpu.so.1", "debian") == f"run: {SUDO}apt install libnpu1"

@@ -215,8 +215,6 @@ def _device_list(seen: Observed) -> Iterator[Sign]:
 
 def _plugins(seen: Observed) -> frozenset[str]:
     """Return the names of the backend's plugin in the build; none if it is part of the server."""
-    # Imported here: a start needs the table only once its server is watched.
-
     names = [f"ggml-{facts_of(part).plugin}" for part in parts_of(seen.backend)]
     return frozenset(file for file in seen.files if any(name in file for name in names))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tsuku_llm.launch.plan.wishes import flagged, last_value
+from tsuku_llm.launch.plan.wishes import flagged, last_value, spelled
 
 _SLOTS = 4
 """Sequences of a server that was told no number of them; they share one cache."""
@@ -208,7 +208,7 @@ def _overrides(
     argv: Sequence[str], options: Sequence[str], variable: str = ""
 ) -> tuple[tuple[str, bool], ...]:
     """Return the pattern of each ``pattern=buffer type``; a server takes this option repeatedly."""
-    texts = [value for word, value in pairwise(argv) if word.replace("_", "-") in options]
+    texts = [value for word, value in pairwise(argv) if spelled(word) in options]
     found = (each.rpartition("=") for each in ",".join((variable, *texts)).split(","))
     return tuple(
         (pattern, buffer.upper().startswith("CPU")) for pattern, equals, buffer in found if equals

@@ -9,9 +9,10 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.launch.plan.wishes import spelled
 
 DEFAULT_PORT = 8080
 
@@ -172,34 +173,38 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
     It takes a port modulo 65536, ``80a`` as 80, and the last one of two.
     """
     for word in arguments:
-        option, equals, value = _canonical(word).partition("=")
+        option, equals, value = spelled(word).partition("=")
         if equals and option in _VALUED:
-            _refuse(f"the server does not read {option}=VALUE", f"write: {option} {value}")
-    ports = [*_values(arguments, _PORT)]
+            raise UsageError(
+                f"the server does not read {option}=VALUE", hint=f"write: {option} {value}"
+            )
+    ports = [value for option, value in _options(arguments) if option == _PORT]
     if len(ports) > 1:
         told = " and ".join(_shown(each) for each in ports[:2])
-        _refuse(f"{_PORT} is given {len(ports)} times: {told}", "give it once")
+        raise UsageError(f"{_PORT} is given {len(ports)} times: {told}", hint="give it once")
     source, port = _given(_PORT, arguments, env)
     if port is not None and not (_PORT_NUMBER.fullmatch(port) and int(port) <= LAST_PORT):
-        _refuse(
+        raise UsageError(
             f"{source} {_shown(port)} is not a port",
-            f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
+            hint=f"give a whole number from 0 to {LAST_PORT}; 0 lets the system choose a free one",
         )
     source, host = _given(_HOST, arguments, env)
     hosts = hosts_in(host or "")
     if host is not None and not (hosts and all(map(_is_host, hosts))):
-        _refuse(
+        raise UsageError(
             f"{source} {_shown(host)} is not an address or a name of this machine",
-            f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
+            hint=f"give the address alone, such as 127.0.0.1 or ::1, and the port with {_PORT}",
         )
     if port is not None and int(port) == 0 and sum(not h.endswith(".sock") for h in hosts) > 1:
-        _refuse(
+        raise UsageError(
             "the server cannot choose a port for several addresses",
-            f"give one {_HOST}, or a {_PORT}",
+            hint=f"give one {_HOST}, or a {_PORT}",
         )
     source, prefix = _given(_PREFIX, arguments, env)
     if prefix and not prefix.startswith("/"):
-        _refuse(f"{source} {_shown(prefix)} does not begin with /", f"write: /{prefix[:_SHOWN]}")
+        raise UsageError(
+            f"{source} {_shown(prefix)} does not begin with /", hint=f"write: /{prefix[:_SHOWN]}"
+        )
 
 
 def _is_host(host: str) -> bool:
@@ -224,8 +229,8 @@ def wants_page(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
         # Any value of the second variable turns the page off.
         off = name.replace("ARG_", "ARG_NO_") in env or env.get(name) in _FALSE
         wanted = wanted and not off
-    for word in _options(arguments):
-        wanted = _PAGE.get(word, wanted)
+    for option, _ in _options(arguments):
+        wanted = _PAGE.get(option, wanted)
     return wanted
 
 
@@ -291,41 +296,18 @@ def _family_of_wildcard(host: str) -> int | None:
 def _given(option: str, arguments: Sequence[str], env: Mapping[str, str]) -> tuple[str, str | None]:
     """Return what counts, an option or its variable, and its value."""
     # As llama-server reads them: the last one counts.
-    if values := [*_values(arguments, option)]:
+    if values := [value for name, value in _options(arguments) if name == option]:
         return option, values[-1]
     return _VALUED[option], env.get(_VALUED[option])
 
 
-def _values(arguments: Sequence[str], option: str) -> Iterator[str]:
-    """Yield each value of an option; an empty one for a last word without a value."""
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each word with the value of an option of ours, "" for any other and for a last word."""
     words = iter(arguments)
     for word in words:
-        name = _canonical(word)
-        if name in _VALUED:
-            value = next(words, "")
-            if name == option:
-                yield value
-
-
-def _options(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield every word that is not the value of one of these options."""
-    words = iter(arguments)
-    for word in words:
-        name = _canonical(word)
-        yield name
-        if name in _VALUED:
-            next(words, None)
-
-
-def _canonical(word: str) -> str:
-    """Spell an option as its help does: llama-server reads ``--api_prefix`` as well."""
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else word
+        name = spelled(word)
+        yield name, next(words, "") if name in _VALUED else ""
 
 
 def _shown(value: str) -> str:
     return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…")
-
-
-def _refuse(message: str, hint: str) -> NoReturn:
-    raise UsageError(message, hint=hint)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tsuku_llm.ground.errors import UsageError, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.launch.plan.wishes import spelled
 
 # One line of the help (``common_arg::to_string`` in upstream's common/arg.cpp): the names, the
 # hint for each value, and after three or more spaces the text; a long head stands alone.
@@ -113,7 +114,7 @@ def understood(argv: Sequence[str], lines: Sequence[str]) -> Iterator[Understood
     known = {name: each for each in arguments_in(lines) for name in each.names}
     words = iter(argv if known else ())
     for word in words:
-        name = word.replace("_", "-") if word.startswith("--") else word
+        name = spelled(word)
         found = known.get(name)
         if found is None:
             # What follows "=" may be a key.
@@ -197,7 +198,7 @@ def _count(hint: str) -> int:
 
 def instead(word: str, known: Mapping[str, KnownArgument]) -> str:
     """Return what to write instead of a word that a build does not know, to follow its name."""
-    successor = _SUCCESSORS.get(word.replace("_", "-") if word.startswith("--") else word)
+    successor = _SUCCESSORS.get(spelled(word))
     if successor and successor.partition(" ")[0] in known:
         return f" any more: use {successor}"
     name, equals, _ = word.partition("=")

@@ -7,7 +7,7 @@ per line, its name, a colon, its description, and sometimes its memory in bracke
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tsuku_llm.machine.backends import TABLE, facts_of, maker_in, parts_of
@@ -43,12 +43,12 @@ class ListedDevice(NamedTuple):
     integrated: bool | None = None
 
 
-def parse_devices(text: str) -> tuple[ListedDevice, ...]:
-    """Parse the list; skip log lines before its heading; ``(none)`` is an empty list."""
-    lines = _lines(text)
-    if not _skip_header(lines):
-        return ()
-    # Other lines may follow, such as a warning of the driver.
+def parse_devices(text: str) -> tuple[ListedDevice, ...] | None:
+    """Parse the list; None for a text without one; ``(none)`` is an empty list."""
+    lines = (line[:_LONGEST].rstrip() for line in text.splitlines())
+    # Log lines may come before the heading, and others after it, such as a warning of the driver.
+    if not any(_HEADER.fullmatch(line) for line in lines):
+        return None
     return tuple(_device(found) for found in map(_LINE.match, lines) if found)
 
 
@@ -61,28 +61,12 @@ def with_kinds(devices: Sequence[ListedDevice], text: str) -> tuple[ListedDevice
     )
 
 
-def has_list(text: str) -> bool:
-    """Tell whether a text contains a list, even an empty one."""
-    return _skip_header(_lines(text))
-
-
-def _lines(text: str) -> Iterator[str]:
-    return (line[:_LONGEST].rstrip() for line in text.splitlines())
-
-
-def _skip_header(lines: Iterator[str]) -> bool:
-    """Consume the lines up to the heading; return whether there is one."""
-    return any(_HEADER.fullmatch(line) for line in lines)
-
-
 def own_devices(devices: Sequence[ListedDevice], backend: str) -> tuple[ListedDevice, ...]:
     """Return the devices that can belong to ``backend``, each card once if it names several.
 
     These are the devices with the backend's prefix. Without any, return those whose prefix
     belongs to no known backend, because upstream may have changed a name.
     """
-    # Imported here and below: a start needs the table only once its server is watched.
-
     if len(parts_of(backend)) > 1:
         return _each_once(devices, parts_of(backend))
     prefixes = facts_of(backend).device_prefixes

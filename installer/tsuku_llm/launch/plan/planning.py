@@ -17,6 +17,7 @@ from tsuku_llm.ground.errors import UnsafeLocation, UsageError
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.plan.addresses import csv_fields, csv_line, hosts_in
 from tsuku_llm.launch.plan.secret_arguments import handed_over
+from tsuku_llm.launch.plan.wishes import spelled
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.plan.report import Placement
@@ -275,18 +276,13 @@ def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
             rewrite = None
             continue
         yield word
-        option = _canonical(word)
+        option = spelled(word)
         if option in _ONE_PATH:
             rewrite = _absolute
         elif option in _PATH_LISTS:
             rewrite = _absolute_list
         elif option == "--host":
             rewrite = _hosts
-
-
-def _canonical(word: str) -> str:
-    """Spell an option as its help does: llama.cpp reads ``--log_file`` as ``--log-file``."""
-    return word.replace("_", "-") if word.startswith("--") else word
 
 
 def _absolute(value: str, cwd: Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.safe_text import MASK, Secret, has_secret, redacted
+from tsuku_llm.launch.plan.wishes import spelled
 
 _API_KEY = "LLAMA_API_KEY"
 _VARIABLES = {
@@ -106,9 +107,7 @@ def parted(argv: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yield each argument and the secret that follows; one that is a secret comes with ""."""
     waiting = iter(argv)
     for argument in waiting:
-        option, equals, value = argument.partition("=")
-        # llama.cpp accepts underscores in long options as well.
-        option = option.replace("_", "-") if option.startswith("--") else option
+        option, equals, value = spelled(argument).partition("=")
         if _SECRET_OPTION.fullmatch(option):
             # "--api-key=KEY" or "--api-key KEY".
             secret = value if equals else next(waiting, None)

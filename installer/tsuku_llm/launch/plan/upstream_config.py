@@ -23,6 +23,7 @@ from tsuku_llm.launch.plan.build_arguments import (
     instead,
 )
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
+from tsuku_llm.launch.plan.wishes import spelled
 
 _LARGEST = 1 << 20
 _LARGEST_CODE = 1 << 28
@@ -114,7 +115,7 @@ def preset_in(
         problem = "it cannot be read: a line is no [SECTION], no KEY = VALUE and no comment"
         yield Understood("--models-preset", (str(path),), (), None, problem)
         return
-    said = {word.replace("_", "-") if word[:2] == "--" else word for word in given}
+    said = set(map(spelled, given))
     for section, pairs in sections.items():
         for key, value in sorted(pairs.items()):
             argument, name = known.get(key, (None, ""))

@@ -141,7 +141,7 @@ def wishes_in(argv: Sequence[str], env: Mapping[str, str]) -> Wishes:
     placed = chosen(_PLACED) or (margins if margins and re.search("[,/]", margins[1]) else None)
     main = (value_of(_MAIN) or "0").strip()
     # A variable that is set to a word for "no" is not given.
-    given = set(map(_spelled, argv)) | {
+    given = set(map(spelled, argv)) | {
         name for name, value in env.items() if value not in ("", "0", "false")
     }
     return Wishes(
@@ -220,7 +220,7 @@ def last_value(
     """
     found = next(((name, env[name]) for name in names if env.get(name)), None)
     for word, value in pairwise(argv):
-        option = _spelled(word)
+        option = spelled(word)
         found = (option, value) if option in names else found
     return found
 
@@ -240,11 +240,12 @@ def flagged(
     # Upstream: an older variable for "no" comes first, whatever its value is.
     if off and variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_") in env:
         state = False
-    for word in map(_spelled, argv):
+    for word in map(spelled, argv):
         state = word in on or (state and word not in off)
     return state
 
 
-def _spelled(word: str) -> str:
+def spelled(word: str) -> str:
     """Return an argument as upstream's help spells it: "_" in a long option means "-"."""
-    return word.replace("_", "-") if word.startswith("--") else word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value if name.startswith("--") else word

@@ -26,7 +26,6 @@ from tsuku_llm.launch.plan.build_arguments import help_lines
 from tsuku_llm.launch.plan.devices import (
     ListedDevice,
     choose,
-    has_list,
     own_devices,
     parse_devices,
     with_kinds,
@@ -46,16 +45,15 @@ _LAST_LINES = 8
 
 @dataclass(frozen=True, slots=True)
 class DeviceListing:
-    """The answer to ``--list-devices``; ``code`` is None after a timeout."""
+    """The answer to ``--list-devices``; ``code`` is None after a timeout.
+
+    ``answered``: the server printed a list, even an empty one; silence does not count.
+    """
 
     devices: tuple[ListedDevice, ...]
     code: int | None
     text: str
-
-    @property
-    def answered(self) -> bool:
-        """True if the server printed a list, even an empty one; silence does not count."""
-        return self.code == 0 and has_list(self.text)
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,10 @@ def list_devices(
     """Ask the server for its devices. Raises GateFailed if it cannot be started."""
     answer = _ask(build, ("--list-devices",), environ, limit)
     # Versions differ in the stream on which they print the list.
-    devices = parse_devices(answer.stdout) or parse_devices(answer.stderr)
+    said, other = parse_devices(answer.stdout), parse_devices(answer.stderr)
     text = f"{answer.stderr}{answer.stdout}"
-    return DeviceListing(with_kinds(devices, text), answer.code, text)
+    answered = answer.code == 0 and (said, other) != (None, None)
+    return DeviceListing(with_kinds(said or other or (), text), answer.code, text, answered)
 
 
 def gate(
@@ -101,31 +100,30 @@ def gate(
     started = _ask(build, (*build.arguments, "--version"), environ, limit)
     text = f"{started.stdout}{started.stderr}"
     _require_success(build, started.code, text, limit)
-    if build.backend == "cpu":
-        takes = _taken(build, environ, limit)
-        return GateReport(_version(text), takes=takes, reads_config=reads_config(build.executable))
-    # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
-    listing = list_devices(build, environ, limit=limit)
-    _require_success(build, listing.code, listing.text, limit)
-    # ggml ignores a backend that does not start: the server would run on the CPU. A build with
-    # several backends needs a device for each: else the build of one of them is enough.
-    for part in parts_of(build.backend):
-        if not own_devices(listing.devices, part):
-            missing = build._replace(backend=part)
-            _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
-    own = own_devices(listing.devices, build.backend)
-    takes = _taken(build, environ, limit)
-    device = choose(own, expected)
+    devices: tuple[ListedDevice, ...] = ()
+    if build.backend != "cpu":
+        # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
+        listing = list_devices(build, environ, limit=limit)
+        _require_success(build, listing.code, listing.text, limit)
+        devices = listing.devices
+        # ggml ignores a backend that does not start: the server would run on the CPU. A build with
+        # several backends needs a device for each: else the build of one of them is enough.
+        for part in parts_of(build.backend):
+            if not own_devices(devices, part):
+                missing = build._replace(backend=part)
+                _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
+    # A build that runs and tells no arguments is not refused for it. Forks of upstream print the
+    # help on the other stream.
+    told = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith("version:")]
     return GateReport(
-        _version(text), listing.devices, device, takes, reads_config(build.executable)
+        version=next(iter([*named, *lines]), ""),
+        devices=devices,
+        device=choose(own_devices(devices, build.backend), expected),
+        takes=help_lines(told.stdout) or help_lines(told.stderr),
+        reads_config=reads_config(build.executable),
     )
-
-
-def _taken(build: Build, environ: Mapping[str, str], limit: float) -> tuple[str, ...]:
-    """Ask for the arguments; a build that runs and has no such help is not refused for it."""
-    answer = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
-    # Forks of upstream print it on the other stream.
-    return help_lines(answer.stdout) or help_lines(answer.stderr)
 
 
 def _ask(
@@ -143,27 +141,25 @@ def _ask(
 def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
     if code == 0:
         return
-    _refuse(build, _explained(code, text, limit), last_lines(text, _LAST_LINES))
-
-
-def _explained(code: int | None, text: str, limit: float) -> Diagnosis:
     if code is None:
-        return Diagnosis(
+        found = Diagnosis(
             "timed-out",
             f"it did not answer within {limit:g} seconds",
             "a driver may hang: reboot, or update it",
             CPU_OVERRIDE,
             fault="backend",
         )
-    unknown = Diagnosis(
-        "unknown",
-        f"it {ending(code)}",
-        f"look at the output of {TSUKU} probe",
-        CPU_OVERRIDE,
-        fault="unknown",
-    )
-    known = diagnose(code, text, distribution=distribution())
-    return known or after_config(text) or unknown
+    else:
+        unknown = Diagnosis(
+            "unknown",
+            f"it {ending(code)}",
+            f"look at the output of {TSUKU} probe",
+            CPU_OVERRIDE,
+            fault="unknown",
+        )
+        known = diagnose(code, text, distribution=distribution())
+        found = known or after_config(text) or unknown
+    _refuse(build, found, last_lines(text, _LAST_LINES))
 
 
 def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
@@ -186,13 +182,6 @@ def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...
     return tuple(
         f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
     )
-
-
-def _version(text: str) -> str:
-    """Return the line that names the version, or else the first line that is not empty."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith("version:")]
-    return next(iter([*named, *lines]), "")
 
 
 def _refuse(
