@@ -54,7 +54,6 @@ _LAST_LINES = 8
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals that no build sends itself: the user, the system, or its lack of memory did."""
 
-_ON_CPU = ("--device", "none")
 _HOST = "127.0.0.1"
 
 
@@ -68,30 +67,32 @@ class Computation(NamedTuple):
     not_computed: str = ""
 
 
-class _Fault(NamedTuple):
+class _NotComputed(Exception):
+    """The reason why a build cannot be judged, such as a server that is too old."""
+
+
+class _Failed(Exception):
     """What is wrong with a build that was asked to compute, and the lines that show it.
 
     ``excuse``: the processor of the same build may show that the build is right: it answers the
     same, or it does not load the model either.
     """
 
-    problem: str
-    facts: tuple[str, ...] = ()
-    excuse: Literal["", "same", "no-load"] = ""
-    hint: str = ""
-    deviation: float | None = None
-
-
-class _NotComputed(Exception):
-    """The reason why a build cannot be judged, such as a server that is too old."""
-
-
-class _Failed(Exception):
-    """The fault of a build, while its server is asked."""
-
-    def __init__(self, fault: _Fault) -> None:
-        super().__init__(fault.problem)
-        self.fault = fault
+    def __init__(
+        self,
+        problem: str,
+        facts: tuple[str, ...] = (),
+        *,
+        excuse: Literal["", "same", "no-load"] = "",
+        hint: str = "",
+        deviation: float | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.facts = facts
+        self.excuse = excuse
+        self.hint = hint
+        self.deviation = deviation
 
 
 def compute(
@@ -109,7 +110,8 @@ def compute(
     than a moment. A build that cannot be judged is not refused; the result has the reason. Raises
     ``GateFailed`` if it computes wrongly, ends, or does not answer within ``limit`` seconds.
     """
-    seconds = limit or (CPU_LIMIT if build.backend == "cpu" else LIMIT)
+    gpu = build.backend != "cpu"
+    seconds = limit or (LIMIT if gpu else CPU_LIMIT)
     patience = _Patience(on_slow)
     largest: float | None = None
     problems: list[str] = []
@@ -121,10 +123,15 @@ def compute(
     try:
         for name, reference in references().items():
             path = folder / f"{name}.gguf"
+            # The context is the models' own. Else one of upstream's config.ini would count.
+            words = (*build.arguments, "-m", str(path), "-c", str(CONTEXT), "--no-warmup")
+            plan = plan_question(build, words, environ)
+            # Not an argument: older servers do not know it. It would look for a place first.
+            env = {**plan.env, "LLAMA_ARG_FIT": "off"}
+            plan = plan._replace(env=env, reinstall=build.reinstall)
             try:
                 path.write_bytes(MODELS[name]())
-                trial = _Trial(build, environ, device, path, reference, patience, seconds)
-                largest = max(largest or 0.0, trial.judged())
+                largest = max(largest or 0.0, _judged(plan, device, reference, patience, seconds))
             except OSError as error:
                 # A limit of the system says nothing about the build: no other variant is tried.
                 system_limits.refuse(error, f"starting the {build.backend} build")
@@ -132,7 +139,16 @@ def compute(
             except _NotComputed as error:
                 problems.append(f"{name}: {error}")
             except _Failed as error:
-                _refuse(build, error.fault, name)
+                hint = "install another release"
+                if gpu:
+                    hint = f"update the driver, or {hint}; or run on the CPU: {CPU_OVERRIDE}"
+                refused = GateFailed(
+                    f"the {build.backend} build does not compute here: {error.problem}",
+                    facts=(f"reference model: {name}", *error.facts),
+                    hint=error.hint or hint,
+                )
+                refused.deviation = error.deviation
+                raise refused from error
     finally:
         drop_tree(folder)
     return Computation(largest, "; ".join(problems))
@@ -157,112 +173,120 @@ class _Patience:
         self._on_slow()
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One model, loaded by one build."""
+def _judged(
+    plan: LaunchPlan, device: str | None, reference: Reference, patience: _Patience, limit: float
+) -> float:
+    """Return a build's largest deviation for one model.
 
-    build: Build
-    environ: Mapping[str, str]
-    device: str | None
-    path: Path
-    reference: Reference
+    Raises ``_NotComputed``, ``_Failed`` and ``OSError``.
+    """
+    if plan.backend == "cpu":
+        return _compared(_answers(plan, (), reference, patience, limit), reference)
+    on_gpu = ("-ngl", "99", *(("--device", device) if device else ()))
+    answers: list[Continuation] = []
+    try:
+        answers = _answers(plan, on_gpu, reference, patience, limit)
+        return _compared(answers, reference)
+    except _Failed as error:
+        if not error.excuse:
+            raise
+        # Upstream may have changed what such a model means, or take it no longer. Then the
+        # processor has the same answers, or none either.
+        try:
+            on_cpu = _answers(plan, ("--device", "none"), reference, patience, CPU_LIMIT)
+            if answers:
+                right = on_cpu[: len(reference.answers)]
+                return _compared(answers, reference._replace(answers=tuple(right)))
+        except _Failed as second:
+            if second.excuse == "no-load":
+                raise _NotComputed(error.problem) from None
+        except (_NotComputed, OSError):
+            pass
+        raise
+
+
+def _compared(answers: Sequence[Continuation], reference: Reference) -> float:
+    """Return the largest deviation of these answers. Raises ``_Failed`` beyond the tolerance."""
+    prompts, right, at_once = reference.prompts, reference.answers, reference.at_once
+    apart = [
+        (len(prompt), deviation(answer, each))
+        for prompt, answer, each in zip(
+            (*prompts, *prompts[:at_once]), answers, (*right, *right[:at_once]), strict=True
+        )
+    ]
+    worst, tolerance = max(each for _, each in apart), reference.tolerance
+    if worst <= tolerance:
+        return worst
+    wrong = map(str, sorted({size for size, each in apart if each > tolerance}))
+    far = f"by {worst:.1%}" if worst < 10 else "completely"
+    said = f"its answers are wrong {far}, after prompts of {', '.join(wrong)} tokens"
+    bound = f"a right build differs by at most {tolerance:.1%}"
+    told = worst if math.isfinite(worst) else None
+    raise _Failed(said, (bound,), excuse="same", deviation=told)
+
+
+def _answers(
+    plan: LaunchPlan,
+    placed: Sequence[str],
+    reference: Reference,
+    patience: _Patience,
+    limit: float,
+) -> list[Continuation]:
+    """Start the server, and ask each prompt alone, then the first ones at the same time."""
+    with socket.socket() as probe:
+        # A port that is free now: not every server says which one it took for port 0.
+        probe.bind((_HOST, 0))
+        port: int = probe.getsockname()[1]
+    plan = plan._replace(argv=(*plan.argv, *placed, "--host", _HOST, "--port", str(port)))
+    prompts = reference.prompts
+    # The pool is the outer one: a server that ends breaks what its threads wait for.
+    with ThreadPoolExecutor(len(prompts)) as pool, _started(plan, patience, limit) as server:
+        server.wait_until_ready()
+        alone = [server.answer(prompt) for prompt in prompts]
+        return [*alone, *pool.map(server.answer, prompts[: reference.at_once])]
+
+
+@contextmanager
+def _started(plan: LaunchPlan, patience: _Patience, limit: float) -> Iterator[_Server]:
+    """Start a server for the block; it is killed at the end."""
+    readiness = Readiness(plan)
+    child = start_apart(plan)
+    assert child.stderr
+    stderr = PipeReader(child.stderr, readiness.on_stderr)
+    try:
+        yield _Server(plan, child, readiness, stderr, patience, limit)
+    finally:
+        # Kill first: the reader ends when the last writer is gone.
+        ChildEnd(child).finish()
+        stderr.finish()
+
+
+@dataclass(slots=True)
+class _Server:
+    """A server that was started for this; ``limit`` are the seconds for all that it is asked."""
+
+    plan: LaunchPlan
+    child: subprocess.Popen[bytes]
+    readiness: Readiness
+    stderr: PipeReader
     patience: _Patience
     limit: float
+    deadline: float = 0.0
 
-    def judged(self) -> float:
-        """Return the largest deviation. Raises ``_NotComputed``, ``_Failed`` and ``OSError``."""
-        if self.build.backend == "cpu":
-            return self._compared(self._answers((), self.limit), self.reference.answers)
-        on_gpu = ("-ngl", "99", *(("--device", self.device) if self.device else ()))
-        answers: list[Continuation] = []
-        try:
-            answers = self._answers(on_gpu, self.limit)
-            return self._compared(answers, self.reference.answers)
-        except _Failed as error:
-            if not error.fault.excuse:
-                raise
-            # Upstream may have changed what such a model means, or take it no longer. Then the
-            # processor has the same answers, or none either.
-            try:
-                on_cpu = self._answers(_ON_CPU, CPU_LIMIT)
-                if answers:
-                    return self._compared(answers, on_cpu[: len(self.reference.answers)])
-            except _Failed as second:
-                if second.fault.excuse == "no-load":
-                    raise _NotComputed(error.fault.problem) from None
-            except (_NotComputed, OSError):
-                pass
-            raise
-
-    def _compared(self, answers: Sequence[Continuation], right: Sequence[Continuation]) -> float:
-        prompts, at_once = self.reference.prompts, self.reference.at_once
-        apart = [
-            (len(prompt), deviation(answer, each))
-            for prompt, answer, each in zip(
-                [*prompts, *prompts[:at_once]], answers, [*right, *right[:at_once]], strict=True
-            )
-        ]
-        worst, tolerance = max(each for _, each in apart), self.reference.tolerance
-        if worst <= tolerance:
-            return worst
-        wrong = map(str, sorted({size for size, each in apart if each > tolerance}))
-        far = f"by {worst:.1%}" if worst < 10 else "completely"
-        said = f"its answers are wrong {far}, after prompts of {', '.join(wrong)} tokens"
-        bound = f"a right build differs by at most {tolerance:.1%}"
-        told = worst if math.isfinite(worst) else None
-        raise _Failed(_Fault(said, (bound,), excuse="same", deviation=told))
-
-    def _answers(self, placed: Sequence[str], limit: float) -> list[Continuation]:
-        """Start the server, and ask each prompt alone, then the first ones at the same time."""
-        address = ("--host", _HOST, "--port", str(_free_port()))
-        # The context is the models' own. Else one of upstream's config.ini would count.
-        words = ("-m", str(self.path), "-c", str(CONTEXT), *address, "--no-warmup")
-        plan = plan_question(self.build, (*self.build.arguments, *words, *placed), self.environ)
-        # Not an argument: older servers do not know it. It would look for a place first.
-        env = {**plan.env, "LLAMA_ARG_FIT": "off"}
-        plan = plan._replace(env=env, reinstall=self.build.reinstall)
-        prompts, at_once = self.reference.prompts, self.reference.at_once
-        # The pool is the outer one: a server that ends breaks what its threads wait for.
-        with ThreadPoolExecutor(len(prompts)) as pool, _started(plan) as server:
-            server.wait_until_ready(limit, self.patience)
-            alone = [server.answer(prompt, self.patience) for prompt in prompts]
-            together = pool.map(
-                lambda prompt: server.answer(prompt, self.patience), prompts[:at_once]
-            )
-            return [*alone, *together]
-
-
-class _Server:
-    """A server that was started for this."""
-
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        child: subprocess.Popen[bytes],
-        readiness: Readiness,
-        stderr: PipeReader,
-    ) -> None:
-        self._plan = plan
-        self._child = child
-        self._readiness = readiness
-        self._stderr = stderr
-        self._deadline = 0.0
-        self._limit = 0.0
-
-    def wait_until_ready(self, limit: float, patience: _Patience) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until it has loaded the model."""
-        self._limit, self._deadline = limit, time.monotonic() + limit
+        self.deadline = time.monotonic() + self.limit
 
         def look() -> None:
-            patience.look()
-            if self._child.poll() is not None:
+            self.patience.look()
+            if self.child.poll() is not None:
                 self._fail("when it loaded", loading=True)
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self.deadline:
                 raise self._hung("it did not load")
 
-        self._readiness.wait(threading.Event(), look)
+        self.readiness.wait(threading.Event(), look)
 
-    def answer(self, prompt: Sequence[int], patience: _Patience) -> Continuation:
+    def answer(self, prompt: Sequence[int]) -> Continuation:
         """Let it continue a prompt."""
         body = {
             "prompt": list(prompt),
@@ -275,41 +299,38 @@ class _Server:
         size = f"a prompt of {len(prompt)} token{'s' * (len(prompt) > 1)}"
         try:
             status, content = exchange(
-                self._readiness.address,
+                self.readiness.address,
                 "/completion",
                 body,
-                limit=max(0.001, self._deadline - time.monotonic()),
-                on_wait=patience.look,
+                limit=max(0.001, self.deadline - time.monotonic()),
+                on_wait=self.patience.look,
             )
         except TimeoutError:
             raise self._hung(f"{size} was not answered") from None
         except (OSError, ValueError) as error:
             try:
-                self._child.wait(_ENDING)
+                self.child.wait(_ENDING)
             except subprocess.TimeoutExpired:
                 raise _NotComputed(f"{size} was not answered: {error}") from None
             self._fail(f"at {size}", loading=False)
         try:
             if status == 500:
                 # Upstream's answer if a batch could not be computed (server_context, b11434).
-                raise _Failed(_Fault(f"{size} was answered with an error", self._facts()))
+                facts = last_lines(self.stderr.text(), _LAST_LINES)
+                raise _Failed(f"{size} was answered with an error", facts)
             if status != 200:
                 raise _NotComputed(f"{size} was answered with HTTP status {status}")
             return parse_answer(content)
         except NotTold as error:
             raise _NotComputed(str(error)) from None
 
-    def _facts(self) -> tuple[str, ...]:
-        return last_lines(self._stderr.text(), _LAST_LINES)
-
     def _hung(self, what: str) -> _Failed:
-        return _Failed(_Fault(f"{what} within {self._limit:g} seconds"))
+        return _Failed(f"{what} within {self.limit:g} seconds")
 
     def _fail(self, when: str, *, loading: bool) -> NoReturn:
         """Raise what the end of the server means."""
-        code, text = self._child.returncode, self._stderr.finish()
+        code, text = self.child.returncode, self.stderr.finish()
         known = diagnose(code, text, distribution=distribution())
-        plan = self._plan
         cause = f": {known.cause}" if known and known.slug != "crashed" else ""
         name = signal_name(code)
         said = f"it {ending(code)} {when}{cause}"
@@ -320,41 +341,6 @@ class _Server:
         if by_itself or name in _FROM_OUTSIDE or (known and known.fault == "model"):
             words = last_lines(text, 1)
             raise _NotComputed(f"{said} ({words[0]})" if words and not cause else said)
-        excuse: Literal["", "no-load"] = "no-load" if loading else ""
-        hint = known.hint(plan.backend, plan.reinstall) if known else ""
-        raise _Failed(_Fault(said, last_lines(text, _LAST_LINES), excuse, hint))
-
-
-@contextmanager
-def _started(plan: LaunchPlan) -> Iterator[_Server]:
-    """Start a server for the block; it is killed at the end."""
-    readiness = Readiness(plan)
-    child = start_apart(plan)
-    assert child.stderr
-    stderr = PipeReader(child.stderr, readiness.on_stderr)
-    try:
-        yield _Server(plan, child, readiness, stderr)
-    finally:
-        # Kill first: the reader ends when the last writer is gone.
-        ChildEnd(child).finish()
-        stderr.finish()
-
-
-def _free_port() -> int:
-    """Return a port that is free now: not every server says which one it took for port 0."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _refuse(build: Build, fault: _Fault, name: str) -> NoReturn:
-    gpu = build.backend != "cpu"
-    hint = "update the driver, or install another release" if gpu else "install another release"
-    error = GateFailed(
-        f"the {build.backend} build does not compute here: {fault.problem}",
-        facts=(f"reference model: {name}", *fault.facts),
-        hint=fault.hint or (f"{hint}; or run on the CPU: {CPU_OVERRIDE}" if gpu else hint),
-    )
-    error.deviation = fault.deviation
-    raise error
+        hint = known.hint(self.plan.backend, self.plan.reinstall) if known else ""
+        facts = last_lines(text, _LAST_LINES)
+        raise _Failed(said, facts, excuse="no-load" if loading else "", hint=hint)
