@@ -179,10 +179,6 @@ class LifeWatch:
             self._suspicions.append(_Suspicion(f"the machine slept for {slept:.0f} seconds"))
         for fault in sample.faults:
             self._suspicions.append(_of_driver(fault))
-        self._suspect_nodes(last, sample)
-        self._suspect_memory(sample)
-
-    def _suspect_nodes(self, last: LifeSample, sample: LifeSample) -> None:
         # Twice in a row: while udev makes a node again it is missing for a moment.
         gone = {node for node in sample.gone if node in last.gone}
         refused = {node for node in sample.refused if node in last.refused}
@@ -191,8 +187,6 @@ class LifeWatch:
             self._suspicions.append(_Suspicion(f"{node} {text}", node in gone, node in gone))
         # A node that came back may go again.
         self._missing = frozenset(gone | refused)
-
-    def _suspect_memory(self, sample: LifeSample) -> None:
         if sample.memory is None or self._elastic:
             return
         fell = sample.memory < self._most * _FELL

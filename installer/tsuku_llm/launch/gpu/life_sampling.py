@@ -19,9 +19,14 @@ from tsuku_llm.launch.ask.canary import takes_tasks
 from tsuku_llm.launch.ask.health import is_healthy
 from tsuku_llm.launch.gpu.life import DriverFault, LifeSample
 from tsuku_llm.launch.gpu.nvml import GpuMemory, NvidiaWatch, holders_of
-from tsuku_llm.launch.gpu.proc import computing_processes, counts_work, sample_processes
+from tsuku_llm.launch.gpu.proc import (
+    computing_processes,
+    counts_work,
+    open_files,
+    sample_processes,
+)
 from tsuku_llm.launch.plan.addresses import ServerAddress
-from tsuku_llm.launch.plan.fingerprint import seconds_asleep
+from tsuku_llm.launch.plan.fingerprint import open_error, seconds_asleep
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import GpuHolder, Verdict
 from tsuku_llm.launch.plan.wishes import wishes_in
@@ -116,7 +121,7 @@ class LifeSampler:
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
         nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
-        self._nodes = tuple(node for node in nodes if _error_of(node) not in _REFUSED)
+        self._nodes = tuple(node for node in nodes if open_error(node) not in _REFUSED)
         self.nvidia: GpuMemory | None = None
         """NVIDIA's last answer; None without its driver."""
         # Whether NVIDIA's engines worked since the last sample; None if that is not known.
@@ -124,7 +129,9 @@ class LifeSampler:
         # NVIDIA's devices on which the processes have been.
         self._used: set[str] = set()
         self._on_gpu = verdict is not Verdict.ON_CPU
-        uses_nvidia = self._on_gpu and any(map(_is_nvidias, self._open or ()))
+        uses_nvidia = self._on_gpu and any(
+            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in self._open or ()
+        )
         self._driver = NvidiaWatch(plan.env) if uses_nvidia else None
 
     @property
@@ -167,7 +174,7 @@ class LifeSampler:
             # From here on the engines' work counts for the question whether it hangs.
             self._look_closely()
             self._before = _work_of(self._pids, self._engines)
-        errors = {node: _error_of(node) for node in self._nodes}
+        errors = {node: open_error(node) for node in self._nodes}
         return LifeSample(
             now=time.monotonic(),
             asleep=seconds_asleep() if sys.platform == "linux" else 0.0,
@@ -264,15 +271,10 @@ def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
 
 def _sockets_of(pid: int) -> int | None:
     """Count the open sockets of a process; None if that is not permitted."""
-    count = 0
     try:
-        names = os.listdir(f"/proc/{pid}/fd")
+        return sum(name.startswith("socket:") for name in open_files(pid))
     except OSError:
         return None
-    for name in names:
-        with suppress(OSError):  # it was closed meanwhile
-            count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return count
 
 
 def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:
@@ -291,16 +293,3 @@ def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:
         seconds = [each for pid in pids if (each := processor_seconds(pid)) is not None]
         return Work(time.monotonic(), sum(seconds), 0, engines) if seconds else None
     return Work(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), reads, engines)
-
-
-def _is_nvidias(node: str) -> bool:
-    return node.startswith(("/dev/nvidia", "/dev/dxg"))
-
-
-def _error_of(node: str) -> int:
-    """Open a device node that the server has open, and close it; return the error, 0 for none."""
-    try:
-        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
-    except OSError as error:
-        return error.errno or 0
-    return 0

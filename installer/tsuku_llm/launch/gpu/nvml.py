@@ -35,11 +35,10 @@ _START = (
     "import importlib, sys; sys.path.append(sys.argv[1]); "
     "importlib.import_module('nvml_worker').main()"
 )
-
+_CHILD = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent))
 
 # The number of the first pid namespace (PROC_PID_INIT_INO of the kernel's proc_ns.h).
 _FIRST_NAMESPACE = "pid:[4026531836]"
-
 
 _HOLDERS = 5
 """Other processes with GPU memory that are named: those with the most of it."""
@@ -165,11 +164,10 @@ class NvidiaWatch:
         self._child, self._rest = None, b""
 
     def _start(self) -> None:
-        argv = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent), "watch")
         self._begun = time.monotonic()
         with suppress(OSError):
             self._child = children.start(
-                argv,
+                (*_CHILD, "watch"),
                 env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -199,10 +197,7 @@ def parse_watched(line: str) -> NvidiaLine:
             name = "a GPU" if device is None else _name(device)
             return NvidiaLine(faults=((None if number is None else int(number), name),))
         lost = tuple(map(_name, document["lost"]))
-        found = parse_memory(line)
-        if found is not None:
-            found = found._replace(complete=found.complete and _knows_our_ids())
-        return NvidiaLine(memory=found, lost=lost)
+        return NvidiaLine(memory=_told(line), lost=lost)
     except (ValueError, TypeError, KeyError, AttributeError):
         return NvidiaLine()
 
@@ -220,16 +215,12 @@ def gpu_memory(
     """
     if sys.platform != "win32" and not any(map(os.path.exists, signs)):
         return None
-    folder = str(Path(__file__).parent)
-    argv = (sys.executable, "-I", "-S", "-E", "-c", _START, folder, str(since))
+    argv = (*_CHILD, str(since))
     try:
         answer = ask(LaunchPlan(argv, Path(os.sep), env, "cuda"), _LIMIT)
     except OSError:
         return None
-    found = parse_memory(answer.stdout)
-    if found is None:
-        return None
-    return found._replace(complete=found.complete and _knows_our_ids())
+    return _told(answer.stdout)
 
 
 def holders_of(
@@ -252,7 +243,7 @@ def with_holders(cards: Sequence[Card], seen: GpuMemory) -> tuple[Card, ...]:
     the build lists another number of them than the library, a part is hidden: they stay as they
     are.
     """
-    found: dict[str, NvidiaDevice] = {}
+    found: dict[str, Card] = {}
     for plain in {plain_name(card.description) for card in cards}:
         ours = [card for card in cards if plain_name(card.description) == plain]
         theirs = [device for device in seen.devices if plain_name(device.name) == plain]
@@ -262,20 +253,13 @@ def with_holders(cards: Sequence[Card], seen: GpuMemory) -> tuple[Card, ...]:
         if max(sizes) - min(sizes) > _SAME_MEMORY:
             ours.sort(key=lambda card: card.free or 0)
             theirs.sort(key=lambda device: device.total - device.used)
-        found.update({card.name: device for card, device in zip(ours, theirs, strict=True)})
-    return tuple(
-        _with_device(card, device, named=seen.complete)
-        if (device := found.get(card.name))
-        else card
-        for card in cards
-    )
-
-
-def _with_device(card: Card, device: NvidiaDevice, *, named: bool) -> Card:
-    free = max(0, device.total - device.used)
-    # A Vulkan driver without VK_EXT_memory_budget says that all of its memory is free.
-    least = free if card.free is None else min(card.free, free)
-    return card._replace(free=least, holders=holders_of(device.processes) if named else ())
+        for card, device in zip(ours, theirs, strict=True):
+            free = max(0, device.total - device.used)
+            # A Vulkan driver without VK_EXT_memory_budget says that all of its memory is free.
+            least = free if card.free is None else min(card.free, free)
+            holders = holders_of(device.processes) if seen.complete else ()
+            found[card.name] = card._replace(free=least, holders=holders)
+    return tuple(found.get(card.name, card) for card in cards)
 
 
 def _name_of(pid: int) -> str:
@@ -285,13 +269,16 @@ def _name_of(pid: int) -> str:
     return ""
 
 
-def _knows_our_ids() -> bool:
-    """Tell whether NVIDIA's process ids are ours: not in a container, and not in WSL."""
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return False
-    return namespace == _FIRST_NAMESPACE and not os.path.exists("/dev/dxg")
+def _told(text: str) -> GpuMemory | None:
+    """Parse an answer; without our ids for the processes, it is not ``complete``."""
+    found = parse_memory(text)
+    ours = False
+    # NVIDIA's process ids are ours, but not in a container, and not in WSL.
+    with suppress(OSError):
+        ours = os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE
+    if found and not (ours and not os.path.exists("/dev/dxg")):
+        return found._replace(complete=False)
+    return found
 
 
 def parse_memory(text: str) -> GpuMemory | None:

@@ -65,11 +65,6 @@ class GpuObserver:
         self.nvidia: nvml.GpuMemory | None = None
         """NVIDIA's last answer."""
 
-    @property
-    def refused(self) -> bool:
-        """True if the arguments keep the server from the GPU."""
-        return self.wishes.refusal is not None
-
     def look(
         self,
         pid: int,
@@ -87,7 +82,10 @@ class GpuObserver:
         """
         deadline = time.monotonic() + LIMIT
         pids = computing_processes(pid, self._files)
-        self._find_model(pids)
+        # A model that the server has fetched (-hf, --model-url). A router's children have one each.
+        if self._model is None and self.wishes.names_model:
+            self._model = mapped_model(pids)
+            self._layout = read_layout(self._model) if self._model else None
         process = sample_processes(pids, self._model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
@@ -116,13 +114,6 @@ class GpuObserver:
             if time.monotonic() > deadline:
                 break
         return seen
-
-    def _find_model(self, pids: Collection[int]) -> None:
-        """Find the file of a model that the server has fetched (``-hf``, ``--model-url``)."""
-        # A router's children have a model each.
-        if self._model is None and self.wishes.names_model:
-            self._model = mapped_model(pids)
-            self._layout = read_layout(self._model) if self._model else None
 
     def _observed(
         self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text, read_beginning
 from tsuku_llm.launch.gpu.gpu_use import ProcessSample
+from tsuku_llm.launch.memory.model_header import first_part
 from tsuku_llm.launch.plan.addresses import Listeners
 
 # Without NVIDIA's control nodes: a process can open them and still use no GPU.
@@ -30,7 +31,6 @@ _DRM = re.compile(
 )
 # Nanoseconds of each engine, or cycles (xe). "capacity" and "total-cycles" are no work.
 _BUSY = re.compile(r"^drm-(?:engine-(?!capacity)|cycles-)\w+:\s*(\d+)", re.MULTILINE)
-_PART = re.compile(r"-(\d+)-of-(\d+)(?=\.gguf$)")
 _CLIENT = re.compile(r"^drm-client-id:\s*(\S+)", re.MULTILINE)
 _DEVICE = re.compile(r"^drm-pdev:\s*(\S+)", re.MULTILINE)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20}
@@ -70,7 +70,7 @@ def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
             if name.isdecimal():
                 with suppress(OSError, ValueError, IndexError):
                     # The name in brackets may contain anything: the parent comes after it.
-                    parent = int(_read(f"/proc/{name}/stat").rpartition(")")[2].split()[1])
+                    parent = int(kernel_text(f"/proc/{name}/stat").rpartition(")")[2].split()[1])
                     children.setdefault(parent, []).append(int(name))
     found = [pid]
     for each in found:  # grows while it is read, until no process has further children
@@ -84,7 +84,7 @@ def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
             above.add(each)
             continue
         with suppress(OSError):
-            if mapped_files(_read(f"/proc/{each}/maps")) & files:
+            if mapped_files(kernel_text(f"/proc/{each}/maps")) & files:
                 computing.append(each)
     return tuple(computing) or tuple(found)
 
@@ -102,7 +102,7 @@ def listeners_of(pid: int) -> Listeners | None:
     for each in (pid, *computing_processes(pid, frozenset())):  # empty: all descendants
         # A process may end between two of these steps, or be another user's.
         with suppress(OSError, ValueError, IndexError):
-            inodes = {name[8:-1] for name in _open_files(f"/proc/{each}/fd") if name[:8] == _SOCKET}
+            inodes = {name[8:-1] for name in open_files(each) if name[:8] == _SOCKET}
             found = [*_tcp_listeners(each), *_unix_listeners(each)]
             unreadable = False
             ports |= {port for _, port, _ in found}
@@ -124,7 +124,7 @@ def _tcp_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
         text = ""
         # A kernel without IPv6 has no second table.
         with suppress(FileNotFoundError):
-            text = _read(f"/proc/{pid}/net/{table}")
+            text = kernel_text(f"/proc/{pid}/net/{table}")
         # The columns are: sl local_address rem_address st and five more before the inode.
         for row in map(str.split, text.splitlines()[1:]):
             if row[3] == _LISTENS:
@@ -139,7 +139,7 @@ def _unix_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
     """Yield the path, 0 and the inode of each Unix socket that listens."""
     text = ""
     with suppress(FileNotFoundError):
-        text = _read(f"/proc/{pid}/net/unix")
+        text = kernel_text(f"/proc/{pid}/net/unix")
     for line in text.splitlines()[1:]:
         # Num RefCount Protocol Flags Type St Inode Path; the path may have blanks.
         row = line.split(None, 7)
@@ -161,13 +161,16 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
     for pid in pids:
         # Each fact alone: the process may end between two of them, or forbid only one.
         with suppress(OSError):
-            opened = filter(_NODE.match, _open_files(f"/proc/{pid}/fd"))
+            opened = filter(_NODE.match, open_files(pid))
             nodes = {*(nodes or ()), *(node for node in opened if not _is_nvidias_drm_node(node))}
         with suppress(OSError):
-            maps = _read(f"/proc/{pid}/maps")
+            maps = kernel_text(f"/proc/{pid}/maps")
             libraries = {*(libraries or ()), *mapped_files(maps)}
             mapped += mapped_bytes(maps, model) if model else 0
-        texts += _descriptors(f"/proc/{pid}/fdinfo")
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fdinfo"):
+                with suppress(OSError):  # the process has closed it meanwhile
+                    texts.append(kernel_text(f"/proc/{pid}/fdinfo/{name}"))
     counted = drm_count(texts)
     kfd = _kfd_memory(pids)
     memory = None if counted is None else counted.memory
@@ -195,13 +198,9 @@ def mapped_model(pids: Iterable[int]) -> str | None:
     paths: set[str] = set()
     for pid in pids:
         with suppress(OSError):
-            paths.update(_mapped_paths(_read(f"/proc/{pid}/maps")))
-    models = {_PART.sub(_first_part, path) for path in paths if _is_gguf(path)}
+            paths.update(_mapped_paths(kernel_text(f"/proc/{pid}/maps")))
+    models = {first_part(path) for path in paths if _is_gguf(path)}
     return models.pop() if len(models) == 1 else None
-
-
-def _first_part(part: re.Match[str]) -> str:
-    return f"-{1:0{len(part[1])}}-of-{part[2]}"
 
 
 def _is_gguf(path: str) -> bool:
@@ -303,22 +302,12 @@ def _kfd_memory(pids: Iterable[int]) -> int | None:
         with suppress(OSError, ValueError):
             for name in os.listdir(f"{_KFD}/{pid}"):
                 if name.startswith("vram_"):
-                    total = (total or 0) + int(_read(f"{_KFD}/{pid}/{name}"))
+                    total = (total or 0) + int(kernel_text(f"{_KFD}/{pid}/{name}"))
     return total
 
 
-def _open_files(folder: str) -> Iterator[str]:
-    for name in os.listdir(folder):
+def open_files(pid: int) -> Iterator[str]:
+    """Yield what a process has open: paths, and names such as ``socket:[7]``. Raises OSError."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):  # the process has closed it meanwhile
-            yield os.readlink(f"{folder}/{name}")
-
-
-def _descriptors(folder: str) -> Iterator[str]:
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            with suppress(OSError):  # as above
-                yield _read(f"{folder}/{name}")
-
-
-def _read(path: str) -> str:
-    return kernel_text(path)
+            yield os.readlink(f"/proc/{pid}/fd/{name}")

@@ -117,7 +117,8 @@ def driver_fingerprint(env: Mapping[str, str]) -> tuple[str, ...] | None:
     for folder, prefix in _OPENED:
         with suppress(OSError):
             found = sorted(each for each in os.listdir(folder) if each.startswith(prefix))
-            facts += (f"{folder}/{name}: {_opened(f'{folder}/{name}')}" for name in found)
+            nodes = [f"{folder}/{name}" for name in found]
+            facts += (f"{each}: {errno.errorcode.get(open_error(each), '')}" for each in nodes)
     searched = [each for each in env.get("LD_LIBRARY_PATH", "").split(":") if each]
     for path in (*searched, env.get(SIMULATED, "")):
         with suppress(OSError):
@@ -156,13 +157,13 @@ def seconds_asleep() -> int:
     return round(slept)
 
 
-def _opened(path: str) -> str:
-    """Open a device node and close it; return the name of the error, empty if there is none."""
+def open_error(node: str) -> int:
+    """Open a device node and close it; return the number of the error, 0 if there is none."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
+        os.close(os.open(node, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError as error:
-        return errno.errorcode.get(error.errno or 0, "error")
-    return ""
+        return error.errno or 0
+    return 0
 
 
 def _stamp(path: str) -> str:

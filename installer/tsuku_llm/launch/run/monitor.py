@@ -31,7 +31,7 @@ from tsuku_llm.launch.gpu.proc import listeners_of
 from tsuku_llm.launch.gpu.verdict import decide
 from tsuku_llm.launch.plan.addresses import ServerAddress, urls_of, wants_page
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
-from tsuku_llm.launch.plan.planning import Build, LaunchPlan
+from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.report import CanaryResult, Sink, StartReport, Trouble, Verdict
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle, oom_kills
@@ -61,12 +61,11 @@ class StartContext(NamedTuple):
     gets longer requests before it counts as ready, so that its drivers compile now, unless the
     processor computes a part. ``known`` are earlier answers to the canary, and ``on_answer`` is
     called with the first one of this build. ``on_problem`` gets each problem of one that serves;
-    ``ends_lost``: one that has lost its GPU, hangs or answers wrongly is ended. ``look`` are the
-    seconds between two looks at it, None for the usual ones. All of them run in the monitor's
-    thread. Without ``require_gpu`` and ``warming`` the server is ready before it is judged.
+    ``ends_lost``: one that has lost its GPU, hangs or answers wrongly is ended. All of them run
+    in the monitor's thread. Without ``require_gpu`` and ``warming`` the server is ready before it
+    is judged.
     """
 
-    build: Build
     plan: LaunchPlan
     draft: StartReport
     listed: tuple[ListedDevice, ...] | None = None
@@ -85,7 +84,6 @@ class StartContext(NamedTuple):
     on_answer: Callable[[Answer], None] = lambda _: None
     on_problem: Callable[[ServerProblem], None] = lambda _: None
     ends_lost: bool = False
-    look: float | None = None
 
 
 class StartMonitor:
@@ -132,7 +130,7 @@ class StartMonitor:
         self._sink(self.report)
         self._start.on_running()
         start, pid = self._start, self.report.pid
-        gpu = start.build.backend != "cpu"
+        gpu = start.plan.backend != "cpu"
         observer = GpuObserver(start.plan, start.files, start.listed) if gpu else None
         try:
             # The server ended first: the supervisor explains why, or there is nothing to say.
@@ -174,7 +172,7 @@ class StartMonitor:
 
         start, began = self._start, self.report
         # A user who keeps the server from the GPU does not miss it.
-        refused = observer is None or observer.refused
+        refused = observer is None or observer.wishes.refusal
         verdict = Verdict.ON_CPU if refused else began.verdict
         wishes = wishes_in(start.plan.argv, start.plan.env)
         answers = AnswerWatch(address, wishes, start.known, start.on_answer, self._on_waiting)
@@ -187,7 +185,7 @@ class StartMonitor:
                 return
             # The supervisor sets it at the end of the server, which wakes this at once.
             kills = 0
-            while not self._over.wait(start.look or LOOK):
+            while not self._over.wait(LOOK):
                 # The count of the look before: at this one the server may have been killed.
                 self.oom_kills, kills = kills, oom_kills()
                 sample = sampler.sample()
@@ -332,8 +330,9 @@ class StartMonitor:
         """Return the warm-up of this server; None for one that shall or can not have any."""
         start, listener = self._start, self._start.warming
         # A router without a model loads one at its first request; TLS is not spoken here.
-        able = observer and observer.wishes.names_model and not observer.refused
-        if listener is None or observer is None or not able or readiness.address.tls:
+        wishes = observer.wishes if observer else Wishes()
+        able = wishes.names_model and not wishes.refusal and not readiness.address.tls
+        if listener is None or not able:
             return None
 
         def waiting(seconds: float) -> None:
@@ -342,7 +341,7 @@ class StartMonitor:
             # The same limit as for a load: a server that hangs is given up.
             start.on_loading(self.report.pid, readiness.said)
 
-        return WarmUp(readiness.address, observer.wishes, waiting)
+        return WarmUp(readiness.address, wishes, waiting)
 
 
 _MOVED = 0.02

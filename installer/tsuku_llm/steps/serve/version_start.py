@@ -378,7 +378,6 @@ class VersionStart(NamedTuple):
 
         answers = AnswerNotes(self.session.paths.state, plan, self.installed.id)
         start = StartContext(
-            build=check.build,
             plan=plan,
             draft=self._draft(placed),
             listed=check.devices,
