@@ -8,7 +8,6 @@ So a number of layers proves something only if it is smaller than the model's.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import NamedTuple
 
 _MIB = 1024 * 1024
@@ -73,52 +72,29 @@ class LogFacts(NamedTuple):
 def read_line(facts: LogFacts, line: str) -> LogFacts:
     """Return the facts after one more line."""
     low = line.lower()
-    for words, pattern, add in _RULES:
-        # Search the fixed words first: a pattern is tried at every character of a long line.
-        if words in low and (found := pattern.search(line)):
-            return add(facts, found)
+    # The fixed words first: a pattern is tried at every character of a long line.
+    if "buffer size" in low and (found := _BUFFER.search(line)):
+        buffer = (found["where"], int(float(found["size"]) * _MIB))
+        weights = (buffer,) if found["what"].lower() == "model" else ()
+        if len(facts.buffers) < _MOST:
+            facts = facts._replace(
+                buffers=(*facts.buffers, buffer), weights=(*facts.weights, *weights)
+            )
+    elif "offloaded" in low and (found := _LAYERS.search(line)):
+        layers = int(found["offloaded"]), int(found["total"])
+        facts = facts._replace(layers=facts.layers or layers)
+    elif "load_backend" in low and (found := _LOADED.search(line)):
+        if len(facts.loaded) < _MOST:
+            facts = facts._replace(loaded=(*facts.loaded, found["backend"]))
+    elif "using device" in low and (found := _DEVICE.search(line)):
+        device = f"{found['name']}: {found['description']}"
+        facts = facts._replace(device=facts.device or device)
+    elif "listening on" in low and (found := _LISTENS.search(line)):
+        port = int(found["port"]) if found["port"] else None
+        facts = facts._replace(listens=True, port=port)
+    elif _COMPLAINT.search(line):
+        facts = facts._replace(complaint=facts.complaint or line.strip())
     return facts
-
-
-def _add_buffer(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    if len(facts.buffers) == _MOST:
-        return facts
-    buffer = (found["where"], int(float(found["size"]) * _MIB))
-    weights = (buffer,) if found["what"].lower() == "model" else ()
-    return facts._replace(buffers=(*facts.buffers, buffer), weights=(*facts.weights, *weights))
-
-
-def _add_layers(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return facts._replace(layers=facts.layers or (int(found["offloaded"]), int(found["total"])))
-
-
-def _add_loaded(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    if len(facts.loaded) == _MOST:
-        return facts
-    return facts._replace(loaded=(*facts.loaded, found["backend"]))
-
-
-def _add_device(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return facts._replace(device=facts.device or f"{found['name']}: {found['description']}")
-
-
-def _add_address(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    port = int(found["port"]) if found["port"] else None
-    return facts._replace(listens=True, port=port)
-
-
-def _add_complaint(facts: LogFacts, found: re.Match[str]) -> LogFacts:
-    return facts._replace(complaint=facts.complaint or found.string.strip())
-
-
-_RULES: tuple[tuple[str, re.Pattern[str], Callable[[LogFacts, re.Match[str]], LogFacts]], ...] = (
-    ("buffer size", _BUFFER, _add_buffer),
-    ("offloaded", _LAYERS, _add_layers),
-    ("load_backend", _LOADED, _add_loaded),
-    ("using device", _DEVICE, _add_device),
-    ("listening on", _LISTENS, _add_address),
-    ("", _COMPLAINT, _add_complaint),
-)
 
 
 class LogReader:

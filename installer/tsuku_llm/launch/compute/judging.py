@@ -6,10 +6,12 @@ import math
 import pkgutil
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.launch.compute.reference_models import VOCABULARY
+
+_TOKENS = range(VOCABULARY)
 
 
 class Continuation(NamedTuple):
@@ -68,7 +70,11 @@ def parse_answer(content: bytes) -> Continuation:
         steps = parse_object(content)["completion_probabilities"]
         tokens = tuple(int(step["id"]) for step in steps)
         told = [{each["id"]: each["logprob"] for each in step["top_logprobs"]} for step in steps]
-        rows = tuple(tuple(map(_number, map(row.__getitem__, range(VOCABULARY)))) for row in told)
+        # JSON has no NaN: the server writes null.
+        rows = tuple(
+            tuple(math.nan if (each := row[token]) is None else float(each) for token in _TOKENS)
+            for row in told
+        )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise NotTold("it does not tell the probabilities of its tokens") from error
     if not rows:
@@ -92,11 +98,6 @@ def deviation(got: Continuation, right: Continuation) -> float:
         largest = max(largest, found) if math.isfinite(found) else math.inf
     # The first token is the likeliest one by far: only a wrong choice takes another.
     return math.inf if got.tokens[:1] != right.tokens[:1] else largest
-
-
-def _number(value: Any) -> float:
-    # JSON has no NaN: the server writes null.
-    return math.nan if value is None else float(value)
 
 
 def _difference(row: Sequence[float], expected: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ device. ``ci/compute`` computes the same probabilities from the same bytes in fl
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import shake_128
 from math import log2, prod
 from typing import NamedTuple
@@ -108,7 +108,6 @@ def mixture() -> bytes:
             "expert_feed_forward_length": _EXPERT_WIDTH,
             "feed_forward_length": _EXPERT_WIDTH,
         },
-        2,
         tensors,
     )
 
@@ -155,7 +154,6 @@ def recurrent() -> bytes:
             "ssm.time_step_rank": _SSM_HEADS,
             "ssm.group_count": 1,
         },
-        2,
         tensors,
     )
 
@@ -252,17 +250,15 @@ def _silence(data: bytearray, tensor: _Tensor, kind: _Kind) -> None:
 def _gguf(
     architecture: str,
     facts: Mapping[str, int | tuple[int, ...]],
-    layers: int,
-    tensors: Iterable[_Tensor],
+    tensors: Sequence[_Tensor],
 ) -> bytes:
-    """Return a GGUF file of version 3 (docs/gguf.md of ggml)."""
-    tensors = list(tensors)
+    """Return a GGUF file of version 3 (docs/gguf.md of ggml), of a model with two layers."""
     texts = ["<unk>", "<s>", "</s>", *(f" t{number}" for number in range(FIRST_TOKEN, VOCABULARY))]
     kinds = [2, 3, 3] + [1] * (VOCABULARY - FIRST_TOKEN)
     common = {
         "context_length": CONTEXT,
         "embedding_length": _WIDTH,
-        "block_count": layers,
+        "block_count": 2,
         "vocab_size": VOCABULARY,
         "rope.dimension_count": _HEAD,
     }

@@ -249,7 +249,19 @@ def _by_text(text: str, distribution: str) -> Diagnosis | None:
         best = min(best, hit, key=lambda each: each.row)
     # A later line may tell which argument the file came from.
     options = [hit.cause.option for hit in in_time if hit.cause.option and hit.line >= best.line]
-    return _filled(best, distribution, options[0] if options else "-m")
+    # Fill in the row, and quote the line by which it was recognised.
+    found = best.found
+    end = said.find("\n", found.start())
+    line = quoted(said[said.rfind("\n", 0, found.start()) + 1 : end if end >= 0 else None])
+    # A row may not find everything that it names.
+    named = defaultdict(str, {"option": options[0] if options else "-m", "line": line})
+    # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
+    named.update(
+        {name.split("_")[0]: value.strip() for name, value in found.groupdict().items() if value}
+    )
+    named["package"] = package_of(named["library"], distribution)
+    filled = best.cause.diagnosis(named, line)
+    return replace(filled, cause=quoted(filled.cause), fix=quoted(filled.fix))
 
 
 def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
@@ -264,20 +276,3 @@ def _by_code(code: int, *, oom_killed: bool) -> Diagnosis | None:
         name, fact = f"0x{status:X}", f"exit code {status:#X}"
         cause = ends.get(name)
     return cause.diagnosis({"end": name}, fact) if cause else None
-
-
-def _filled(hit: _Hit, distribution: str, option: str) -> Diagnosis:
-    """Fill in a row, and quote the line by which it was recognised."""
-    row, found = hit.cause, hit.found
-    start = found.string.rfind("\n", 0, found.start()) + 1
-    end = found.string.find("\n", found.start())
-    line = quoted(found.string[start : end if end >= 0 else None])
-    # A row may not find everything that it names.
-    named = defaultdict(str, {"option": option, "line": line})
-    # ``library_musl`` and ``library_dyld`` become ``library``; only one of them matched.
-    named.update(
-        {name.split("_")[0]: value.strip() for name, value in found.groupdict().items() if value}
-    )
-    named["package"] = package_of(named["library"], distribution)
-    filled = row.diagnosis(named, line)
-    return replace(filled, cause=quoted(filled.cause), fix=quoted(filled.fix))

@@ -16,7 +16,7 @@ from tsuku_llm.launch.failed.model_file import wrong_file
 from tsuku_llm.launch.failed.refused import distribution
 from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.wishes import ANSWERS, downloads_in, wishes_in
+from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, wishes_in
 
 
 def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None:
@@ -25,7 +25,7 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     ``said`` is the end of its output. Returns only for an answer that was asked for, such as
     that of ``--help``.
     """
-    if code == 0 and not ANSWERS.isdisjoint(plan.argv[1:]):
+    if code == 0 and answers_and_ends(plan.argv[1:]):
         return
     diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
     # Upstream's server loses the end of its log now and then. Beside a complaint, a program at the

@@ -14,7 +14,7 @@ from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.launch.failed.diagnosis import Diagnosis
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import memory_options
-from tsuku_llm.launch.memory.model_header import CutOff, ModelHeader, parts_of
+from tsuku_llm.launch.memory.model_header import CutOff, parts_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import downloads_in, last_value
 
@@ -100,7 +100,12 @@ def _other(path: str, option: str) -> tuple[str, str] | None:
         return f"incomplete ({error})", _AGAIN
     except ValueError:
         return None
-    return _by_header(header) if option in ("-m", "--model-draft") else None
+    if option not in ("-m", "--model-draft"):
+        return None
+    kind = "mmproj" if header.architecture == "clip" else header.values.get("general.type")
+    if not header.tensors and kind not in _OTHER_THAN_A_MODEL:
+        return "a model without weights", "take another file of it: this one is for the vocabulary"
+    return _OTHER_THAN_A_MODEL.get(str(kind))
 
 
 def by_beginning(beginning: bytes, size: int) -> tuple[str, str] | None:
@@ -115,10 +120,3 @@ def by_beginning(beginning: bytes, size: int) -> tuple[str, str] | None:
         if re.match(pattern, beginning, re.DOTALL):
             return what, fix
     return None
-
-
-def _by_header(header: ModelHeader) -> tuple[str, str] | None:
-    kind = "mmproj" if header.architecture == "clip" else header.values.get("general.type")
-    if not header.tensors and kind not in _OTHER_THAN_A_MODEL:
-        return "a model without weights", "take another file of it: this one is for the vocabulary"
-    return _OTHER_THAN_A_MODEL.get(str(kind))
