@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.memory.main_memory import (
-    GroupLimit,
-    main_memory,
-    memory_groups,
-    parse_main_memory,
-)
+from tsuku_llm.launch.memory.main_memory import main_memory, memory_groups, parse_main_memory
 
 MEMINFO = """\
 MemTotal:       24546532 kB
@@ -37,7 +32,7 @@ STAT = "anon 4294967296\nfile 1610612736\nkernel 49152\n"
     ],
 )
 def test_a_container_has_what_its_limit_leaves(limit: str, use: str, free: int, total: int) -> None:
-    found = parse_main_memory(MEMINFO, [GroupLimit(limit, use)])
+    found = parse_main_memory(MEMINFO, [(limit, use)])
     assert (found.free, found.total) == (free, total)
 
 

@@ -93,7 +93,7 @@ def test_the_users_file_comes_after_the_systems(tmp_path: Path) -> None:
     for path, text in zip(files, ("port = 1\nthreads = 2\n", "[*]\nport = 3\n"), strict=True):
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    found = configured({}, LINES, files)
+    found = configured({"HOME": str(home)}, LINES, etc)
     assert {each.key: (each.value, each.source) for each in found.values()} == {
         "port": ("3", files[1]),
         "threads": ("2", files[0]),

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.launch.memory.fit import Card
@@ -20,13 +19,6 @@ _NAME = "main memory"
 _MEMINFO, _GROUPS, _MOUNTS = "proc/meminfo", "proc/self/cgroup", "proc/self/mountinfo"
 
 
-class GroupLimit(NamedTuple):
-    """The texts of a control group's limit and of its ``memory.stat``."""
-
-    limit: str
-    use: str
-
-
 def main_memory(root: Path = Path(os.sep)) -> Card:
     """Ask the system for its memory; what it does not tell stays unknown.
 
@@ -34,10 +26,9 @@ def main_memory(root: Path = Path(os.sep)) -> Card:
     """
     if sys.platform == "win32":
         return _of_windows()
-    limits = (
-        GroupLimit(*(_read(root / folder.lstrip("/") / file) for file in files))
-        for folder, files in memory_groups(_read(root / _GROUPS), _read(root / _MOUNTS))
-    )
+    groups = memory_groups(_read(root / _GROUPS), _read(root / _MOUNTS))
+    folders = ((root / folder.lstrip("/"), limit) for folder, limit in groups)
+    limits = ((_read(folder / limit), _read(folder / "memory.stat")) for folder, limit in folders)
     found = parse_main_memory(_read(root / _MEMINFO), limits)
     if found.total is None:
         # macOS knows its pages, and not which are free.
@@ -55,8 +46,8 @@ def _of_windows() -> Card:
     return Card(_NAME)
 
 
-def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the folders of the own control group and of those around it, with their two files.
+def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, str]]:
+    """Yield the folder of the own control group and of each around it, with its limit's file.
 
     ``groups`` is ``/proc/self/cgroup`` and ``mounts`` ``/proc/self/mountinfo``. The limit of each
     group counts for all groups in it. Version 1 has the controller of memory in a tree of its own.
@@ -76,7 +67,9 @@ def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, tuple[str, st
             continue
         if kinds[0] == "cgroup" and "memory" not in kinds[2].split(","):
             continue
-        shown, point = (_ESCAPED.sub(_unescaped, each) for each in fields[3:5])
+        shown, point = (
+            _ESCAPED.sub(lambda found: chr(int(found[1], 8)), each) for each in fields[3:5]
+        )
         # A container may see only a part of the tree, and may be told its path in the whole.
         path, top = own[kinds[0]], shown.rstrip("/")
         inside = path.removeprefix(top) if path.startswith(f"{top}/") else ""
@@ -84,36 +77,30 @@ def memory_groups(groups: str, mounts: str) -> Iterator[tuple[str, tuple[str, st
         if ".." in names:
             names = []
         for depth in range(len(names), -1, -1):
-            yield "/".join([point, *names[:depth]]), _FILES[kinds[0]]
+            yield "/".join([point, *names[:depth]]), _LIMITS[kinds[0]]
 
 
-_FILES = {
-    "cgroup2": ("memory.max", "memory.stat"),
-    "cgroup": ("memory.limit_in_bytes", "memory.stat"),
-}
+_LIMITS = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 """How mountinfo writes a space in a path."""
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 8))
-
-
-def parse_main_memory(meminfo: str, limits: Iterable[GroupLimit]) -> Card:
+def parse_main_memory(meminfo: str, limits: Iterable[tuple[str, str]]) -> Card:
     """Parse ``/proc/meminfo``, and the limits of control groups: the least that is left counts.
 
-    Files that the kernel has cached count as free: it drops them when memory is needed.
+    Each limit comes with the text of ``memory.stat``. Files that the kernel has cached count as
+    free: it drops them when memory is needed.
     """
     fields = _fields(meminfo.replace(":", " "))
     total, free = fields.get("MemTotal"), fields.get("MemAvailable")
     # meminfo is in kibibytes.
     total = None if total is None else total * 1024
     free = None if free is None else free * 1024
-    for each in limits:
+    for limit, use in limits:
         # Version 1 without a limit has a number that is more than any machine's memory.
-        if not each.limit.strip().isdecimal() or int(each.limit) >= _NO_LIMIT:
+        if not limit.strip().isdecimal() or int(limit) >= _NO_LIMIT:
             continue
-        most, used = int(each.limit), _fields(each.use)
+        most, used = int(limit), _fields(use)
         # "rss" of version 1 is without the groups inside, "anon" of version 2 with them.
         left = max(0, most - used.get("total_rss", used.get("anon", 0)))
         total = most if total is None else min(total, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -94,85 +95,86 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
     A number that upstream would refuse counts as its default.
     """
 
-    def text(*names: str, default: str) -> str:
+    def text(*names: str, default: str = "") -> str:
         found = last_value(argv, env, names)
         return found[1] if found else default
 
-    def number(*names: str, default: int) -> int:
-        value = text(*names, default="").strip()
+    def number(*names: str, default: int = 0) -> int:
+        value = text(*names).strip()
         # Upstream reads these with stoi: nine digits are more than any machine's memory.
         return int(value) if value.isdecimal() and len(value) <= 9 else default
 
-    def path(*names: str) -> str | None:
-        found = last_value(argv, env, names)
-        return found[1] if found else None
-
-    def set_to(on: Sequence[str], off: Sequence[str], variable: str, *, default: bool) -> bool:
-        return flagged(argv, env, on=on, off=off, variable=variable, default=default)
-
-    slots = number("-np", "--parallel", "LLAMA_ARG_N_PARALLEL", default=0)
-    every = set_to(("-cmoe", "--cpu-moe"), (), "LLAMA_ARG_CPU_MOE", default=False)
-    some = number("-ncmoe", "--n-cpu-moe", "LLAMA_ARG_N_CPU_MOE", default=0)
-    flash = text("-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN", default="auto")
-    fit = text("-fit", "--fit", "LLAMA_ARG_FIT", default="on")
+    is_set = partial(flagged, argv, env)
+    slots = number("-np", "--parallel", "LLAMA_ARG_N_PARALLEL")
+    every = is_set("LLAMA_ARG_CPU_MOE", on=("-cmoe", "--cpu-moe"))
+    some = number("-ncmoe", "--n-cpu-moe", "LLAMA_ARG_N_CPU_MOE")
     # Upstream: a context of 0 that is given forbids to shorten the model's own (common/arg.cpp,
     # ``fit_params_min_ctx``).
-    whole = text("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default="").strip() == "0"
+    whole = text("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE").strip() == "0"
     least = number("-fitc", "--fit-ctx", "LLAMA_ARG_FIT_CTX", default=4096)
-    context = number("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE", default=0)
+    context = number("-c", "--ctx-size", "LLAMA_ARG_CTX_SIZE")
     # Upstream's server.cpp: this sizes the shared cache, unless the context is given in any way.
-    each = number("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT", default=0)
+    each = number("--kv-unified-per-slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT")
     context = context or (0 if whole else each * (slots or _SLOTS))
-    every_draft = set_to(
-        ("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"),
-        (),
-        "LLAMA_ARG_SPEC_DRAFT_CPU_MOE",
-        default=False,
+    every_draft = is_set(
+        "LLAMA_ARG_SPEC_DRAFT_CPU_MOE", on=("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe")
     )
-    some_draft = number(*_DRAFT_EXPERTS, default=0)
-    offloads = set_to(
-        ("--mmproj-offload",),
-        ("--no-mmproj-offload",),
+    some_draft = number(
+        *("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-ncmoe", "--spec-draft-n-cpu-moe"),
+        "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+    )
+    offloads = is_set(
         "LLAMA_ARG_MMPROJ_OFFLOAD",
+        on=("--mmproj-offload",),
+        off=("--no-mmproj-offload",),
         default=True,
     )
-    projector_device = text("-mmdev", "--mmproj-device", "MTMD_BACKEND_DEVICE", default="")
-    draft_device = text("-devd", "--device-draft", "--spec-draft-device", default="")
-    no_draft_layer = text(*_DRAFT_LAYERS, default="").strip() == "0"
+    draft_layers = text(
+        *("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
+        "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+    )
+    draft_device = text("-devd", "--device-draft", "--spec-draft-device")
+    projector_device = text("-mmdev", "--mmproj-device", "MTMD_BACKEND_DEVICE")
+    variables = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL")
+    model = text("-m", "--model", "-mu", "--model-url", *variables)
+    variables = ("LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
+    projector = text("-mm", "--mmproj", "-mmu", "--mmproj-url", *variables)
+    variables = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT")
+    draft = text("-md", "--model-draft", "--spec-draft-model", *variables)
     return MemoryOptions(
         shortest=None if whole else least,
-        margins=_margins(text("-fitt", "--fit-target", "LLAMA_ARG_FIT_TARGET", default="")),
+        margins=_margins(text("-fitt", "--fit-target", "LLAMA_ARG_FIT_TARGET")),
         context=context,
         sequences=slots or _SLOTS,
-        unified=set_to(
-            ("-kvu", "--kv-unified"),
-            ("-no-kvu", "--no-kv-unified"),
+        unified=is_set(
             "LLAMA_ARG_KV_UNIFIED",
+            on=("-kvu", "--kv-unified"),
+            off=("-no-kvu", "--no-kv-unified"),
             default=slots == 0,
         ),
         batch=number("-b", "--batch-size", "LLAMA_ARG_BATCH", default=2048),
         micro_batch=number("-ub", "--ubatch-size", "LLAMA_ARG_UBATCH", default=512),
         key_type=text("-ctk", "--cache-type-k", "LLAMA_ARG_CACHE_TYPE_K", default="f16"),
         value_type=text("-ctv", "--cache-type-v", "LLAMA_ARG_CACHE_TYPE_V", default="f16"),
-        flash_attention=flash.lower() not in _NO,
-        full_windows=set_to(("--swa-full",), (), "LLAMA_ARG_SWA_FULL", default=False),
-        cache_in_host=not set_to(
-            ("-kvo", "--kv-offload"),
-            ("-nkvo", "--no-kv-offload"),
+        flash_attention=text("-fa", "--flash-attn", "LLAMA_ARG_FLASH_ATTN").lower() not in _NO,
+        full_windows=is_set("LLAMA_ARG_SWA_FULL", on=("--swa-full",)),
+        cache_in_host=not is_set(
             "LLAMA_ARG_KV_OFFLOAD",
+            on=("-kvo", "--kv-offload"),
+            off=("-nkvo", "--no-kv-offload"),
             default=True,
         ),
         experts_in_host=ALL if every else some,
-        dense_in_host=number("-ncffn", "--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN", default=0),
+        dense_in_host=number("-ncffn", "--n-cpu-ffn", "LLAMA_ARG_N_CPU_FFN"),
         overrides=_overrides(argv, _OVERRIDE, env.get("LLAMA_ARG_OVERRIDE_TENSOR", "")),
-        nextn="draft-mtp" in text("--spec-type", "LLAMA_ARG_SPEC_TYPE", default="").split(","),
-        embeds=set_to(("--embedding", "--embeddings"), (), "LLAMA_ARG_EMBEDDINGS", default=False),
-        fits_itself=fit.lower() not in _NO,
-        model=path("-m", "--model", "-mu", "--model-url", *_MODEL_VARIABLES),
-        projector=path("-mm", "--mmproj", "-mmu", "--mmproj-url", *_PROJECTOR_VARIABLES),
+        nextn="draft-mtp" in text("--spec-type", "LLAMA_ARG_SPEC_TYPE").split(","),
+        embeds=is_set("LLAMA_ARG_EMBEDDINGS", on=("--embedding", "--embeddings")),
+        fits_itself=text("-fit", "--fit", "LLAMA_ARG_FIT").lower() not in _NO,
+        model=model or None,
+        projector=projector or None,
         projector_device=projector_device if offloads else "none",
-        draft=path("-md", "--model-draft", "--spec-draft-model", *_DRAFT_VARIABLES),
-        draft_device="none" if no_draft_layer else draft_device,
+        draft=draft or None,
+        draft_device="none" if draft_layers.strip() == "0" else draft_device,
         draft_experts_in_host=ALL if every_draft else some_draft,
         draft_overrides=_overrides(argv, _DRAFT_OVERRIDE),
         draft_key_type=text(
@@ -189,19 +191,8 @@ def memory_options(argv: Sequence[str], env: Mapping[str, str]) -> MemoryOptions
 
 
 _NO = ("off", "0", "false", "disabled")
-_MODEL_VARIABLES = ("LLAMA_ARG_MODEL", "LLAMA_ARG_MODEL_URL")
-_PROJECTOR_VARIABLES = ("LLAMA_ARG_MMPROJ", "LLAMA_ARG_MMPROJ_URL")
-_DRAFT_VARIABLES = ("LLAMA_ARG_SPEC_DRAFT_MODEL", "LLAMA_ARG_MODEL_DRAFT")
 _OVERRIDE = ("-ot", "--override-tensor")
 _DRAFT_OVERRIDE = ("-otd", "--override-tensor-draft", "--spec-draft-override-tensor")
-_DRAFT_EXPERTS = (
-    *("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-ncmoe", "--spec-draft-n-cpu-moe"),
-    "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
-)
-_DRAFT_LAYERS = (
-    *("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"),
-    "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
-)
 
 
 def _overrides(

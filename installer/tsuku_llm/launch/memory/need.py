@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from tsuku_llm.ground.records import documented
 from tsuku_llm.launch.memory.memory_options import MemoryOptions
-from tsuku_llm.launch.memory.model_header import ModelHeader, Tensor
+from tsuku_llm.launch.memory.model_header import ModelHeader
 
 _F32 = 4
 _PAD = 256
@@ -330,7 +330,14 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     inner = max(_all(header, "feed_forward_length"), default=0)
     chosen = header.number("expert_used_count")
     heads = max(_all(header, "attention.head_count"), default=0)
-    vocabulary = max((each.shape[-1] for each in header.tensors if _is_output(each)), default=0)
+    vocabulary = max(
+        (
+            each.shape[-1]
+            for each in header.tensors
+            if each.name in ("output.weight", "token_embd.weight") and each.shape
+        ),
+        default=0,
+    )
     outputs = batch if options.embeds else min(batch, options.sequences)
     each = cells.full // (1 if options.unified else max(1, options.sequences))
     windowed = cells.window // (1 if options.unified else max(1, options.sequences))
@@ -368,10 +375,6 @@ def _all(header: ModelHeader, key: str) -> Iterator[int]:
         yield header.number(key)
     else:
         yield from (header.of_layer(key, layer) for layer in range(len(several)))
-
-
-def _is_output(tensor: Tensor) -> bool:
-    return tensor.name in ("output.weight", "token_embd.weight") and bool(tensor.shape)
 
 
 def _companions(

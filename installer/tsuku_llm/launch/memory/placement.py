@@ -376,12 +376,9 @@ def _why(card: Card, own: Sequence[Card], wanted: _Wanted) -> str:
     if not rivals:
         return ", the only device with room for it"
     if any(plain_name(each.description) != plain_name(card.description) for each in rivals):
-        return ", the fastest device with room" if _known(own) else ", which has the most free"
+        known = all(bandwidth_of(each.description) for each in own)
+        return ", the fastest device with room" if known else ", which has the most free"
     return ", one device is faster than several"
-
-
-def _known(cards: Sequence[Card]) -> bool:
-    return all(bandwidth_of(card.description) for card in cards)
 
 
 def _on_all(cards: Sequence[Card], reason: str) -> Placement:

@@ -61,29 +61,15 @@ _BUS = "/sys/bus/pci/drivers"
 _DRIVERS = ("nvidia", "nouveau", "amdgpu", "radeon", "i915", "xe", "vfio-pci")
 """Kernel drivers of cards; the addresses of the cards that each one has count."""
 
-_DECIDING: tuple[str, ...] = (
-    "AMD_",
-    "ANV_",
-    "CUDA_",
-    "DRI_",
-    "GGML_",
-    "GPU_",
-    "HIP_",
-    "HSA_",
-    "INTEL_",
-    "LIBGL_",
-    "MESA_",
-    "NVIDIA_",
-    "OCL_",
-    "ONEAPI_",
+_DECIDING = (
+    *("AMD_", "ANV_", "CUDA_", "DRI_", "GGML_", "GPU_", "HIP_", "HSA_", "INTEL_", "LIBGL_"),
+    *("MESA_", "NVIDIA_", "OCL_", "ONEAPI_", "RADV_", "ROCR_", "SYCL_", "UR_", "VK_", "ZE_"),
+    *("__GLX_", "__NV_", "__VK_", "LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_"),
 )
-_DECIDING += ("RADV_", "ROCR_", "SYCL_", "UR_", "VK_", "ZE_", "__GLX_", "__NV_", "__VK_")
-_DECIDING += ("LD_LIBRARY_PATH", "DISPLAY", "XDG_DATA_")
 """The prefixes of the environment variables that drivers and their loaders read.
 
 They cover every ``hiding_variables`` of the table in ``backends``; a test checks it.
 """
-
 
 SIMULATED = "TSUKU_LLM_FAKE_HARDWARE"
 """The variable with the file of a replayed machine: another recording is another machine."""

@@ -185,9 +185,9 @@ def plan_server(
     env = environment(environ, build)
     read: Mapping[str, ConfigValue] = {}
     if build.reads_config:
-        from tsuku_llm.launch.plan.upstream_config import config_files, configured
+        from tsuku_llm.launch.plan.upstream_config import configured
 
-        read = configured(env, build.takes, config_files(env))
+        read = configured(env, build.takes)
     for name, each in read.items():
         # The server reads these files itself, where it runs.
         is_path = name in _PATH_VARIABLES

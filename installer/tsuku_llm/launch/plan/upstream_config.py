@@ -81,10 +81,10 @@ def settings_in(files: Sequence[Path], takes: Sequence[str]) -> Iterator[ConfigV
 
 
 def configured(
-    env: Mapping[str, str], takes: Sequence[str], files: Sequence[Path]
+    env: Mapping[str, str], takes: Sequence[str], system: Path | None = None
 ) -> dict[str, ConfigValue]:
     """Return what files decide, by its variable: a variable that is set comes before them."""
-    found = {each.variable: each for each in settings_in(files, takes)}
+    found = {each.variable: each for each in settings_in(config_files(env, system), takes)}
     # A flag that can be negated has a second variable, which comes first.
     return {
         name: each

@@ -43,23 +43,16 @@ _SHARED = (
 _KEY = ("--api-key", "LLAMA_API_KEY")
 _KEY_FILE = ("--api-key-file", "LLAMA_ARG_API_KEY_FILE")
 
-ANSWERS = frozenset({"-h", "--help", "--usage", "--version", "--license", "--list-devices"}) | {
-    "-cl",
-    "--cache-list",
-    "--completion-bash",
-}
+ANSWERS = frozenset(
+    {"-h", "--help", "--usage", "--version", "--license", "--list-devices"}
+    | {"-cl", "--cache-list", "--completion-bash"}
+)
 """Arguments with which the server prints something and ends: it was not asked to serve."""
 
-_DRAFT: tuple[str, ...] = (
-    "-md",
-    "--model-draft",
-    "--spec-draft-model",
-    "-hfd",
-    "-hfrd",
-    "--hf-repo-draft",
+_DRAFT = (
+    *("-md", "--model-draft", "--spec-draft-model", *_DRAFT_REPOSITORY),
+    *("LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
 )
-_DRAFT += ("--spec-draft-hf", "LLAMA_ARG_MODEL_DRAFT", "LLAMA_ARG_SPEC_DRAFT_MODEL")
-_DRAFT += ("LLAMA_ARG_HFD_REPO", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 _DRAFT_DEVICE = ("-devd", "--device-draft", "--spec-draft-device")
 
 # A user who gives one of these chooses the devices.
@@ -198,7 +191,7 @@ def answers_and_ends(argv: Sequence[str]) -> bool:
 
 def downloads_in(argv: Sequence[str], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Return what a server downloads for a start: options or variables, with their values."""
-    if flagged(argv, env, on=("--offline",), off=(), variable="LLAMA_ARG_OFFLINE", default=False):
+    if flagged(argv, env, "LLAMA_ARG_OFFLINE", on=("--offline",)):
         return ()
     found = [
         last_value(argv, env, names) for names in (_REPOSITORY, _DRAFT_REPOSITORY, _PROJECTORS)
@@ -228,13 +221,13 @@ def last_value(
 def flagged(
     argv: Sequence[str],
     env: Mapping[str, str],
+    variable: str,
     *,
     on: Sequence[str],
-    off: Sequence[str],
-    variable: str,
-    default: bool,
+    off: Sequence[str] = (),
+    default: bool = False,
 ) -> bool:
-    """Tell what counts for an option without a value, which has words for yes and for no."""
+    """Tell what counts for an option without a value, which has words for yes, and some for no."""
     value = env.get(variable)
     state = default if value is None else value.lower() not in ("", "0", "false", "off", "disabled")
     # Upstream: an older variable for "no" comes first, whatever its value is.

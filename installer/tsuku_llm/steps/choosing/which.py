@@ -233,9 +233,9 @@ def read_in_files(receipt: Receipt, environ: Mapping[str, str]) -> tuple[ConfigV
     """Return what the server of a build would read in upstream's ``config.ini``."""
     if not receipt.reads_config:
         return ()
-    from tsuku_llm.launch.plan.upstream_config import config_files, configured
+    from tsuku_llm.launch.plan.upstream_config import configured
 
-    return tuple(configured(environ, receipt.takes, config_files(environ)).values())
+    return tuple(configured(environ, receipt.takes).values())
 
 
 def told_to(session: Session) -> Mapping[str, str]:
