@@ -141,7 +141,9 @@ def bundle(below: Path) -> object:
 
 
 FILES = [
-    Place("model_caches.ollama", "manifests/registry.ollama.ai/library/a/b", models_beside(OLLAMA)),
+    Place(
+        "model_caches.finding", "manifests/registry.ollama.ai/library/a/b", models_beside(OLLAMA)
+    ),
     Place("model_caches.finding", "manifest=a=b=c.json", models_beside(LLAMA_CPP)),
     Place("model_caches.finding", "models--a--b/refs/main", models_beside(LLAMA_CPP)),
     Place("model_caches.files", "x.gguf", models_beside(FOLDER)),

@@ -19,7 +19,7 @@ from support.model_shelves import (
     split_model,
 )
 
-from tsuku_llm.model_caches import walking
+from tsuku_llm.model_caches.files import walk
 from tsuku_llm.model_caches.finding import FoundModels, find_models
 from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.model_caches.places import ModelPlace, places_of
@@ -409,7 +409,7 @@ def test_a_walk_ends_in_a_tree_of_any_size(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").touch()
     notes: list[str] = []
-    seen = list(walking.walk(str(tmp_path), notes.append, most=40))
+    seen = list(walk(str(tmp_path), notes.append, most=40))
     assert len(seen) <= 40
     assert "has more than 40 files" in notes[0]
     deep = tmp_path / "deep"

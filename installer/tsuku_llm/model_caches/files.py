@@ -1,16 +1,27 @@
-"""Model files as they lie on disk: what each of them is, by its first bytes."""
+"""Files as they lie on disk: a walk that finds them, and what a model's file is.
+
+The walk reads names only, and ends on every tree: loops, depth, size. The first bytes of a file
+tell what it is.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.launch.memory.model_header import NotGguf, Number, parse_keys
-from tsuku_llm.model_caches.walking import Seen
 
 Note = Callable[[str], None]
+
+MOST_ENTRIES = 100_000
+"""Files and folders that are looked at below one folder."""
+
+_DEEPEST = 16
+"""Folders within folders; Hugging Face's cache has four, and those of a repository."""
 
 _BEGINNING = 64 << 10
 """Bytes of a file that are read: the keys before the vocabulary take a few thousand."""
@@ -24,6 +35,86 @@ _UNFINISHED += (".crdownload", ".download", ".tmp", ".aria2", "-partial")
 # Files beside a model, as upstream tells them by their names (common/download.cpp).
 _COMPANIONS = ("imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _OTHER_TYPES = ("adapter", "imatrix", "control_vector", "controlvector")
+
+
+class Seen(NamedTuple):
+    """A file: its path, and that below the folder of the walk, with "/" between its parts.
+
+    ``key`` is the same for two names of one file. A ``broken`` link has none.
+    """
+
+    path: str
+    below: str
+    size: int
+    key: tuple[int, int]
+    broken: bool = False
+
+
+def walk(
+    folder: str, note: Note, *, most: int = MOST_ENTRIES, deepest: int = _DEEPEST
+) -> Iterator[Seen]:
+    """Yield the files below a folder in the order of their names, links followed, each folder once.
+
+    ``note`` is told of what cannot be read, and of an end before everything was seen. Raises
+    ``FileNotFoundError`` and ``NotADirectoryError`` for the folder itself.
+    """
+    # Depth first, so that a cut-off walk has seen whole folders.
+    waiting = [(folder, "", 0)]
+    visited: set[tuple[int, int]] = set()
+    left = most
+    while waiting:
+        path, below, depth = waiting.pop()
+        try:
+            key = _key(os.stat(path))
+            # Links can lead in a circle.
+            entries: list[os.DirEntry[str]] = []
+            if key not in visited:
+                with os.scandir(path) as listing:
+                    entries = sorted(islice(listing, left + 1), key=lambda entry: entry.name)
+        except OSError as error:
+            if depth == 0 and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                raise
+            note(f"{path} cannot be read: {error.strerror or error}")
+            continue
+        visited.add(key)
+        left -= len(entries)
+        if left < 0:
+            note(
+                f"{folder} has more than {most} files: not all were looked at; name a folder in it"
+            )
+            return
+        inside: list[tuple[str, str, int]] = []
+        for entry in entries:
+            if _is_folder(entry):
+                inside.append((entry.path, f"{below}{entry.name}/", depth + 1))
+            elif (seen := _seen(entry, below)) is not None:
+                yield seen
+        if depth < deepest:
+            waiting += reversed(inside)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    # A link that leads to itself.
+    except OSError:
+        return False
+
+
+def _seen(entry: os.DirEntry[str], below: str) -> Seen | None:
+    """Return a file, or a link to nothing; None for a pipe, a socket or a device."""
+    try:
+        # Of the file that a link names. Windows gives an entry's own status no number.
+        status = os.stat(entry.path)
+    except OSError:
+        return Seen(entry.path, below + entry.name, 0, (0, 0), broken=True)
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return Seen(entry.path, below + entry.name, status.st_size, _key(status))
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 class ModelFile(NamedTuple):
@@ -86,11 +177,6 @@ def read_model_file(
         if not values.get("split.count"):
             return None
     return ModelFile(source, seen, values, repository, name)
-
-
-def is_model_name(name: str) -> bool:
-    """Tell whether a file is a GGUF file by its name."""
-    return name.lower().endswith(".gguf")
 
 
 def note_unfinished(seen: Seen, note: Note) -> None:

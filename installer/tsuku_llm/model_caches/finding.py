@@ -6,25 +6,35 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from tsuku_llm.ground.foreign import read_foreign
+from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_llm.ground.records import documented
 from tsuku_llm.model_caches.files import (
     ModelFile,
     Note,
-    is_model_name,
+    Seen,
     note_unfinished,
     read_model_file,
+    walk,
 )
-from tsuku_llm.model_caches.grouping import grouped
-from tsuku_llm.model_caches.naming import LocalModel, named
-from tsuku_llm.model_caches.ollama import ollama_files
+from tsuku_llm.model_caches.naming import SPLIT, LocalModel, named, quantisation_of, stem_of
 from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace, places_of
-from tsuku_llm.model_caches.walking import Seen, walk
 
 _HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
 _LARGEST = 1 << 20
+"""Bytes of a small text: a manifest, a setting, the name of a revision."""
+
+_OLLAMA_HOST, _NAMESPACE = "registry.ollama.ai", "library"
+_DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
+_MODEL = "application/vnd.ollama.image.model"
+_PROJECTOR = "application/vnd.ollama.image.projector"
+_ADAPTER = "application/vnd.ollama.image.adapter"
+_DEPTH = 4
+"""A manifest is at host/namespace/model/tag (types/model/name.go)."""
+
+_BITS = re.compile(r"\d+")
 
 _MOST_NOTES = 20
 
@@ -94,14 +104,14 @@ def find_models(places: Sequence[ModelPlace]) -> FoundModels:
 
 def _models_in(place: ModelPlace, note: Note) -> Iterator[tuple[LocalModel, tuple[int, int]]]:
     if place.source == OLLAMA:
-        for file, projector in ollama_files(place.folder, note):
-            for model, key in grouped([file], note):
+        for file, projector in _ollama_files(place.folder, note):
+            for model, key in _grouped([file], note):
                 yield model._replace(projector=projector.seen.path if projector else None), key
         return
     if place.source in ("huggingface", LLAMA_CPP):
-        yield from grouped(_cached(place, note), note)
+        yield from _grouped(_cached(place, note), note)
         return
-    yield from grouped(_below(place, note), note)
+    yield from _grouped(_below(place, note), note)
 
 
 def _below(place: ModelPlace, note: Note) -> Iterator[ModelFile]:
@@ -167,8 +177,176 @@ def _gguf_files(files: Iterable[Seen], note: Note) -> Iterator[Seen]:
     lower = (each.path.lower() for each in files)
     unfinished = {path[: -len(".aria2")] for path in lower if path.endswith(".gguf.aria2")}
     for each in files:
-        if not is_model_name(each.path):
+        if not each.path.lower().endswith(".gguf"):
             note_unfinished(each, note)
         # aria2 gives a file its name and its length at once.
         elif each.path.lower() not in unfinished:
             yield each
+
+
+# --- Ollama's store: manifests, which name the models, and blobs, which are the files -----------
+
+
+def _ollama_files(folder: str, note: Note) -> Iterator[tuple[ModelFile, ModelFile | None]]:
+    """Yield each model of a store with its projector.
+
+    Its templates and parameters are Ollama's own, and are left out: the server has those of the
+    GGUF file. Raises ``FileNotFoundError`` for a folder that is no store.
+    """
+    manifests = os.path.join(folder, "manifests")
+    for seen in walk(manifests, note, deepest=_DEPTH):
+        parts = seen.below.split("/")
+        if len(parts) == _DEPTH and not seen.broken and not parts[3].startswith("."):
+            name = _ollama_name(*parts)
+            layers = _layers(seen.path, note)
+            if layers is not None and _MODEL not in layers:
+                note(f"{name} of Ollama has no GGUF file")
+            elif layers and (model := _blob(folder, layers[_MODEL], name, note)):
+                if _ADAPTER in layers:
+                    note(f"{name} of Ollama has an adapter, which is not used: add it with --lora")
+                digest = layers.get(_PROJECTOR)
+                yield model, _blob(folder, digest, name, note) if digest else None
+    with suppress(OSError):
+        for seen in walk(os.path.join(folder, "blobs"), note, deepest=0):
+            note_unfinished(seen, note)
+
+
+def _ollama_name(host: str, namespace: str, model: str, tag: str) -> str:
+    """Return a model's name as Ollama shows it (``DisplayShortest``)."""
+    if host.lower() != _OLLAMA_HOST:
+        return f"{host}/{namespace}/{model}:{tag}"
+    if namespace.lower() != _NAMESPACE:
+        return f"{namespace}/{model}:{tag}"
+    return f"{model}:{tag}"
+
+
+def _layers(path: str, note: Note) -> dict[str, str] | None:
+    """Return the digest of the first layer of each kind; None, with a note, for no manifest."""
+    try:
+        found = parse_object(read_foreign(path, _LARGEST))
+        named = [(str(each["mediaType"]), str(each["digest"])) for each in found["layers"] or ()]
+    except OSError as error:
+        note(f"{path} cannot be read: {error.strerror or error}")
+        return None
+    except (ValueError, KeyError, TypeError):
+        note(f"{path} is no manifest of a model")
+        return None
+    return dict(reversed(named))
+
+
+def _blob(folder: str, digest: str, name: str, note: Note) -> ModelFile | None:
+    found = _DIGEST.fullmatch(digest)
+    if found is None:
+        note(f"{name} of Ollama: its manifest names no file")
+        return None
+    file = f"sha256-{found[1].lower()}"
+    path = os.path.join(folder, "blobs", file)
+    try:
+        status = os.stat(path)
+    except OSError:
+        note(f"{name} of Ollama is not complete: get it again with: ollama pull {name}")
+        return None
+    seen = Seen(path, file, status.st_size, (status.st_dev, status.st_ino))
+    return read_model_file(OLLAMA, seen, note, name=name)
+
+
+# --- models from files: the parts of a split one together, each projector with its model --------
+
+
+def _grouped(
+    files: Iterable[ModelFile], note: Note
+) -> Iterator[tuple[LocalModel, tuple[int, int]]]:
+    """Yield each model, and the key of its first file."""
+    projectors: dict[str, list[ModelFile]] = {}
+    families: dict[str, set[str]] = {}
+    models: dict[tuple[str, str], list[ModelFile]] = {}
+    for file in files:
+        if file.is_companion:
+            continue
+        if file.is_projector:
+            projectors.setdefault(_shelf(file), []).append(file)
+            continue
+        families.setdefault(_shelf(file), set()).add(_family(file))
+        split = SPLIT.fullmatch(file.seen.path)
+        # Two models may differ in the number of their parts only.
+        group = (split["stem"], split["count"]) if split else (file.seen.path, "")
+        models.setdefault(group, []).append(file)
+    for (_, count), parts in models.items():
+        parts.sort(key=lambda part: part.seen.path)
+        first = parts[0]
+        if len(parts) != int(count or 1):
+            note(f"{first.seen.path} is not complete: {len(parts)} of {int(count)} parts are there")
+        elif not count and first.values.get("split.count", 0) not in (0, 1):
+            note(f"{first.seen.path} is one part of a model, and its name does not tell which")
+        else:
+            shelf = _shelf(first)
+            mixed = not first.repository and len(families[shelf]) > 1
+            projector = _projector_of(first, projectors.get(shelf, ()), mixed=mixed)
+            yield _model(parts, projector), first.seen.key
+
+
+def _shelf(file: ModelFile) -> str:
+    """Return what a model and its projector have in common: a repository, or else a folder."""
+    return file.repository or os.path.dirname(file.seen.path)
+
+
+def _model(parts: Sequence[ModelFile], projector: ModelFile | None) -> LocalModel:
+    first = parts[0]
+    architecture = first.values.get("general.architecture")
+    context = first.values.get(f"{architecture}.context_length")
+    return LocalModel(
+        name=first.name,
+        source=first.source,
+        path=first.seen.path,
+        files=tuple(part.seen.path for part in parts),
+        size=sum(part.seen.size for part in parts),
+        model_repository=first.repository,
+        below=first.seen.below,
+        quantisation=quantisation_of(first.seen.below, first.values.get("general.file_type")),
+        context=context if isinstance(context, int) and 0 < context < 1 << 32 else None,
+        architecture=str(architecture) if architecture else None,
+        projector=projector.seen.path if projector else None,
+    )
+
+
+def _projector_of(
+    model: ModelFile, projectors: Sequence[ModelFile], *, mixed: bool
+) -> ModelFile | None:
+    """Return the projector that llama.cpp would take, None if none is a model's own.
+
+    That is one of the same repository, whose bits are closest (``find_best_sibling`` in upstream's
+    common/download.cpp). In a folder with ``mixed`` models its name has to be like the model's.
+    """
+    own = [
+        each
+        for each in projectors
+        # In a repository also one in a folder above the model's.
+        if f"{_folder(model)}/".startswith(f"{_folder(each)}/".lstrip("/"))
+        and (not mixed or _belongs(each, model))
+    ]
+    wanted = _bits(model)
+    return min(own, key=lambda each: (abs(_bits(each) - wanted), each.seen.below), default=None)
+
+
+def _folder(file: ModelFile) -> str:
+    return file.seen.below.rpartition("/")[0]
+
+
+def _bits(file: ModelFile) -> int:
+    found = _BITS.search(
+        quantisation_of(file.seen.below, file.values.get("general.file_type")) or ""
+    )
+    return int(found[0]) if found else 0
+
+
+def _family(file: ModelFile) -> str:
+    """Return a file's name without its quantisation: what the files of one model share."""
+    stem = stem_of(file.base)
+    tag = quantisation_of(file.base, None)
+    plain = (stem[: -len(tag)] if tag else stem).lower().replace("model", "")
+    return re.sub(r"[^a-z0-9]", "", plain)
+
+
+def _belongs(projector: ModelFile, model: ModelFile) -> bool:
+    rest = _family(projector).replace("mmproj", "")
+    return bool(rest) and (rest in _family(model) or _family(model) in rest)
