@@ -23,7 +23,7 @@ def main(action: str, tree: str, server: str, backend: str, *arguments: str) -> 
         if action == "gate":
             gate(build, os.environ)
             return 0
-        return replace_process(plan) if action == "replace" else supervise(plan)
+        return replace_process(plan) if action == "replace" else supervise(plan)[0]
     except TsukuError as error:
         sys.stderr.write(f"error[{error.slug}]: {error.message}\nhint: {error.hint}\n")
         return error.exit_code

@@ -102,7 +102,7 @@ class StopHandle:
             stop()
 
 
-def supervise(  # noqa: PLR0913 - each is one property of the start
+def supervise(
     plan: LaunchPlan,
     *,
     keep: Collection[int] = (),
@@ -111,14 +111,14 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     one_stream: bool = False,
     serves: bool = True,
     on_signal: Callable[[int], None] | None = None,
-    on_death: Callable[[Diagnosis], None] | None = None,
-) -> int:
-    """Run the server to its end; return its exit code, or 128 + n for signal n.
+) -> tuple[int, Diagnosis | None]:
+    """Run the server to its end; return its exit code, or 128 + n for signal n, and the cause.
+
+    The cause is that of a server which has served, ended with an error, and was not told to end.
 
     The server inherits the descriptors in ``keep``, and no others except its streams.
     ``stop_handle`` ends it from another thread. ``observer`` follows it. ``on_signal`` is called
-    in this thread with each signal, before the server gets it. ``on_death`` is called with the
-    cause if a server that has served ends with an error, and was not told to end.
+    in this thread with each signal, before the server gets it.
 
     The server's stdout is ours; with ``one_stream`` it is copied together with its stderr.
     The stderr is copied to ours as it arrives, and its end is kept to explain a failed start.
@@ -186,17 +186,18 @@ def supervise(  # noqa: PLR0913 - each is one property of the start
     killed = max(killed, observer.oom_kills if observer else 0)
     # Read only after the server has ended, so it does not change any more.
     told_to_end = stop_handle.is_ending
+    death: Diagnosis | None = None
     if serves and not (readiness.served or told_to_end):
         from tsuku_llm.launch.failed.failure import explain
 
         # The counter is read after the end, for the same reason.
         explain(plan, code, stderr.text(), oom_killed=oom_kills() > killed)
     # An exit code of 0 is the server's own choice.
-    elif code and serves and on_death and not told_to_end:
+    elif code and serves and not told_to_end:
         from tsuku_llm.launch.failed.failure import why_ended
 
-        on_death(why_ended(code, stderr.text(), oom_killed=oom_kills() > killed))
-    return _SIGNAL_EXIT - code if code < 0 else code
+        death = why_ended(code, stderr.text(), oom_killed=oom_kills() > killed)
+    return (_SIGNAL_EXIT - code if code < 0 else code), death
 
 
 def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subprocess.Popen[bytes]:

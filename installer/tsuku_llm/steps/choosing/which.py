@@ -163,7 +163,8 @@ def become(plan: LaunchPlan, keep: tuple[int, ...]) -> int:
     # On Windows exec would return the terminal to the shell at once.
     from tsuku_llm.launch.run.supervise import supervise  # noqa: PLC0415 - only there
 
-    return supervise(plan, keep=keep, serves=False)
+    code, _ = supervise(plan, keep=keep, serves=False)
+    return code
 
 
 def require_safe_folder(paths: Paths, folder: Path) -> None:

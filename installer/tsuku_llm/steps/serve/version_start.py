@@ -402,19 +402,17 @@ class VersionStart(NamedTuple):
         stop_handle = self._own_stop_handle()
         sink = _StartSink(self)
         followed = StartMonitor(start, sink, stop_handle)
-        deaths: list[Diagnosis] = []
         try:
-            code = supervise(
+            code, death = supervise(
                 plan,
                 keep=keep,
                 stop_handle=stop_handle,
                 observer=followed,
                 one_stream=self.how.one_stream,
                 on_signal=self.how.on_signal,
-                on_death=deaths.append,
             )
             reported = followed.report
-            for death in deaths:
+            if death:
                 reported = reported._replace(trouble=_death(death))
                 sink(reported)
         finally:
@@ -428,7 +426,7 @@ class VersionStart(NamedTuple):
                 # Until it serves again, if at all.
                 self.how.sink(reported._replace(ready=False))
             raise followed.failure
-        for death in deaths:
+        if death:
             self._tell_death(death, reported)
         return code
 
