@@ -57,7 +57,15 @@ class KnownAnswers(NamedTuple):
 def read_completion(content: bytes) -> Answer:
     """Read an answer of ``/completion``; JSON's null, where it could not compute, is NaN."""
     try:
-        return tuple(_step(each) for each in parse_object(content)["completion_probabilities"])
+        steps = parse_object(content)["completion_probabilities"]
+        return tuple(
+            AnswerStep(
+                int(step["id"]),
+                tuple(int(row["id"]) for row in step["top_logprobs"]),
+                tuple(_nats(row["logprob"]) for row in step["top_logprobs"]),
+            )
+            for step in steps
+        )
     except (KeyError, TypeError, ValueError, OverflowError):
         # An older server, or one that hides them: nothing can be said about its answers.
         return ()
@@ -118,25 +126,17 @@ def divergence(answer: Answer, right: Answer) -> float | None:
     The tokens that are not told count as one. One that only the right answer tells is no likelier
     than all that the other one tells, so the figure is rather too small.
     """
-    pairs = [(got, expected) for got, expected in zip(answer, right, strict=False) if got.likely]
-    if not pairs:
-        return None
-    return math.fsum(_divergence(got, expected) for got, expected in pairs) / len(pairs)
-
-
-def _divergence(got: AnswerStep, expected: AnswerStep) -> float:
-    told = {token: math.exp(-nats) for token, nats in zip(got.likely, got.nats, strict=True)}
-    least = min(told.values())
-    right = [math.exp(-nats) for nats in expected.nats]
-    found = [told.get(token, least) for token in expected.likely]
-    both = [*zip(right, found, strict=True), (1 - sum(right), max(_FLAT, 1 - sum(found)))]
-    return max(0.0, math.fsum(p * math.log(p / q) for p, q in both if p > 0))
-
-
-def _step(each: Any) -> AnswerStep:
-    rows = each["top_logprobs"]
-    nats = (_nats(row["logprob"]) for row in rows)
-    return AnswerStep(int(each["id"]), tuple(int(row["id"]) for row in rows), tuple(nats))
+    apart: list[float] = []
+    for got, expected in zip(answer, right, strict=False):
+        if not got.likely:
+            continue
+        told = {token: math.exp(-nats) for token, nats in zip(got.likely, got.nats, strict=True)}
+        least = min(told.values())
+        true = [math.exp(-nats) for nats in expected.nats]
+        found = [told.get(token, least) for token in expected.likely]
+        both = [*zip(true, found, strict=True), (1 - sum(true), max(_FLAT, 1 - sum(found)))]
+        apart.append(max(0.0, math.fsum(p * math.log(p / q) for p, q in both if p > 0)))
+    return math.fsum(apart) / len(apart) if apart else None
 
 
 def _nats(logarithm: float | None) -> float:

@@ -196,9 +196,19 @@ def _data(model: str, tensor: _Tensor) -> bytes:
     else:
         _scale(tensor.kind, data, tensor.spread / kind.unit)
     if model == "gpt-oss" and tensor.name == "token_embd.weight":
-        _write_codes(data)
-    if tensor.silent:
-        _silence(data, tensor, kind)
+        # Give each token two large values among its first ones: these are its experts.
+        for token in range(VOCABULARY):
+            first = token % _CODES
+            second = (first + 1 + token // _CODES % (_CODES - 1)) % _CODES
+            values = [0.0] * _CODES
+            values[first], values[second] = 4.0, 3.5
+            at = token * _WIDTH * 2
+            data[at : at + _CODES * 2] = struct.pack(f"<{_CODES}e", *values)
+    # The first rows of each matrix are zero; in F32 these are the first values of each row.
+    row = 4 if tensor.kind == "F32" else tensor.shape[0] // kind.weights * kind.bytes
+    each = tensor.shape[0] * 4 if tensor.kind == "F32" else row * tensor.shape[1]
+    for start in range(0, len(data), each) if tensor.silent else ():
+        data[start : start + tensor.silent * row] = bytes(tensor.silent * row)
     return bytes(data)
 
 
@@ -224,27 +234,6 @@ def _scale(kind: str, data: bytearray, scale: float) -> None:
 def _fill(data: bytearray, block: int, at: int, value: bytes) -> None:
     for place, byte in enumerate(value):
         data[at + place :: block] = bytes([byte]) * (len(data) // block)
-
-
-def _write_codes(data: bytearray) -> None:
-    """Give each token two large values among its first ones: these are its experts."""
-    for token in range(VOCABULARY):
-        first = token % _CODES
-        second = (first + 1 + token // _CODES % (_CODES - 1)) % _CODES
-        values = [0.0] * _CODES
-        values[first], values[second] = 4.0, 3.5
-        at = token * _WIDTH * 2
-        data[at : at + _CODES * 2] = struct.pack(f"<{_CODES}e", *values)
-
-
-def _silence(data: bytearray, tensor: _Tensor, kind: _Kind) -> None:
-    if tensor.kind == "F32":
-        row, each = 4, tensor.shape[0] * 4
-    else:
-        row = tensor.shape[0] // kind.weights * kind.bytes
-        each = row * tensor.shape[1]
-    for start in range(0, len(data), each):
-        data[start : start + tensor.silent * row] = bytes(tensor.silent * row)
 
 
 def _gguf(

@@ -89,7 +89,7 @@ class GpuObserver:
         process = sample_processes(pids, self._model)
         if not canary:
             self.nvidia = nvml.gpu_memory(self._plan.env)
-        seen = self._observed(pid, log, process, CanaryResult(problem="llm.canary is off"))
+        seen = self._observed(pids, log, process, CanaryResult(problem="llm.canary is off"))
         for requests in _REQUESTS if canary else ():
             made = CanaryResult()
             busy, began = process.busy, time.time_ns() // 1000
@@ -99,13 +99,13 @@ class GpuObserver:
                     break
             # Soon: the supervisor waits for this, and a driver that has failed may answer late.
             if made.lost and has_ended():
-                return self._observed(pid, log, process, made)
+                return self._observed(pids, log, process, made)
             # Again the list of processes: a router may have started one for the request.
             pids = computing_processes(pid, self._files)
             process = sample_processes(pids, self._model)
             self.nvidia = nvml.gpu_memory(self._plan.env, since=began)
             made = made._replace(worked=_worked(busy, process, self.nvidia, pids))
-            seen = self._observed(pid, log, process, made)
+            seen = self._observed(pids, log, process, made)
             # Once more only where NVIDIA's driver can show its work, and nothing else has shown it.
             unseen = made.answered and made.worked is None and self.nvidia is not None
             if not unseen or decide(collect_signs(seen)) is not Verdict.UNKNOWN:
@@ -116,7 +116,11 @@ class GpuObserver:
         return seen
 
     def _observed(
-        self, pid: int, log: LogFacts, process: ProcessSample, canary: CanaryResult
+        self,
+        pids: Collection[int],
+        log: LogFacts,
+        process: ProcessSample,
+        canary: CanaryResult,
     ) -> Observed:
         layout, wishes, after = self._layout, self.wishes, self.nvidia
         if self._needed is None and self._model and layout and process.model_mapped:
@@ -130,7 +134,7 @@ class GpuObserver:
             listed=self._listed,
             log=log,
             process=process,
-            nvidia_memory=after.of(computing_processes(pid, self._files)) if after else None,
+            nvidia_memory=after.of(pids) if after else None,
             # Less memory in use than before: another program has freed some meanwhile.
             risen=None if used is None else max(0, used),
             model_size=layout.total if layout else None,

@@ -118,10 +118,9 @@ class MemoryNeed(NamedTuple):
 class ContextCache(NamedTuple):
     """The cells of a cache: ``full`` for layers that see everything, ``window`` for the others.
 
-    ``tokens`` is the context of all sequences together.
+    ``full`` is the context of all sequences together.
     """
 
-    tokens: int
     full: int
     window: int
 
@@ -216,7 +215,7 @@ def cache_cells(header: ModelHeader, options: MemoryOptions) -> ContextCache:
     windowed = _padded(min(each, window * sharing + batch)) if window else each
     if options.full_windows:
         windowed = each
-    return ContextCache(each * streams, each * streams, windowed * streams)
+    return ContextCache(each * streams, windowed * streams)
 
 
 def _layer_count(header: ModelHeader) -> int:
@@ -325,7 +324,7 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     The factors are how many results of each width live at the same time, as measured with
     upstream's server for eight architectures (tests/launch/test_need.py).
     """
-    batch = min(options.batch, options.micro_batch, cells.tokens)
+    batch = min(options.batch, options.micro_batch, cells.full)
     width = header.number("embedding_length")
     inner = max(_all(header, "feed_forward_length"), default=0)
     chosen = header.number("expert_used_count")
@@ -365,7 +364,7 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
 
 def _inputs(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -> int:
     """Estimate what is computed in main memory first: the embedded tokens and the masks."""
-    batch = min(options.batch, options.micro_batch, cells.tokens)
+    batch = min(options.batch, options.micro_batch, cells.full)
     return batch * (header.number("embedding_length") * _F32 + cells.full * 2)
 
 

@@ -110,8 +110,8 @@ def gate(
         # several backends needs a device for each: else the build of one of them is enough.
         for part in parts_of(build.backend):
             if not own_devices(devices, part):
-                missing = build._replace(backend=part)
-                _refuse(build, no_device(missing, listing), hiding_variables(missing, environ))
+                problem = no_device(build._replace(backend=part), listing, environ)
+                _refuse(build, problem, problem.facts)
     # A build that runs and tells no arguments is not refused for it. Forks of upstream print the
     # help on the other stream.
     told = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
@@ -162,25 +162,29 @@ def _require_success(build: Build, code: int | None, text: str, limit: float) ->
     _refuse(build, found, last_lines(text, _LAST_LINES))
 
 
-def no_device(build: Build, listing: DeviceListing) -> Diagnosis:
+def no_device(build: Build, listing: DeviceListing, environ: Mapping[str, str]) -> Diagnosis:
     """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
 
-    The cause comes from the driver's output, if that has a known complaint.
+    The cause comes from the driver's output, if that has a known complaint. The facts are the
+    environment variables that can hide devices.
     """
+    backend = facts_of(build.backend)
     # Another backend's devices in the list show that the build itself works.
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
     known = diagnose(0, listing.text, distribution=distribution())
     cause = known.cause if known else f"its {build.backend} backend did not start"
-    fix = known.fix if known else facts_of(build.backend).first_look
-    return Diagnosis("no-device", f"it lists {found}: {cause}", fix, CPU_OVERRIDE, fault="backend")
-
-
-def hiding_variables(build: Build, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List the environment variables that can hide the backend's devices, as facts."""
-    names = facts_of(build.backend).hiding_variables
-    return tuple(
-        f"{name}={environ[name]} is set and can hide devices" for name in names if name in environ
+    return Diagnosis(
+        "no-device",
+        f"it lists {found}: {cause}",
+        known.fix if known else backend.first_look,
+        CPU_OVERRIDE,
+        facts=tuple(
+            f"{name}={environ[name]} is set and can hide devices"
+            for name in backend.hiding_variables
+            if name in environ
+        ),
+        fault="backend",
     )
 
 

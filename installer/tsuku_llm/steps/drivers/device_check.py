@@ -65,7 +65,7 @@ def check_devices(
     if known is not None:
         return Check(build, known, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
-    from tsuku_llm.launch.run.gate import GATE_LIMIT, hiding_variables, list_devices, no_device
+    from tsuku_llm.launch.run.gate import GATE_LIMIT, list_devices, no_device
 
     try:
         limit = GATE_LIMIT if limit is None else limit
@@ -75,9 +75,8 @@ def check_devices(
     if not listing.answered:
         return Check(build, complaint=_silence(listing))
     if not own_devices(listing.devices, build.backend):
-        problem = no_device(build, listing)
-        facts = hiding_variables(build, environ)
-        return Check(build, listing.devices, problem, facts)
+        problem = no_device(build, listing, environ)
+        return Check(build, listing.devices, problem, problem.facts)
     # Only a list with the backend's devices is kept: an empty one may be right just now only.
     names = (name for part in parts_of(build.backend) for name in facts_of(part).hiding_variables)
     given = {name: environ[name] for name in names if name in environ}
