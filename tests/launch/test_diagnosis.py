@@ -15,7 +15,7 @@ from support.program import SUDO
 from tsuku_llm.launch.ask.child import LastWords
 from tsuku_llm.launch.ask.last_words import complaints
 from tsuku_llm.launch.failed.diagnosis import Fault, diagnose, ending, known_causes, unknown
-from tsuku_llm.launch.failed.refused import why_not_started
+from tsuku_llm.launch.failed.failure import why_not_started
 from tsuku_llm.machine.packages import family_of, package_of
 
 

@@ -34,7 +34,7 @@ from tsuku_llm.launch.compute.judging import (
 )
 from tsuku_llm.launch.compute.reference_models import CONTEXT, MODELS, VOCABULARY
 from tsuku_llm.launch.failed.diagnosis import CPU_OVERRIDE, diagnose, ending, signal_name
-from tsuku_llm.launch.failed.refused import distribution
+from tsuku_llm.launch.failed.failure import distribution
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, plan_question
 
 LIMIT = 300.0

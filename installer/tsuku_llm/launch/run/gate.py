@@ -21,7 +21,7 @@ from tsuku_llm.launch.failed.diagnosis import (
     diagnose,
     ending,
 )
-from tsuku_llm.launch.failed.refused import distribution, why_not_started
+from tsuku_llm.launch.failed.failure import distribution, why_not_started
 from tsuku_llm.launch.plan.build_arguments import help_lines
 from tsuku_llm.launch.plan.devices import (
     ListedDevice,

@@ -37,7 +37,7 @@ def replace_process(plan: LaunchPlan, *, keep: Collection[int] = ()) -> NoReturn
         os.execve(plan.argv[0], plan.argv, environment(plan.own_env))  # noqa: S606 - a list, without a shell
     except OSError as exc:
         # Nothing has run yet: the caller's locks and files are as before.
-        from tsuku_llm.launch.failed.refused import refuse
+        from tsuku_llm.launch.failed.failure import refuse
 
         refuse(plan, exc)
 

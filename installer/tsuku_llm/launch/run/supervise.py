@@ -213,7 +213,7 @@ def _start(plan: LaunchPlan, keep: Collection[int], *, one_stream: bool) -> subp
             return start_apart(plan, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, keep=keep)
         return start_apart(plan, stdout=None, keep=keep)
     except OSError as exc:
-        from tsuku_llm.launch.failed.refused import refuse
+        from tsuku_llm.launch.failed.failure import refuse
 
         refuse(plan, exc)
 
