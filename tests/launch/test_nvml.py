@@ -43,12 +43,12 @@ def ask(environ: dict[str, str]) -> GpuMemory | None:
 
 def bare(found: GpuMemory) -> GpuMemory:
     """The memory alone."""
-    return found._replace(complete=False, users={})
+    return found._replace(complete=False)
 
 
 def told(used: int, processes: dict[int, int | None]) -> GpuMemory:
-    device = NvidiaDevice("NVIDIA H200", 128 * GIB, used, processes)
-    return GpuMemory(128 * GIB, used, processes, "580.159.04", devices=(device,))
+    device = NvidiaDevice("GPU 0", "NVIDIA H200", 128 * GIB, used, processes)
+    return GpuMemory((device,), "580.159.04")
 
 
 def test_the_memory_of_the_devices_and_of_each_process(stub: dict[str, str]) -> None:
@@ -211,7 +211,10 @@ def test_a_process_is_on_the_devices_that_list_it(stub: dict[str, str]) -> None:
     settings = {"STUB_nvml_count": "2", "STUB_nvml_pid": "77", "STUB_nvml_on": "1"}
     found = ask({**stub, **settings})
     assert found
-    assert found.users == {"GPU 0": frozenset(), "GPU 1": frozenset({77})}
+    assert {each.told: set(each.processes) for each in found.devices} == {
+        "GPU 0": set(),
+        "GPU 1": {77},
+    }
 
 
 def first_lines(environ: dict[str, str], count: int) -> list[NvidiaLine]:
@@ -334,8 +337,14 @@ def listed(name: str, free: int, called: str = "NVIDIA H200") -> Card:
 
 def counted(*used: int, complete: bool = True, called: str = "NVIDIA H200") -> GpuMemory:
     """Devices of 140 GiB of which process 1 holds so much."""
-    devices = tuple(NvidiaDevice(called, 140 * GIB, each * GIB, {1: each * GIB}) for each in used)
-    return GpuMemory(0, 0, {}, "580", complete, devices=devices)
+    return GpuMemory(
+        tuple(
+            NvidiaDevice(f"GPU {at}", called, 140 * GIB, each * GIB, {1: each * GIB})
+            for at, each in enumerate(used)
+        ),
+        "580",
+        complete,
+    )
 
 
 def added(cards: tuple[Card, ...], seen: GpuMemory) -> list[tuple[str, int, int]]:

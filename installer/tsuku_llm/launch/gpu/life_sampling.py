@@ -207,7 +207,9 @@ class LifeSampler:
                 self.nvidia = line.memory
                 worked.append(line.memory.did_work(self._pids))
                 self._used.update(
-                    device for device, users in line.memory.users.items() if users & {*self._pids}
+                    device.told
+                    for device in line.memory.devices
+                    if not device.processes.keys().isdisjoint(self._pids)
                 )
             found += (
                 DriverFault(xid, device, "" if xid is not None else "double-bit ECC error")

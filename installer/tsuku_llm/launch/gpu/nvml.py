@@ -51,8 +51,13 @@ _SAME_MEMORY = 64 << 20
 
 
 class NvidiaDevice(NamedTuple):
-    """The memory of one NVIDIA device, in bytes; ``processes`` as in ``GpuMemory``."""
+    """The memory of one NVIDIA device, in bytes, and of each process there, by its id.
 
+    ``told`` is its number in words. A process has None if the driver does not tell its memory. In a
+    container the ids are the host's, or there are none.
+    """
+
+    told: str
     name: str
     total: int
     used: int
@@ -60,31 +65,45 @@ class NvidiaDevice(NamedTuple):
 
 
 class GpuMemory(NamedTuple):
-    """The memory of all NVIDIA devices, in bytes; ``processes`` by process id.
+    """The memory of all NVIDIA devices, in bytes; they are in the order of the PCI bus.
 
-    A process has None there if the driver does not tell its memory. In a container the ids are
-    the host's, or ``processes`` is empty. ``complete``: every process is there, under the id that
-    it has here. ``working`` are the processes for which the engines
-    worked since the time that was asked for; others may have worked too shortly to be seen, and
-    without ``counts_work`` nothing was counted. ``idle``: no device worked in the last second.
-    ``users`` are the processes of each device, by its name.
-    ``devices`` are the single devices, in the order of the PCI bus.
+    ``complete``: every process is there, under the id that it has here. ``working`` are the
+    processes for which the engines worked since the time that was asked for; others may have worked
+    too shortly to be seen, and without ``counts_work`` nothing was counted. ``idle``: no device
+    worked in the last second.
     """
 
-    total: int
-    used: int
-    processes: Mapping[int, int | None]
+    devices: tuple[NvidiaDevice, ...]
     driver: str
     complete: bool = False
     working: frozenset[int] = frozenset()
     counts_work: bool = False
     idle: bool = False
-    users: Mapping[str, frozenset[int]] = {}
-    devices: tuple[NvidiaDevice, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The memory of all devices together."""
+        return sum(device.total for device in self.devices)
+
+    @property
+    def used(self) -> int:
+        """The memory in use on all devices together."""
+        return sum(device.used for device in self.devices)
+
+    @property
+    def processes(self) -> Mapping[int, int | None]:
+        """The memory of each process on all devices together."""
+        found: dict[int, int | None] = {}
+        for device in self.devices:
+            for pid, used in device.processes.items():
+                before = found.get(pid)
+                found[pid] = before if used is None else (before or 0) + used
+        return found
 
     def of(self, pids: Collection[int]) -> int | None:
         """Return the memory of processes; None if it is not known."""
-        found = [self.processes[pid] for pid in pids if pid in self.processes]
+        processes = self.processes
+        found = [processes[pid] for pid in pids if pid in processes]
         known = [size for size in found if size is not None]
         if known:
             return sum(known)
@@ -285,44 +304,27 @@ def parse_memory(text: str) -> GpuMemory | None:
     """Parse the last line of the output, as drivers print too; None for anything else."""
     try:
         document = parse_json(text.strip().rpartition("\n")[2])
-        devices = [device for device in document["devices"] if device]
-        single: list[NvidiaDevice] = []
-        processes: dict[int, int | None] = {}
-        working: set[int] = set()
-        for device in devices:
+        rows = {_name(at): row for at, row in enumerate(document["devices"]) if row}
+        devices: list[NvidiaDevice] = []
+        for told, row in rows.items():
             # More than 9 petabytes is a driver's word for "not known".
             held = {
                 int(pid): None if used is None or used >= _NONSENSE else int(used)
-                for pid, used in device["processes"].items()
+                for pid, used in row["processes"].items()
             }
-            for pid, used in held.items():
-                before = processes.get(pid)
-                processes[pid] = before if used is None else (before or 0) + used
-            working.update(map(int, device["working"] or ()))
-            name = str(device.get("name", ""))
-            single.append(NvidiaDevice(name, int(device["total"]), int(device["used"]), held))
-        if not devices or any(max(each["total"], each["used"]) >= _NONSENSE for each in devices):
+            name, total, used = str(row.get("name", "")), int(row["total"]), int(row["used"])
+            devices.append(NvidiaDevice(told, name, total, used, held))
+        if not devices or any(max(each.total, each.used) >= _NONSENSE for each in devices):
             return None
-        total = sum(int(device["total"]) for device in devices)
-        used = sum(int(device["used"]) for device in devices)
-        complete = all(device["complete"] for device in devices)
-        users = {
-            _name(index): frozenset(map(int, device["processes"]))
-            for index, device in enumerate(document["devices"])
-            if device
-        }
         return GpuMemory(
-            total,
-            used,
-            processes,
+            tuple(devices),
             str(document["driver"]),
-            complete,
-            frozenset(working),
-            counts_work=all(device["working"] is not None for device in devices),
+            all(row["complete"] for row in rows.values()),
+            frozenset(int(pid) for row in rows.values() for pid in row["working"] or ()),
+            counts_work=all(row["working"] is not None for row in rows.values()),
             # A device that tells nothing may work.
-            idle=len(devices) == len(document["devices"]) and all(each["idle"] for each in devices),
-            users=users,
-            devices=tuple(single),
+            idle=len(rows) == len(document["devices"])
+            and all(row["idle"] for row in rows.values()),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
