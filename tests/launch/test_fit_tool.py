@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.launch.memory.fit_tool import (
-    MemoryShare,
     ask_fit_tool,
     correction_of,
-    parse_shares,
+    parse_cache,
     tool_arguments,
 )
 from tsuku_llm.launch.memory.memory_options import memory_options
@@ -19,17 +18,12 @@ from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.plan.planning import Build
 
 MIB = 1 << 20
-TABLE = "Vulkan0 15317 1024 124 \nHost 1002 0 24 \n"
-SHARES = (
-    MemoryShare("Vulkan0", 15317 * MIB, 1024 * MIB, 124 * MIB),
-    MemoryShare("Host", 1002 * MIB, 0, 24 * MIB),
-)
-ALONE = (MemoryShare("Host", MIB, 2 * MIB, 3 * MIB),)
+TABLE = "Vulkan0 15317 1024 124 \nHost 1002 6 24 \n"
 NEED = MemoryNeed(layers=(100, 300), cache=(10, 30), output=50, other=50, compute=7, shared=40)
 
 
 def test_the_table_is_read() -> None:
-    assert parse_shares(TABLE) == SHARES
+    assert parse_cache(TABLE) == 1030 * MIB
 
 
 @pytest.mark.parametrize(
@@ -44,12 +38,12 @@ def test_the_table_is_read() -> None:
     ],
 )
 def test_anything_else_is_no_answer(text: str) -> None:
-    assert parse_shares(text) == ()
+    assert parse_cache(text) is None
 
 
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    assert all(share.weights >= 0 for share in parse_shares(text))
+    assert (parse_cache(text) or 0) >= 0
 
 
 def test_the_tool_gets_only_arguments_that_it_knows() -> None:
@@ -63,15 +57,14 @@ def test_the_tool_gets_only_arguments_that_it_knows() -> None:
     assert told[-2:] == ("--device", "CUDA0,CUDA1")
 
 
-def corrected(need: MemoryNeed, *shares: MemoryShare) -> MemoryNeed:
-    correction = correction_of(need, shares)
+def corrected(need: MemoryNeed, told: int) -> MemoryNeed:
+    correction = correction_of(need, told)
     return correction.applied(need) if correction else need
 
 
 def test_an_answer_near_ours_changes_nothing() -> None:
-    near = (MemoryShare("Vulkan0", 455, 42, 9), MemoryShare("Host", 49, 0, 1))
-    assert corrected(NEED, *near) == NEED
-    assert correction_of(NEED, ()) is None
+    assert corrected(NEED, 42) == NEED
+    assert correction_of(NEED, None) is None
 
 
 def test_an_answer_far_from_ours_replaces_the_cache() -> None:
@@ -79,13 +72,13 @@ def test_an_answer_far_from_ours_replaces_the_cache() -> None:
 
     Of Gemma 3 12B in Q4_0, which has 6,314 MiB, b11434 for the CPU says 543.
     """
-    found = corrected(NEED, MemoryShare("Vulkan0", 9, 400, 9), MemoryShare("Host", 1, 0, 1))
+    found = corrected(NEED, 400)
     assert found.cache == (100, 300)
     assert found._replace(cache=NEED.cache) == NEED
 
 
 def test_a_correction_also_counts_for_another_context() -> None:
-    correction = correction_of(NEED, (MemoryShare("Vulkan0", 450, 400, 9),))
+    correction = correction_of(NEED, 400)
     assert correction is not None
     assert correction.applied(NEED._replace(cache=(5, 15))).cache == (50, 150)
 
@@ -93,7 +86,7 @@ def test_a_correction_also_counts_for_another_context() -> None:
 def test_the_tool_tells_how_many_layers_have_a_window() -> None:
     """So it also counts for another context, in which a window is a larger part."""
     doubted = NEED._replace(cache=(100, 100), spare=(80, 80), doubt="most")
-    correction = correction_of(doubted, (MemoryShare("Host", 0, 120, 1),))
+    correction = correction_of(doubted, 120)
     assert correction is not None
     found = correction.applied(doubted)
     assert (found.cache, found.spare, found.doubt) == ((60, 60), (), "")
@@ -103,25 +96,23 @@ def test_the_tool_tells_how_many_layers_have_a_window() -> None:
 
 def test_a_cache_that_we_know_nothing_of_is_divided_among_the_layers() -> None:
     bare = NEED._replace(cache=(0, 0), doubt="least")
-    found = corrected(bare, MemoryShare("CUDA0", 450, 800, 9), MemoryShare("Host", 50, 0, 1))
+    found = corrected(bare, 800)
     assert (found.cache, found.doubt) == ((400, 400), "")
     # A cache in main memory (-nkvo) is among the other bytes.
-    assert correction_of(NEED._replace(cache=(0, 0)), SHARES) is None
+    assert correction_of(NEED._replace(cache=(0, 0)), 1024) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (f"printf '{TABLE}'", SHARES),
-        ("echo 'ggml_vulkan: Found 1 devices'; printf 'Host 1 2 3 \\n'", ALONE),
-        (f"printf '{TABLE}'; exit 1", ()),
-        ('test -z "$LLAMA_ARG_PORT" || printf "Host 1 2 3 "', ()),
+        (f"printf '{TABLE}'", 1030 * MIB),
+        ("echo 'ggml_vulkan: Found 1 devices'; printf 'Host 1 2 3 \\n'", 2 * MIB),
+        (f"printf '{TABLE}'; exit 1", None),
+        ('test -z "$LLAMA_ARG_PORT" || printf "Host 1 2 3 "', None),
     ],
 )
-def test_the_tool_of_a_build_is_asked(
-    script: str, expected: tuple[MemoryShare, ...], tmp_path: Path
-) -> None:
+def test_the_tool_of_a_build_is_asked(script: str, expected: int | None, tmp_path: Path) -> None:
     tool = tmp_path / "llama-fit-params"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
@@ -132,4 +123,4 @@ def test_the_tool_of_a_build_is_asked(
 
 def test_a_tool_that_is_missing_gives_no_answer(tmp_path: Path) -> None:
     build = Build(tmp_path, "none", "cpu")
-    assert ask_fit_tool(build, memory_options([], {}), (), {}) == ()
+    assert ask_fit_tool(build, memory_options([], {}), (), {}) is None

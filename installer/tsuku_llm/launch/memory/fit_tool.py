@@ -24,35 +24,26 @@ _LIMIT = 30.0
 _FAR = 0.1
 """The part of weights and cache by which both may differ."""
 
-_MIB = 1 << 20
 _HOST = "Host"
-# As in this line: Vulkan0 15317 1024 124
-_ROW = re.compile(r"(?P<name>\w+(?:\[[^\]\s]*\])?) (\d{1,9}) (\d{1,9}) (\d{1,9})\s*")
-
-
-class MemoryShare(NamedTuple):
-    """What one device, or ``Host``, takes of a model, in bytes."""
-
-    name: str
-    weights: int
-    cache: int
-    compute: int
+# As in this line, with the weights, the cache and the buffers: Vulkan0 15317 1024 124
+_ROW = re.compile(r"(?P<name>\w+(?:\[[^\]\s]*\])?) \d{1,9} (?P<cache>\d{1,9}) \d{1,9}\s*")
 
 
 def ask_fit_tool(
     build: Build, options: MemoryOptions, devices: Sequence[str], environ: Mapping[str, str]
-) -> tuple[MemoryShare, ...]:
-    """Ask the tool; ``build.server`` is its path. Empty without an answer that can be read.
+) -> int | None:
+    """Ask the tool for the bytes of the cache; ``build.server`` is its path.
 
-    ``devices`` are those that the start uses, none for all.
+    ``devices`` are those that the start uses, none for all. None without an answer that can be
+    read.
     """
     # The user's settings for a server are in the options already.
     plan = plan_question(build, tool_arguments(options, devices), environ)
     try:
         answer = ask(plan, _LIMIT)
     except OSError:
-        return ()
-    return parse_shares(answer.stdout) if answer.code == 0 else ()
+        return None
+    return parse_cache(answer.stdout) if answer.code == 0 else None
 
 
 def tool_arguments(options: MemoryOptions, devices: Sequence[str]) -> tuple[str, ...]:
@@ -73,11 +64,13 @@ def tool_arguments(options: MemoryOptions, devices: Sequence[str]) -> tuple[str,
     return tuple(words)
 
 
-def parse_shares(text: str) -> tuple[MemoryShare, ...]:
-    """Parse the tool's table, in MiB; empty without the row of main memory, its last one."""
+def parse_cache(text: str) -> int | None:
+    """Add up the cache in the tool's table; None without the row of main memory, its last one."""
     rows = [found for line in text.splitlines() if (found := _ROW.fullmatch(line))]
-    shares = [MemoryShare(row["name"], *(int(row[at]) * _MIB for at in (2, 3, 4))) for row in rows]
-    return tuple(shares) if any(share.name == _HOST for share in shares) else ()
+    if not any(row["name"] == _HOST for row in rows):
+        return None
+    # The table is in MiB.
+    return sum(int(row["cache"]) << 20 for row in rows)
 
 
 class CacheCorrection(NamedTuple):
@@ -104,10 +97,10 @@ class CacheCorrection(NamedTuple):
         )
 
 
-def correction_of(need: MemoryNeed, shares: Sequence[MemoryShare]) -> CacheCorrection | None:
+def correction_of(need: MemoryNeed, told: int | None) -> CacheCorrection | None:
     """Compare our estimate with the tool's answer; None without an answer that helps."""
-    cache, told = sum(need.cache), sum(share.cache for share in shares)
-    if not shares:
+    cache = need.cache_size
+    if told is None:
         return None
     if not cache:
         # It is in main memory (-nkvo), or nothing is known of it.

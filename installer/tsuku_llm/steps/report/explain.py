@@ -346,8 +346,8 @@ def _of_installed(
         if TOOL in tools and options.model is not None and "://" not in options.model:
             options = options._replace(model=str(working_folder() / options.model))
             tool = build._replace(server=tools[TOOL])
-            shares = ask_fit_tool(tool, options, wishes.devices, asked.environ)
-            correction = correction_of(need, shares)
+            told = ask_fit_tool(tool, options, wishes.devices, asked.environ)
+            correction = correction_of(need, told)
         need = correction.applied(need) if correction else need
         placed = _placed_on(session, cards, need, options, wishes, build.backend)
         return spaces_of(placed), correction
