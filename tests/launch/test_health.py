@@ -105,7 +105,7 @@ def test_a_wait_tells_that_the_server_still_loads_and_can_be_ended(tmp_path: Pat
     looks: list[int] = []
 
     def give_up() -> None:
-        looks.append(readiness.said)
+        looks.append(readiness.log.said)
         if len(looks) == 3:
             raise TimeoutError
 
@@ -127,7 +127,7 @@ def test_a_server_that_ends_during_the_question_does_not_load_any_more(tmp_path:
 
         thread = threading.Thread(target=end)
         thread.start()
-        assert not readiness.wait(over, lambda: looks.append(readiness.said))
+        assert not readiness.wait(over, lambda: looks.append(readiness.log.said))
         thread.join()
     assert looks == []
 
@@ -160,7 +160,7 @@ def test_lines_about_our_own_questions_do_not_count_as_said(tmp_path: Path) -> N
     """b10434 writes a line in several pieces: time, level, text."""
     readiness = Readiness(LaunchPlan(("/server",), tmp_path, {}, "cpu"))
     readiness.on_stderr(b"load_tensors: loading\n")
-    said = readiness.said
+    said = readiness.log.said
     assert said > 0
     for piece in (
         b"0.07.119.210 I ",
@@ -168,9 +168,9 @@ def test_lines_about_our_own_questions_do_not_count_as_said(tmp_path: Path) -> N
         b"request: GET /health 127.0.0.1 503\n",
     ):
         readiness.on_stderr(piece)
-        assert readiness.said == said
+        assert readiness.log.said == said
     readiness.on_stderr(b"load_tensors: done\n")
-    assert readiness.said > said
+    assert readiness.log.said > said
 
 
 def test_dots_without_a_line_end_count_as_said(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_dots_without_a_line_end_count_as_said(tmp_path: Path) -> None:
     seen = set()
     for _ in range(100):
         readiness.on_stderr(b".")
-        seen.add(readiness.said)
+        seen.add(readiness.log.said)
     assert len(seen) > 30
 
 

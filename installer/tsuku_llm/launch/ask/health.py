@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.log import LogFacts, LogReader
+from tsuku_llm.launch.ask.log import LogReader
 from tsuku_llm.launch.plan.addresses import (
     LAST_PORT,
     Listeners,
@@ -70,41 +70,32 @@ class Readiness:
     def __init__(self, plan: LaunchPlan) -> None:
         self._told = address_of(plan.argv, plan.env)
         self._wishes = wishes_in(plan.argv, plan.env)
-        self._log = LogReader()
+        self.log = LogReader()
+        """The reader of the server's log, with the facts in it so far."""
         self._confirmed = False
         self._denied = False
         self._listeners: Listeners | None = None
         self._ready_at: float | None = None
 
     @property
-    def facts(self) -> LogFacts:
-        """The facts in the log so far."""
-        return self._log.facts
-
-    @property
     def address(self) -> ServerAddress:
         """The address where it listens: its own sockets tell, else its log or its arguments."""
         # One look at the facts: the copying thread replaces them as a whole.
-        port = self._log.facts.port
+        port = self.log.facts.port
         said = self._told if port is None else self._told._replace(port=port)
         return said.at(self._listeners.own) if self._listeners else said
 
     @property
-    def said(self) -> int:
-        """The bytes of the log so far, without lines about our own questions."""
-        return self._log.said
-
-    @property
     def served(self) -> bool:
         """True if the server has served: its log says so, or its answers did."""
-        return not self._denied and (self._confirmed or self._log.serves)
+        return not self._denied and (self._confirmed or self.log.serves)
 
     def on_stderr(self, data: bytes) -> None:
         """Read the server's log until ``confirm``; ignore the rest."""
         # In the copying thread. A chunk that is read while the other thread confirms does no
         # harm: the facts have been judged by then.
         if not self._confirmed:
-            self._log.feed(data)
+            self.log.feed(data)
 
     def wait(
         self,
@@ -122,7 +113,7 @@ class Readiness:
         # The supervisor sets ``over`` at the end of the server, which wakes this at once.
         while not self._pauses(over, pause, listened=listens):
             # The copying thread goes on reading the log; the next round sees its new facts.
-            listens = self._log.facts.listens
+            listens = self.log.facts.listens
             self._listeners = found = find_listeners()
             address = self.address
             foreign = self._is_foreign(address)
@@ -151,7 +142,7 @@ class Readiness:
             if over.wait(step):
                 return True
             waited += step
-            if self._log.facts.listens and not listened:
+            if self.log.facts.listens and not listened:
                 break
         return False
 

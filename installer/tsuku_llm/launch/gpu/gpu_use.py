@@ -172,7 +172,10 @@ def shortfall(seen: Observed, decided: Verdict, minimum: float | None) -> str | 
         return None if excused else "nothing shows that the server uses the GPU"
     held = bytes_on_gpu(seen, decided)
     if minimum is not None:
-        share = _share(seen, held)
+        layers = seen.log.layers
+        share = layers[0] / layers[1] if layers and layers[1] else None
+        if held is not None and seen.model_size:
+            share = held / seen.model_size
         short = share is None or share < minimum
     elif seen.wishes.split or seen.wishes.remote:
         short = False
@@ -184,14 +187,6 @@ def shortfall(seen: Observed, decided: Verdict, minimum: float | None) -> str | 
         short = seen.wanted is not None and (held is None or held < _WHOLE * seen.wanted)
     required = "required" if minimum is not None else "asked for"
     return f"less of the model is on the GPU than was {required}" if short else None
-
-
-def _share(seen: Observed, held: int | None) -> float | None:
-    if held is not None and seen.model_size:
-        return held / seen.model_size
-    return (
-        seen.log.layers[0] / seen.log.layers[1] if seen.log.layers and seen.log.layers[1] else None
-    )
 
 
 # --- one function for each sign ---------------------------------------------------------------

@@ -73,7 +73,7 @@ class GpuObserver:
         *,
         canary: bool,
         has_ended: Callable[[], bool],
-        on_wait: Callable[[], None] = lambda: None,
+        on_wait: Callable[[], None],
     ) -> Observed:
         """Look at a server that is ready, with a canary request if that is wanted.
 

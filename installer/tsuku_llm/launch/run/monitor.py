@@ -136,7 +136,7 @@ class StartMonitor:
             # The server ended first: the supervisor explains why, or there is nothing to say.
             if not readiness.wait(
                 self._over,
-                lambda: self._start.on_loading(pid, readiness.said),
+                lambda: self._start.on_loading(pid, readiness.log.said),
                 lambda: listeners_of(pid),
             ):
                 return
@@ -260,7 +260,7 @@ class StartMonitor:
         # One look at the log's facts: the copying thread may replace them meanwhile.
         seen = observer.look(
             report.pid,
-            readiness.facts,
+            readiness.log.facts,
             address,
             canary=start.canary,
             # The supervisor may not have seen the end yet: give it a moment.
@@ -339,7 +339,7 @@ class StartMonitor:
             self._on_waiting()
             listener.on_waiting(seconds)
             # The same limit as for a load: a server that hangs is given up.
-            start.on_loading(self.report.pid, readiness.said)
+            start.on_loading(self.report.pid, readiness.log.said)
 
         return WarmUp(readiness.address, wishes, waiting)
 
@@ -414,24 +414,20 @@ def _refused(report: StartReport, broken: str, limit: Wishes) -> TsukuError:
     """
     if report.verdict is Verdict.ON_CPU:
         return _silent_cpu(report)
-    if report.verdict is Verdict.UNKNOWN:
-        return NotOnGpu(
-            broken,
-            facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
-            hint="to allow what cannot be shown: --require-gpu 0; or leave out --require-gpu",
-        )
-    share = report.gpu_share
-    part = "an unknown part" if share is None else f"{share:.0%}"
-    # Rounded down, so that the number allows exactly this server.
-    allowed = 0 if share is None else int(share * 100) / 100
-    more = "free GPU memory, or use a smaller model or context (-c)"
-    if limit.layers is not None or limit.split:
-        more = f"leave out {limit.split or f'-ngl {limit.layers}'}; {more}"
-    return NotOnGpu(
-        f"{broken}: {part} of the model",
-        facts=tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals),
-        hint=f"{more}; to allow it: --require-gpu {allowed:g}",
-    )
+    problem = broken
+    hint = "to allow what cannot be shown: --require-gpu 0; or leave out --require-gpu"
+    if report.verdict is not Verdict.UNKNOWN:
+        share = report.gpu_share
+        part = "an unknown part" if share is None else f"{share:.0%}"
+        # Rounded down, so that the number allows exactly this server.
+        allowed = 0 if share is None else int(share * 100) / 100
+        more = "free GPU memory, or use a smaller model or context (-c)"
+        if limit.layers is not None or limit.split:
+            more = f"leave out {limit.split or f'-ngl {limit.layers}'}; {more}"
+        problem = f"{broken}: {part} of the model"
+        hint = f"{more}; to allow it: --require-gpu {allowed:g}"
+    facts = tuple(f"{sign.name}: {sign.evidence}" for sign in report.signals)
+    return NotOnGpu(problem, facts=facts, hint=hint)
 
 
 def _silent_cpu(report: StartReport) -> SilentCpu:
