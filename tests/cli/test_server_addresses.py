@@ -138,9 +138,9 @@ def test_tls_makes_https_and_needs_both_files(home: Home, tmp_path: Path) -> Non
     certificate = authority.issue()
     trusting = ssl.create_default_context(cafile=authority.path)
     cert = ("--ssl-cert-file", str(certificate.chain))
-    server = home.start("--host", "localhost", "--port", "0", *cert)
-    require_both(server)
-    home.run("stop")
+    refused = home.run("serve", "-m", "m.gguf", "--", "--port", "0", *cert)
+    assert refused.code == 2
+    assert "the server would not encrypt anything" in refused.stderr
     key = {"LLAMA_ARG_SSL_KEY_FILE": str(certificate.key)}
     server = home.start("--host", "localhost", "--port", "0", *cert, **key)
     assert server["page_url"].startswith("https://localhost:")

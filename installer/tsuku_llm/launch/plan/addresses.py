@@ -205,6 +205,14 @@ def require_address(arguments: Sequence[str], env: Mapping[str, str]) -> None:
         raise UsageError(
             f"{source} {_shown(prefix)} does not begin with /", hint=f"write: /{prefix[:_SHOWN]}"
         )
+    key, cert = _given(_KEY_FILE, arguments, env), _given(_CERT_FILE, arguments, env)
+    for (source, one), (_, other), missing in ((key, cert, _CERT_FILE), (cert, key, _KEY_FILE)):
+        if one and not other:
+            # A real b10434 then listened without TLS and said nothing.
+            raise UsageError(
+                f"{source} without {missing}: the server would not encrypt anything",
+                hint=f"give {missing} as well, or leave out both",
+            )
 
 
 def _is_host(host: str) -> bool:
