@@ -24,7 +24,6 @@ from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.steps.install.install import install, keep_choice
 from tsuku_llm.steps.install.own_build import install_own
-from tsuku_llm.steps.install.trial import try_installed
 from tsuku_llm.steps.install.update import UpToDate, check_update, update
 from tsuku_llm.steps.install.verify import ComputedNow, verify
 from tsuku_llm.steps.servers.unattended import unattended_update
@@ -224,11 +223,11 @@ def test_verify_computes_with_the_active_version_and_has_the_deviation(
     offer(shop, "b1", "vulkan", kind=kind)
     session = user(shop, tmp_path)
     with pytest.raises(NotInstalled, match="no version is active"):
-        verify(session, trial=try_installed)
+        verify(session, compute=True)
     install(session)
     assert verify(session)[0].computed is None
-    assert verify(session, trial=try_installed)[0].computed == ComputedNow(0.0)
-    (found,) = verify(driven_by(session, WRONG), trial=try_installed)
+    assert verify(session, compute=True)[0].computed == ComputedNow(0.0)
+    (found,) = verify(driven_by(session, WRONG), compute=True)
     assert found.intact
     assert found.computed
     assert found.computed.failure
@@ -244,9 +243,9 @@ def test_only_the_active_or_the_named_version_computes(shop: FolderShop, tmp_pat
     offer(shop, "b2", "cpu")
     install(session)
     wrong = driven_by(session, WRONG)
-    computed = {each.id[:2]: each.computed for each in verify(wrong, trial=try_installed)}
+    computed = {each.id[:2]: each.computed for each in verify(wrong, compute=True)}
     assert computed == {"b1": None, "b2": ComputedNow(0.0)}
-    (found,) = verify(wrong, ["b1"], trial=try_installed)
+    (found,) = verify(wrong, ["b1"], compute=True)
     assert found.computed
     assert found.computed.failure
 
@@ -288,6 +287,6 @@ def test_a_changed_build_is_not_run(shop: FolderShop, tmp_path: Path) -> None:
     library = active(session).tree / "padding"
     library.chmod(0o644)
     library.write_text("other content")
-    (found,) = verify(session, trial=try_installed)
+    (found,) = verify(session, compute=True)
     assert found.computed == ComputedNow(None, "its files are not as they were installed")
     assert not found.intact

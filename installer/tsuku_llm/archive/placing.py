@@ -28,7 +28,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """An archive that was unpacked unchanged into a separate folder."""
+    """An archive whose ``items`` are in a folder: one of its own, or the tree of a build."""
 
     artifact: Artifact
     folder: Path

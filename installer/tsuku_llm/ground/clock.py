@@ -19,6 +19,6 @@ def now() -> datetime:
     return datetime.fromtimestamp(time.time(), timezone.utc)
 
 
-def stamp() -> str:
-    """Return the present time as records have it, such as ``2026-11-26T12:00:00Z``."""
-    return now().strftime("%Y-%m-%dT%H:%M:%SZ")
+def stamp(time: datetime | None = None) -> str:
+    """Return a time in UTC, else the present one, as records have it: ``2026-11-26T12:00:00Z``."""
+    return (time or now()).strftime("%Y-%m-%dT%H:%M:%SZ")

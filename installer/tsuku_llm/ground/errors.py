@@ -39,6 +39,11 @@ class TsukuError(Exception):
         self.facts = facts
         self.hint = hint
 
+    @property
+    def told(self) -> str:
+        """The message and the facts, in one line."""
+        return "; ".join((self.message, *self.facts))
+
 
 class UsageError(TsukuError):
     """A request that is wrong on every machine."""

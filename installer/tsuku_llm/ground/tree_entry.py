@@ -5,6 +5,7 @@ Pure, and without ``dataclasses``: every start reads a receipt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 
@@ -35,3 +36,14 @@ class LinkEntry(NamedTuple):
 
 
 TreeEntry = FileEntry | LinkEntry
+
+
+def split_entries(
+    entries: Iterable[TreeEntry],
+) -> tuple[tuple[FileEntry, ...], tuple[LinkEntry, ...]]:
+    """Return the files and the links of a tree, as a receipt has them."""
+    found = tuple(entries)
+    return (
+        tuple(each for each in found if isinstance(each, FileEntry)),
+        tuple(each for each in found if isinstance(each, LinkEntry)),
+    )

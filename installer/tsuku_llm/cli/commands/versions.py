@@ -6,7 +6,6 @@ They are: list, which, use, rollback, fallback, uninstall, prune, verify.
 from __future__ import annotations
 
 from contextlib import closing
-from functools import partial
 
 import click
 
@@ -173,19 +172,13 @@ def verify_command(console: Console, *, versions: tuple[str, ...], compute: bool
     """
     from tsuku_llm.steps.install.verify import verify
 
-    check = verify
-    if compute:
-        from tsuku_llm.steps.install.trial import try_installed
-
-        check = partial(verify, trial=try_installed)
-
     def checking(version: str) -> None:
         # The status has a thread, and a server that computes is tied to this process without one.
         if not compute:
             console.status.show(f"checking the files of {version}")
 
     with open_session(console, looking=True) as session, closing(console.status):
-        verdicts = check(session, versions, on_version=checking)
+        verdicts = verify(session, versions, compute=compute, on_version=checking)
     failure = render.verified_failure(verdicts)
     return CommandResult(
         {"versions": verdicts},

@@ -18,7 +18,7 @@ from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.chain.judging import remedy
 from tsuku_llm.choose.chain.ways import Way, ways_to_gpus
 from tsuku_llm.choose.fitting import BY_COMPILING, Reason
-from tsuku_llm.choose.selection import Candidate, Request, Selection, select
+from tsuku_llm.choose.selection import Candidate, Rejection, Request, Selection, select
 from tsuku_llm.ground.errors import (
     GateFailed,
     ManifestError,
@@ -28,13 +28,13 @@ from tsuku_llm.ground.errors import (
     TrustError,
     TsukuError,
     UnknownRequest,
+    WrongBundle,
 )
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
 from tsuku_llm.probe import libraries, probe, program
-from tsuku_llm.steps.choosing.held_builds import digests_of, held_only, nothing_held
 from tsuku_llm.steps.choosing.passing_over import (
     NOT_IN_BUNDLE,
     RELEASE,
@@ -84,10 +84,14 @@ class Choice:
     ways: tuple[Way, ...] = ()
 
     @property
+    def best(self) -> Candidate | None:
+        """The candidate that fits best; None if none fits."""
+        return next(iter(self.selection.compatible), None)
+
+    @property
     def selected(self) -> str | None:
-        """The variant that fits best; None if none fits."""
-        best = self.selection.compatible[:1]
-        return best[0].variant.name if best else None
+        """The name of the variant that fits best; None if none fits."""
+        return self.best.variant.name if self.best else None
 
     @property
     def repository(self) -> str:
@@ -241,7 +245,7 @@ def required(session: Session, choice: Choice) -> Candidate:
         return choice.selection.selected
     except SelectionError as error:
         if session.held is not None:
-            raise nothing_held("no build that fits this machine", error.facts) from error
+            raise _nothing_held("no build that fits this machine", error.facts) from error
         error.hint = what_helps(session, choice)
         raise
 
@@ -393,7 +397,7 @@ def offered(catalog: Catalog, entry: ReleaseEntry, held_for: str | None = None) 
         # What cannot be read is reported where it is read.
         with suppress(TrustError, StoreError):
             platform = catalog.read(entry).platforms.get(held_for)
-            builds = tuple(map(digests_of, platform.variants)) if platform else ()
+            builds = tuple(map(_digests_of, platform.variants)) if platform else ()
     return Offered(entry.release, entry.published, catalog.revocation(entry), builds)
 
 
@@ -426,7 +430,7 @@ def _none_usable(
     """Return the error for a channel whose releases are all passed over."""
     slugs, name = {each.slug for each in first}, catalog.repository.name
     if NOT_IN_BUNDLE in slugs:
-        return nothing_held(f"no build of channel {channel} for {platform}")
+        return _nothing_held(f"no build of channel {channel} for {platform}")
     facts = tuple(f"{each.release}: {each.text}" for each in first)
     if slugs == {REVOKED}:
         ways = dict.fromkeys(
@@ -467,7 +471,7 @@ def _compared(
         raise
     if session.held is not None:
         bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
-        selection = held_only(selection, entry.release, bounds)
+        selection = _held_only(selection, entry.release, bounds)
     stale = catalog.freshness.warning(session.machine.now)
     ways: tuple[Way, ...] = ()
     if selection.requested in ("auto", "gpu"):
@@ -475,6 +479,42 @@ def _compared(
         ways = ways_to_gpus(everything, hardware)
     return Choice(
         catalog, channel, entry.sequence, release, hardware, selection, stale=stale, ways=ways
+    )
+
+
+# The metadata in a bundle names every release of its repository, because it is signed as a whole.
+# Its archives are a few of them: an install from a bundle chooses among the builds that it holds.
+
+
+def _digests_of(variant: Variant) -> tuple[str, ...]:
+    return tuple(artifact.sha256 for artifact in variant.artifacts)
+
+
+def _held_only(selection: Selection, release: str, bounds: Bounds) -> Selection:
+    """Return a selection in which a variant that is not in the bundle does not fit."""
+    fitting, missing = list[Candidate](), list[Rejection]()
+    for each in selection.compatible:
+        variant = each.variant
+        found = Offered(release, variant=variant.name, builds=(_digests_of(variant),))
+        if why := why_passed_over(found, bounds):
+            missing.append(Rejection(variant, Reason(why[0].slug, f"it fits, but {why[0].text}")))
+        else:
+            fitting.append(each)
+    return replace(
+        selection,
+        compatible=tuple(replace(each, rank=rank) for rank, each in enumerate(fitting, 1)),
+        rejected=(*missing, *selection.rejected),
+    )
+
+
+def _nothing_held(what: str, facts: tuple[str, ...] = ()) -> WrongBundle:
+    """Return the error for a bundle that lacks what this machine needs."""
+    return WrongBundle(
+        f"the bundle has {what}",
+        facts=facts,
+        hint=f"see what it has: {TSUKU} bundle show FILE; a bundle for this machine is made with "
+        f"what probe --record MACHINE.json writes here: {TSUKU} bundle create FILE --hardware "
+        "MACHINE.json",
     )
 
 
@@ -536,14 +576,9 @@ def tell_idle(note: Callable[[str], None], choice: Choice) -> None:
     """Print what would bring the GPUs into use that are not, or that nothing does."""
     for way in choice.ways:
         note(way.told)
-    if names := idle_without_a_way(choice):
-        note(f"idle: {', '.join(names)}; why: {TSUKU} doctor --backend gpu")
-
-
-def idle_without_a_way(choice: Choice) -> tuple[str, ...]:
-    """Return the names of the GPUs that a driver lists and that nothing brings into use."""
     told = {way.gpu for way in choice.ways}
-    return tuple(name for name in choice.selection.idle if name not in told)
+    if names := [name for name in choice.selection.idle if name not in told]:
+        note(f"idle: {', '.join(names)}; why: {TSUKU} doctor --backend gpu")
 
 
 def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installed) -> None:
@@ -551,7 +586,7 @@ def require_lasting(environ: Mapping[str, str], choice: Choice, active: Installe
 
     A request for the CPU is not refused. Raises ``SelectionError``.
     """
-    best = next(iter(choice.selection.compatible), None)
+    best = choice.best
     leaves_gpu = best is None or best.variant.backend == "cpu"
     if active.receipt.backend == "cpu" or not leaves_gpu:
         return

@@ -64,14 +64,16 @@ class SignedStatus(NamedTuple):
 
     def of(self, receipt: Receipt) -> ReleaseStatus:
         """Return what is known of one installed release."""
-        why = self.revocation(receipt)
-        return ReleaseStatus(
-            why,
-            self._gone(receipt),
-            receipt.unsigned,
-            self._stale(receipt),
-            self.replacement(receipt) if why else None,
-        )
+        why, gone, stale = self.revocation(receipt), None, None
+        if receipt.unsigned is None:
+            own = self.statuses.get(receipt.repository)
+            stale = own.freshness.warning(self.now) if own else None
+            if receipt.repository not in self.configured:
+                gone = f"its repository {receipt.repository} was removed"
+            elif own and receipt.release not in own.offered:
+                gone = f"no channel of repository {receipt.repository} offers it any more"
+        replacement = self.replacement(receipt) if why else None
+        return ReleaseStatus(why, gone, receipt.unsigned, stale, replacement)
 
     def replacement(self, receipt: Receipt) -> str:
         """Return the command that takes another release for a revoked one, newer or older.
@@ -97,20 +99,6 @@ class SignedStatus(NamedTuple):
         own = sorted(self.revoked, key=lambda each: each.repository not in names)
         found = (each.of(names, receipt.release, receipt.builds) for each in own)
         return next(filter(None, found), None)
-
-    def _stale(self, receipt: Receipt) -> str | None:
-        own = None if receipt.unsigned is not None else self.statuses.get(receipt.repository)
-        return own.freshness.warning(self.now) if own else None
-
-    def _gone(self, receipt: Receipt) -> str | None:
-        if receipt.unsigned is not None:
-            return None
-        own = self.statuses.get(receipt.repository)
-        if receipt.repository not in self.configured:
-            return f"its repository {receipt.repository} was removed"
-        if own and receipt.release not in own.offered:
-            return f"no channel of repository {receipt.repository} offers it any more"
-        return None
 
 
 def signed_status(
@@ -152,7 +140,7 @@ def require_not_revoked(session: Session, receipt: Receipt) -> None:
     """
     if receipt.unsigned is not None:
         # No metadata tells of it. But a publisher may have revoked the same archive.
-        _refuse_revoked(session, receipt, signed_status(session, verify=True))
+        require_usable(session, receipt)
         return
     name = receipt.repository
     # A note proves nothing: the user who requires fresh metadata gets it verified.

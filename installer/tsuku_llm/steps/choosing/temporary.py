@@ -60,9 +60,7 @@ def rests_on_others(receipt: Receipt, requested: str, drivers: str) -> bool:
 
 def _is_open(request: str) -> bool:
     """Tell whether a request leaves the choice of a backend to the machine."""
-    if request in ("auto", "gpu"):
-        return True
-    return request in VENDORS
+    return request in ("auto", "gpu") or request in VENDORS
 
 
 def _problems(hardware: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[Withheld]:

@@ -67,22 +67,17 @@ class FoundProgram(NamedTuple):
 def which(session: Session, tool: str | None = None) -> FoundProgram:
     """Return the server that ``serve`` would start, were its settings right, or another tool.
 
-    Raises ``NotInstalled``.
+    A setting that names no backend counts as not set. Raises ``NotInstalled``.
     """
-    installed = _version_of(session)
-    receipt = installed.receipt
-    path = receipt.server if tool is None else tool_of(receipt, tool)
-    return FoundProgram(installed.tree / path, receipt.unsigned)
-
-
-def _version_of(session: Session) -> Installed:
-    """Return the requested version; a setting that names no backend counts as not set."""
     try:
-        return requested_version(session)
+        installed = requested_version(session)
     except UnknownRequest:
         from tsuku_llm.steps.choosing.names import without_unknown  # noqa: PLC0415 - only for an error
 
-        return requested_version(without_unknown(session))
+        installed = requested_version(without_unknown(session))
+    receipt = installed.receipt
+    path = receipt.server if tool is None else tool_of(receipt, tool)
+    return FoundProgram(installed.tree / path, receipt.unsigned)
 
 
 def requested_version(session: Session) -> Installed:

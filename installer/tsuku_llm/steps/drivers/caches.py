@@ -89,7 +89,13 @@ def build_caches(
         return
     with ExitStack() as stack:
         try:
-            _make_root(root)
+            check_path(root)
+            make_folder(root, private=True)
+            if not (root / IN_USE).exists():
+                # Another start may make it at this moment: that file is as good as ours.
+                what = "making the folder of the drivers' caches"
+                with disk_errors(what, root), suppress(FileExistsError):
+                    write_new(root / IN_USE, b"")
             _trim(root)
             # From here on ``prune --caches`` leaves the folders alone: make them now, not before.
             held = stack.enter_context(holding(root))
@@ -102,31 +108,15 @@ def build_caches(
             # ``prune --caches`` removes them now. The drivers compile for this start alone.
             caches = plain
         except TsukuError as error:
-            told = "; ".join((error.message, *error.facts, error.hint))
-            note(f"the drivers keep no compiled code: {told}")
+            note(f"the drivers keep no compiled code: {error.told}; {error.hint}")
             caches = plain
         yield caches
 
 
-def _make_root(root: Path) -> None:
-    """Make the folder of all drivers, with the file that holds it. Raises StoreError."""
-    check_path(root)
-    make_folder(root, private=True)
-    file = root / IN_USE
-    if not file.exists():
-        # Another start may make it at this moment: that file is as good as ours.
-        with (
-            disk_errors("making the folder of the drivers' caches", root),
-            suppress(FileExistsError),
-        ):
-            write_new(file, b"")
-
-
 def _trim(root: Path) -> None:
     """Empty the caches of drivers that have no limit, if they are too large and not in use."""
-    large = [
-        cache.name for cache in TABLE if not cache.trims and _size(root / cache.name)[0] > LIMIT
-    ]
+    names = [cache.name for cache in TABLE if not cache.trims]
+    large = [name for name in names if size_below(root / name)[0] > LIMIT]
     if not large:
         return
     # Nobody holds them while we remove: a start that comes now does without.
@@ -136,12 +126,12 @@ def _trim(root: Path) -> None:
                 _remove(root, name)
 
 
-def _size(folder: Path) -> tuple[int, int]:
+def size_below(folder: Path) -> tuple[int, int]:
     """Return the bytes and the number of the files below a folder, as far as it can be read."""
     size = count = 0
     for where, _, names in os.walk(folder):
         for name in names:
-            # A driver may remove files meanwhile.
+            # Another process, such as a driver, may remove files meanwhile.
             with suppress(OSError):
                 size += os.lstat(os.path.join(where, name)).st_size
                 count += 1
@@ -176,7 +166,7 @@ def drop_caches(paths: Paths, *, dry_run: bool = False) -> DroppedCaches:
     check_path(root)
     # The notes too: what was compiled is gone.
     names = (*(cache.name for cache in TABLE), WARM)
-    size = sum(_size(root / name)[0] for name in names)
+    size = sum(size_below(root / name)[0] for name in names)
     with try_exclusive(root) as alone:
         if not alone:
             return DroppedCaches(size, in_use=True)
@@ -231,7 +221,7 @@ def _state(cache: DriverCache, paths: Paths, environ: Mapping[str, str]) -> Cach
     if problem:
         reason, fix = problem
         return CacheState(cache.name, cache.driver, "unusable", f"{where}: {reason}", fix=fix)
-    size, count = _size(folder)
+    size, count = size_below(folder)
     return CacheState(cache.name, cache.driver, "kept" if count else "empty", where, size)
 
 

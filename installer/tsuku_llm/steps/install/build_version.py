@@ -19,12 +19,13 @@ from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.choose.fitting import has_machine_code, usable_gpus
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.fetch.http.urls import file_name
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.disk import require_space
 from tsuku_llm.ground.errors import DigestMismatch, TrustError
 from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.ownership import check_path
-from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.ground.tree_entry import TreeEntry, split_entries
 from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.machine.backends import facts_of
@@ -34,7 +35,7 @@ from tsuku_llm.steps.choosing.passing_over import PassedOver, texts
 from tsuku_llm.steps.choosing.temporary import hiding
 from tsuku_llm.steps.install.consent import require_consent
 from tsuku_llm.steps.install.reuse import reuse_files, space_of, verify_reused
-from tsuku_llm.steps.install.trial import TriedBuild, try_build
+from tsuku_llm.steps.install.trial import try_build
 from tsuku_llm.steps.session import Session, network_for
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import ArtifactRecord, PartRecord, Receipt, reinstall_command
@@ -77,14 +78,14 @@ class VersionBuilder:
     def build(self) -> Installed:
         """Fill a staged tree, try its server, and commit it.
 
-        Raises ``GateFailed`` if the server does not run here, and the errors of ``fetch``,
-        ``archive`` and ``store``.
+        Raises ``GateFailed`` if the server does not run or compute here, ``UnsafeLocation`` if
+        another user could have replaced it, and the errors of ``fetch``, ``archive`` and ``store``.
         """
-        store = self.store
+        store, variant, gpu = self.store, self.candidate.variant, self.candidate.gpu
         # Two variants may share an archive, and the first process to unpack it removes it. So each
         # archive's lock is held until the commit. Sorted, so that two processes never wait for each
         # other.
-        digests = sorted({artifact.sha256 for artifact in self.candidate.variant.artifacts})
+        digests = sorted({artifact.sha256 for artifact in variant.artifacts})
         try:
             with ExitStack() as locks:
                 # A process that installs another variant waits here if it needs the same archive.
@@ -93,8 +94,21 @@ class VersionBuilder:
                 store.sweep()  # a killed process may have left a staging folder
                 with store.staging() as staging:
                     self._fill(staging)
-                    self._say("checking", self.candidate.variant.artifacts)
-                    trial = self._try(staging)
+                    self._say("checking", variant.artifacts)
+                    # Again, as unpacking takes time: never run another user's file.
+                    check_path(staging.tree)
+                    release, repository = self.choice.release.release, self.choice.repository
+                    again = reinstall_command(release, variant.name, repository)
+                    trial = try_build(
+                        self.session,
+                        Build(
+                            staging.tree, self._server, variant.backend, variant.arguments, again
+                        ),
+                        staging.unpacked,
+                        lambda report: report.device,
+                        expected=gpu.name if gpu else None,
+                        on_slow=lambda: self._say("computing with", variant.artifacts[:1]),
+                    )
                     # The rename in here is the commit: before it no other process sees the version.
                     return store.commit(staging, trial.noted(self._receipt(trial.device)))
         except TrustError as error:
@@ -137,17 +151,13 @@ class VersionBuilder:
                     for artifact, arrival in zip(missing, arrivals, strict=True)
                 ]
             # Here every archive is verified as a whole.
-            brought += [
-                Aside(each.artifact, each.folder, right[each.artifact.sha256])
-                for each in linked
-                if each.artifact.sha256 in right
-            ]
+            brought += right
             aside += [each for each in brought if each.folder != staging.tree]
             listed = (each.items for each in brought if each.folder == staging.tree)
             self._contents |= {item.path: item for item in chain(*listed)}
             self._sizes |= {a.sha256: b.size() for a, b in zip(missing, arrivals, strict=True)}
             # Archives whose linked files were wrong; without any, the loop ends.
-            wrong = found - right.keys()
+            wrong = found - {each.artifact.sha256 for each in right}
             waiting = tuple(each for each in needed if each.sha256 in wrong)
             linked = ()
         self._unlisted = {
@@ -192,29 +202,16 @@ class VersionBuilder:
         ):
             yield arrivals
 
-    def _try(self, staging: Staging) -> TriedBuild:
-        """Try the staged server.
-
-        Raises ``GateFailed`` if it does not run or compute here, and ``UnsafeLocation`` if another
-        user could have replaced it.
-        """
-        tree = staging.tree
-        check_path(tree)  # again, as unpacking takes time: never run another user's file
-        variant, gpu = self.candidate.variant, self.candidate.gpu
-        repository = self.choice.catalog.repository.name
-        again = reinstall_command(self.choice.release.release, variant.name, repository)
-        return try_build(
-            self.session,
-            Build(tree, self._server, variant.backend, variant.arguments, again),
-            staging.unpacked,
-            lambda report: report.device,
-            expected=gpu.name if gpu else None,
-            on_slow=lambda: self._say("computing with", variant.artifacts[:1]),
-        )
-
     def _receipt(self, device: str | None) -> Receipt:
         choice, release, variant = self.choice, self.choice.release, self.candidate.variant
         contents = self._contents.values()
+        artifacts: list[ArtifactRecord] = []
+        for each in variant.artifacts:
+            # An archive that was not downloaded has the size in the manifest, if any.
+            size = self._sizes.get(each.sha256) or each.size or 0
+            inside = split_entries(self._unlisted.get(each.sha256, ()))
+            artifacts.append(ArtifactRecord(each.url, each.sha256, size, *inside))
+        files, links = split_entries(contents)
         return Receipt(
             id=self.id,
             release=release.release,
@@ -233,10 +230,10 @@ class VersionBuilder:
             line=choice.line(self.candidate),
             reasons=texts(self.reasons),
             hardware=hardware_facts(choice.hardware, variant),
-            artifacts=tuple(self._record(artifact) for artifact in variant.artifacts),
-            files=tuple(item for item in contents if isinstance(item, FileEntry)),
-            links=tuple(item for item in contents if isinstance(item, LinkEntry)),
-            installed_at=self.session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            artifacts=tuple(artifacts),
+            files=files,
+            links=links,
+            installed_at=clock.stamp(self.session.machine.now),
             tsuku_llm=__version__,
             unattested=release.unattested,
             hidden_by=hiding(self.session.machine.environ),
@@ -246,14 +243,6 @@ class VersionBuilder:
                 for part in variant.parts
             ),
         )
-
-    def _record(self, artifact: Artifact) -> ArtifactRecord:
-        # An archive that was not downloaded has the size in the manifest, if any.
-        size = self._sizes.get(artifact.sha256) or artifact.size or 0
-        items = self._unlisted.get(artifact.sha256, ())
-        files = tuple(item for item in items if isinstance(item, FileEntry))
-        links = tuple(item for item in items if isinstance(item, LinkEntry))
-        return ArtifactRecord(artifact.url, artifact.sha256, size, files, links)
 
 
 _JOINING = "joining"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from tsuku_llm import fetch
 from tsuku_llm.choose.selection import Candidate
 from tsuku_llm.ground.disk import require_space
-from tsuku_llm.ground.errors import Declined, StoreError, TooLarge, TrustError
+from tsuku_llm.ground.errors import Declined, StoreError, TooLarge, TrustError, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
@@ -82,6 +82,19 @@ def require_consent(
     if session.agreed or not session.user.can_ask or (size is not None and size <= above):
         return
     if not session.user.ask(f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?"):
+        raise Declined("nothing was changed")
+
+
+def require_yes(session: Session, question: str, unasked: UsageError) -> None:
+    """Ask before what needs a yes of the user's; ``unasked`` is raised if nobody can be asked.
+
+    Raises ``Declined`` after a no.
+    """
+    if session.agreed:
+        return
+    if not session.user.can_ask:
+        raise unasked
+    if not session.user.ask(question):
         raise Declined("nothing was changed")
 
 

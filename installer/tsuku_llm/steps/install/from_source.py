@@ -10,6 +10,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import copy
@@ -21,7 +22,7 @@ from packaging.version import Version
 from tsuku_llm.choose.fitting import TEGRA, ptx_serves, sass_serves
 from tsuku_llm.choose.selection import detected
 from tsuku_llm.ground.disk import disk_errors, require_space
-from tsuku_llm.ground.errors import CompileFailed, Declined, NoSpace, TsukuError, UsageError
+from tsuku_llm.ground.errors import CompileFailed, NoSpace, TsukuError, UsageError
 from tsuku_llm.ground.files import drop_tree, make_folder
 from tsuku_llm.ground.foreign import parse_object, read_answer, read_end
 from tsuku_llm.ground.own_name import TSUKU
@@ -32,13 +33,13 @@ from tsuku_llm.machine.backends import JOIN, facts_of, meaning
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.own_copy import publisher_command
 from tsuku_llm.probe import probe
-from tsuku_llm.steps.drivers.caches import NO_FOLDER
+from tsuku_llm.steps.drivers.caches import NO_FOLDER, size_below
+from tsuku_llm.steps.install.consent import require_yes
 from tsuku_llm.steps.install.own_build import (
     OwnBuildReport,
     install_own,
     is_backend,
     requested_backend,
-    size_of,
 )
 from tsuku_llm.steps.program.copy_facts import copy_facts
 from tsuku_llm.steps.session import Session, working_folder
@@ -119,7 +120,18 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     cards = cards_here(build, hardware)
     needed = sum(_SPACE.get(part, _MUCH_SPACE) for part in backend.split(JOIN))
     cost = f"minutes to hours of all processors, and up to {needed / 1e9:.0f} GB in {root}"
-    _require_consent(session, backend, source, cost, force=force)
+    title, again = facts_of(backend).title, " --force" if force else ""
+    require_yes(
+        session,
+        f"Compiling the {title} build from {source} takes {cost}. "
+        "It is not signed, and runs with your rights. Compile it?",
+        UsageError(
+            "compiling needs a yes",
+            facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
+            hint=f"{TSUKU} install{again} --from-source {shell_word(source)} "
+            f"--backend {backend} --yes",
+        ),
+    )
     make_folder(root, private=True)
     check_path(root)
     places = ["--work", str(root / "work"), "--into", str(root / "builds")]
@@ -127,7 +139,7 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
     # Until all is removed: another run must not compile, copy or remove in the same folders.
     with session.store.lock(BUILDING_LOCK):
         # What an earlier run has made needs no more room.
-        there = size_of(log.parent)
+        there, _ = size_below(log.parent)
         require_space(root, needed - there, (f"compiling {backend} in {root}",))
         answer = _asked(session, root, [backend, "--source", source, *places, *cards], log=log)
         source = _exact(source, answer["source"]["release"])
@@ -226,27 +238,6 @@ def _require_tools(backend: str, build: Mapping[str, Any]) -> None:
         )
 
 
-def _require_consent(
-    session: Session, backend: str, source: str, cost: str, *, force: bool
-) -> None:
-    """Ask before minutes or hours of work. Raises ``UsageError`` and ``Declined``."""
-    if session.agreed:
-        return
-    if not session.user.can_ask:
-        raise UsageError(
-            "compiling needs a yes",
-            facts=(f"it takes {cost}", "the build is not signed, and runs with your rights"),
-            hint=f"{TSUKU} install{' --force' * force} --from-source {shell_word(source)} "
-            f"--backend {backend} --yes",
-        )
-    title = facts_of(backend).title
-    if not session.user.ask(
-        f"Compiling the {title} build from {source} takes {cost}. "
-        "It is not signed, and runs with your rights. Compile it?"
-    ):
-        raise Declined("nothing was changed")
-
-
 def _asked(
     session: Session, root: Path, words: list[str], log: Path | None = None
 ) -> Mapping[str, Any]:
@@ -303,21 +294,15 @@ def _tell_progress(note: Callable[[str], None], child: subprocess.Popen[bytes], 
     # An earlier run may have left a log: what is behind its end is new.
     older = log.stat().st_size if log.exists() else 0
     shown = -1
-    while not _has_ended(child):
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_LOOK)
+            return
         tenth, steps = _progress(log, older)
         if tenth > shown:
             done = f"{tenth * 10} %{steps}" if tenth else f"0 %{steps}; the log is {log}"
             note(f"compiling: {done}")
             shown = tenth
-
-
-def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Wait for the child, up to the next look; tell whether it has ended."""
-    try:
-        child.wait(_LOOK)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def _progress(log: Path, older: int) -> tuple[int, str]:

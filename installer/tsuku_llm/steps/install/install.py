@@ -232,7 +232,7 @@ def install_choice(
         reasons = passed_over(choice, candidate, failed)
         builder = VersionBuilder(session, store, choice, candidate, reasons, repair=force)
         try:
-            return _install(builder, before_switch or _warn_of_servers, force=force)
+            return _install(builder, before_switch, force=force)
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
@@ -354,12 +354,12 @@ def passed_over(
 
 def _install(
     builder: VersionBuilder,
-    before_switch: Callable[[Session, Installed], None],
+    before_switch: Callable[[Session, Installed], None] | None,
     *,
     force: bool,
 ) -> InstallReport:
     """Build the version or find it installed; bind it to the repository and make it active."""
-    store, choice = builder.store, builder.choice
+    session, store, choice = builder.session, builder.store, builder.choice
     # Another process may be installing the same version: one of us builds it, the other finds it
     # intact. What is active is read under the lock as well.
     with store.lock(builder.id):
@@ -371,30 +371,31 @@ def _install(
         installed = None if force else _intact(store, builder.id, choice)
         is_active = installed and store.is_active(builder.id)
         outcome = "unchanged" if is_active else "installed"
-        receipt = tried_since_a_change(builder.session, installed) if installed else None
+        receipt = tried_since_a_change(session, installed) if installed else None
         if installed is None:
             installed = builder.build()
         if before:
             now = _restated(
-                builder.session.machine.environ,
+                session.machine.environ,
                 choice,
                 receipt or installed.receipt,
                 builder.candidate,
                 builder.reasons,
             )
             installed = store.restate(installed, _bound(choice, now, before))
-        before_switch(builder.session, installed)
+        if before_switch:
+            before_switch(session, installed)
+        else:
+            for record, why in refused_servers(session.paths.state, installed):
+                session.user.note(
+                    f"warning: the server {record.name} will not start with it: {why}"
+                )
         store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
     name = installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
     return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
-
-
-def _warn_of_servers(session: Session, installed: Installed) -> None:
-    for record, why in refused_servers(session.paths.state, installed):
-        session.user.note(f"warning: the server {record.name} will not start with it: {why}")
 
 
 def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record, str]]:

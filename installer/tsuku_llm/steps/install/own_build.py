@@ -23,9 +23,9 @@ from tsuku_llm.archive.unpack import copy_folder, unpack
 from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.choose.selection import detected
 from tsuku_llm.config.settings import Settings
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.disk import disk_errors, require_space
 from tsuku_llm.ground.errors import (
-    Declined,
     GateFailed,
     TsukuError,
     UnknownRequest,
@@ -38,7 +38,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
-from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.ground.tree_entry import LinkEntry, TreeEntry, split_entries
 from tsuku_llm.launch.failed.diagnosis import CPU_OVERRIDE
 from tsuku_llm.launch.plan.devices import backend_named
 from tsuku_llm.launch.plan.planning import Build
@@ -46,8 +46,9 @@ from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import JOIN, TABLE, facts_of, meaning
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.temporary import hiding
-from tsuku_llm.steps.drivers.caches import build_caches
+from tsuku_llm.steps.drivers.caches import build_caches, size_below
 from tsuku_llm.steps.install.build_version import hardware_facts
+from tsuku_llm.steps.install.consent import require_yes
 from tsuku_llm.steps.install.trial import tried_since_a_change, try_build
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
@@ -115,7 +116,16 @@ def install_own(
     _require_build(path, session.paths.data)
     store = session.store
     if not dry_run:
-        _require_yes(session, path, requested, force=force)
+        yes = f"{_command(path, requested, force=force)} --yes"
+        require_yes(
+            session,
+            f"{path} is not signed, and its programs run with your rights. Install it?",
+            UsageError(
+                "an unsigned build needs a yes",
+                facts=(f"path: {path}", "its programs run with your rights"),
+                hint=f"if you trust who made it: {yes}",
+            ),
+        )
     store.sweep()
     with store.staging() as staging:
         server, entries, origin = _filled(session.paths.data, staging, path)
@@ -205,22 +215,6 @@ def _format_of(path: Path) -> str | None:
     return next((kind for end, kind in _FORMATS.items() if name.endswith(end)), None)
 
 
-def _require_yes(session: Session, path: Path, backend: str, *, force: bool) -> None:
-    """Ask before an unsigned build is run. Raises ``UsageError`` and ``Declined``."""
-    if session.agreed:
-        return
-    if not session.user.can_ask:
-        raise UsageError(
-            "an unsigned build needs a yes",
-            facts=(f"path: {path}", "its programs run with your rights"),
-            hint=f"if you trust who made it: {_command(path, backend, force=force)} --yes",
-        )
-    if not session.user.ask(
-        f"{path} is not signed, and its programs run with your rights. Install it?"
-    ):
-        raise Declined("nothing was changed")
-
-
 def _filled(
     data: Path, staging: Staging, path: Path
 ) -> tuple[str, tuple[TreeEntry, ...], ArtifactRecord]:
@@ -230,9 +224,9 @@ def _filled(
     try:
         if kind is None:
             artifact = Artifact(url=path.as_uri(), sha256="", format="folder")
-            require_space(data, size_of(path))
+            require_space(data, size_below(path)[0])
             items = copy_folder(path, artifact, aside)
-            size = sum(each.size for each in items if isinstance(each, FileEntry))
+            size = sum(each.size for each in split_entries(items)[0])
             source = ArtifactRecord(path.as_uri(), _digest(items), size)
         else:
             with disk_errors("reading the build", path), open_foreign(path) as file:
@@ -250,16 +244,6 @@ def _filled(
         raise
     drop_tree(staging.unpacked)
     return (*placed, source)
-
-
-def size_of(folder: Path) -> int:
-    """Return the bytes of the files below a folder, as far as they can be read."""
-    total = 0
-    for inside, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += Path(inside, name).lstat().st_size
-    return total
 
 
 def _digest(entries: Iterable[TreeEntry]) -> str:
@@ -322,7 +306,7 @@ def _receipt(
 ) -> Receipt:
     hardware = probe(session.machine.host, session.settings.probe_timeout)
     variant = f"{OWN}-{build.backend}"
-    has = detected(hardware)
+    has, (files, links) = detected(hardware), split_entries(entries)
     return Receipt(
         id=version_id(OWN, build.backend, [_digest(entries)]),
         release=OWN,
@@ -342,9 +326,9 @@ def _receipt(
         reasons={},
         hardware=hardware_facts(hardware),
         artifacts=(source,),
-        files=tuple(item for item in entries if isinstance(item, FileEntry)),
-        links=tuple(item for item in entries if isinstance(item, LinkEntry)),
-        installed_at=session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        files=files,
+        links=links,
+        installed_at=clock.stamp(session.machine.now),
         tsuku_llm=__version__,
         hidden_by=hiding(session.machine.environ),
         unsigned=str(path),

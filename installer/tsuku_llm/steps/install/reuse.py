@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.archive.composing import needed_artifacts
+from tsuku_llm.archive.placing import Aside
 from tsuku_llm.archive.unpack import make_links
 from tsuku_llm.catalog.manifest import Artifact, Variant
 from tsuku_llm.ground.errors import GateFailed
@@ -68,20 +69,21 @@ def reuse_files(
     return tuple(found)
 
 
-def verify_reused(staging: Staging, linked: Iterable[Reused]) -> dict[str, tuple[TreeEntry, ...]]:
-    """Hash the files linked for each archive; return the right contents by the archive's digest.
+def verify_reused(staging: Staging, linked: Iterable[Reused]) -> list[Aside]:
+    """Hash the files linked for each archive; return the archives whose files are all right.
 
     For these archives this also makes the listed links. If one file differs, the archive is left
     out and its files are removed: it must be downloaded. Raises ``UnsafeArchive`` for links that
     unpacking would refuse.
     """
-    found: dict[str, tuple[TreeEntry, ...]] = {}
+    found: list[Aside] = []
     for each in linked:
         files = each.known.files or ()
         if confirm(staging, each.folder, files):
             withdraw(each.folder, files)
         else:
-            found[each.artifact.sha256] = (*files, *make_links(each.known, each.folder))
+            items: tuple[TreeEntry, ...] = (*files, *make_links(each.known, each.folder))
+            found.append(Aside(each.artifact, each.folder, items))
     return found
 
 

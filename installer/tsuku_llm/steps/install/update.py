@@ -75,30 +75,6 @@ class FitChange:
     reason: str
 
 
-def fit_changes(before: Selection, after: Selection) -> tuple[FitChange, ...]:
-    """Return what the later release gains, best first, and then what it loses."""
-    gained = (
-        FitChange(name, fits=True, reason=_why_not(before, name))
-        for name in _fitting(after)
-        if name not in _fitting(before)
-    )
-    lost = (
-        FitChange(name, fits=False, reason=_why_not(after, name))
-        for name in _fitting(before)
-        if name not in _fitting(after)
-    )
-    return (*gained, *lost)
-
-
-def _fitting(selection: Selection) -> tuple[str, ...]:
-    return tuple(candidate.variant.name for candidate in selection.compatible)
-
-
-def _why_not(selection: Selection, name: str) -> str:
-    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
-    return reasons.get(name, "there is no such variant")
-
-
 @documented(
     *("installed", "revocation", "choice", "newer", "candidate", "download", "replaced", "better"),
     *("changes", "not_compatible"),
@@ -131,7 +107,7 @@ class UpdateReport:
     def candidate(self) -> Candidate | None:
         """The candidate that the update would install; None if it would install nothing."""
         if self.newer:
-            return next(iter(self.choice.selection.compatible), None)
+            return self.choice.best
         return self.better if self.over or self.changed else None
 
     @property
@@ -328,13 +304,22 @@ def _require_right(session: Session, active: Installed) -> None:
 
 
 def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
-    """Return what fits on this machine before and after, for all backends."""
+    """Return what the choice's release gains here, best first, and what it loses; all backends."""
     # The installed release may be gone from the metadata: then there is nothing to compare.
     with suppress(UnknownRequest, TrustError, StoreError):
-        before = choice.catalog.read(choice.catalog.entry(receipt.release))
-        anything = Request()
-        return fit_changes(
-            select(before, choice.hardware, anything),
-            select(choice.release, choice.hardware, anything),
+        release = choice.catalog.read(choice.catalog.entry(receipt.release))
+        before, after = (
+            select(each, choice.hardware, Request()) for each in (release, choice.release)
+        )
+        return tuple(
+            FitChange(candidate.variant.name, fits, _why_not(other, candidate.variant.name))
+            for fits, selection, other in ((True, after, before), (False, before, after))
+            for candidate in selection.compatible
+            if other.candidate(candidate.variant.name) is None
         )
     return ()
+
+
+def _why_not(selection: Selection, name: str) -> str:
+    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
+    return reasons.get(name, "there is no such variant")

@@ -67,21 +67,21 @@ def verify(
     session: Session,
     names: Sequence[str] = (),
     *,
-    trial: Callable[[Session, Installed], Receipt] | None = None,
+    compute: bool = False,
     on_version: Callable[[str], None] = lambda _: None,
 ) -> tuple[VersionCheck, ...]:
     """Hash every file of the named versions, or of all; the names are those of ``use``.
 
     This compares the files with the receipt, and the receipt with the release that the repository
-    signed, as this machine knows it. It asks no host. With ``trial``, as ``try_installed`` is, the
-    named versions, else the active one, are tried as well. Raises ``NotInstalled`` and
+    signed, as this machine knows it. It asks no host. With ``compute`` the named versions, else the
+    active one, are tried as well. Raises ``NotInstalled`` and
     ``UsageError`` as ``use`` does, and ``NotInstalled`` if no version is named or active that could
     compute. ``on_version`` is called with the id of each version before its files are hashed.
     """
     reader = session.reader
     ids = resolve(reader, names) if names else all_ids(reader)
-    to_try: Collection[str] = ids if trial and names else ()
-    if trial and not names:
+    to_try: Collection[str] = ids if compute and names else ()
+    if compute and not names:
         active = reader.active()
         if active is None:
             raise NotInstalled("no version is active", hint=f"run: {TSUKU} install")
@@ -121,24 +121,20 @@ def verify(
         repair = receipt.reinstall if differences else None
         if repair and _is_lost(receipt):
             repair = f"{TSUKU} uninstall {version}"
-        tries = trial if version in to_try else None
-        computed = _computed(session, installed, differences, tries) if tries else None
+        computed = _computed(session, installed, differences) if version in to_try else None
         return VersionCheck(version, differences, repair, receipt, not_signed, computed)
 
     return tuple(check(version) for version in ids)
 
 
-def _computed(
-    session: Session,
-    installed: Installed,
-    differences: Sequence[str],
-    trial: Callable[[Session, Installed], Receipt],
-) -> ComputedNow:
+def _computed(session: Session, installed: Installed, differences: Sequence[str]) -> ComputedNow:
     """Let a build compute now; a changed one is not run."""
     if differences:
         return ComputedNow(None, "its files are not as they were installed")
+    from tsuku_llm.steps.install.trial import try_installed  # noqa: PLC0415 - few checks compute
+
     try:
-        receipt = trial(session, installed)
+        receipt = try_installed(session, installed)
     except GateFailed as error:
         return ComputedNow(error.deviation, failure=error)
     return ComputedNow(receipt.deviation, receipt.not_computed)

@@ -180,8 +180,11 @@ def bench(
     choice = choose_like(session, active, catalog)
     refuse_revoked(choice, allow_revoked=session.allow_revoked)
     own = []
-    if active and (active.receipt.unsigned is not None or _only_by_name(active, choice)):
-        own = [active]
+    if active:
+        # A build made of several is chosen by its name only.
+        left_out = choice.selection.candidate(active.receipt.variant) is None
+        if active.receipt.unsigned is not None or (active.receipt.parts and left_out):
+            own = [active]
     runs, skipped = _runs_to_make(session, choice, own)
     for run in runs:
         _try_again(session, run)
@@ -246,10 +249,6 @@ def _checked(model: Path) -> Path:
             hint="check the path given with -m; an interrupted download looks like this",
         )
     return path
-
-
-def _only_by_name(active: Installed, choice: Choice) -> bool:
-    return bool(active.receipt.parts) and choice.selection.candidate(active.receipt.variant) is None
 
 
 def _runs_to_make(
@@ -343,15 +342,21 @@ def _measure_once(
 def _report(
     model: Path, rounds: int, runs: Sequence[VariantRun], skipped: tuple[Skipped, ...]
 ) -> Report:
-    failed = tuple(
-        Skipped(each.variant, "; ".join((each.failure.message, *each.failure.facts)))
-        for each in runs
-        if each.failure
-    )
+    failed = tuple(Skipped(each.variant, each.failure.told) for each in runs if each.failure)
     good = [each for each in runs if each.failure is None]
     right = next((each for each in good if each.installed.receipt.backend == "cpu"), None)
     answer = (right or good[0]).answer if good else ()
-    results = [_measured(each, answer) for each in good]
+    results = [
+        VariantSpeed(
+            each.installed,
+            each.device,
+            statistics.median(speed.prompt for speed in each.speeds),
+            statistics.median(speed.generation for speed in each.speeds),
+            tuple(each.speeds),
+            divergence(each.answer, answer),
+        )
+        for each in good
+    ]
     if not results:
         raise LaunchError(
             "no variant could be measured",
@@ -361,14 +366,3 @@ def _report(
         )
     results.sort(key=lambda each: (each.diverges, -each.generation))
     return Report(model, rounds, tuple(results), failed, skipped)
-
-
-def _measured(run: VariantRun, right: Answer) -> VariantSpeed:
-    return VariantSpeed(
-        run.installed,
-        run.device,
-        statistics.median(speed.prompt for speed in run.speeds),
-        statistics.median(speed.generation for speed in run.speeds),
-        tuple(run.speeds),
-        divergence(run.answer, right),
-    )
