@@ -21,7 +21,7 @@ from support.stored import snapshot
 from tsuku_llm.ground.errors import UnsafeArchive
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.install.maintenance import use
-from tsuku_llm.steps.metadata.repository import fetch_metadata
+from tsuku_llm.steps.metadata.refresh import refresh
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="stand-ins in C, POSIX signals")
 
@@ -100,6 +100,6 @@ def test_a_variant_that_a_release_gains_later_is_tried(shop: FolderShop, tmp_pat
     # The same build under two names: that is enough for another version.
     again = shop.variant(shop.packed("b1-again"))
     shop.publish("b1", {"better": again, "cpu": again})
-    fetch_metadata(session, NAME)
+    refresh(session.with_settings(repository=NAME))
     second = install(session)
     assert (second.outcome, second.candidate.variant.name) == ("installed", "better")

@@ -5,8 +5,8 @@ The command line and the library open their sessions here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,24 @@ def opened_session(  # noqa: PLR0913 - each is an option
     # Where nobody answers, "ask" means "off".
     if settings.fallback == "ask" and not user.can_ask:
         settings = settings._replace(fallback="off")
-    with _host(user.note, settings.probe_timeout, simulated, probes=probes) as host:
+
+    def tell_slow(question: str, limit: float) -> None:
+        user.note(
+            f"waiting for a slow driver ({question}): it may take {limit:g} s (llm.probe_timeout)"
+        )
+
+    with ExitStack() as stack:
+        host: Host
+        if simulated:
+            host = simulated
+        elif probes:
+            from tsuku_llm.steps.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
+
+            host = PrefetchedHost(settings.probe_timeout, tell_slow)
+            # End the child that asks, also if the command failed before it used the answers.
+            stack.callback(host.close)
+        else:
+            host = LocalHost(tell=tell_slow)
         yield Session(
             paths,
             settings,
@@ -84,33 +101,6 @@ def opened_session(  # noqa: PLR0913 - each is an option
             agreed=agreed,
             allow_revoked=allow_revoked,
         )
-
-
-@contextmanager
-def _host(
-    note: Callable[[str], None], limit: int, simulated: Host | None, *, probes: bool
-) -> Iterator[Host]:
-    """Give the recorded machine of a test, or this one; ``probes`` asks its drivers at once.
-
-    A driver may take ``limit`` seconds to answer.
-    """
-
-    def tell_slow(question: str, limit: float) -> None:
-        note(f"waiting for a slow driver ({question}): it may take {limit:g} s (llm.probe_timeout)")
-
-    if simulated:
-        yield simulated
-    elif probes:
-        from tsuku_llm.steps.prefetch import PrefetchedHost  # noqa: PLC0415 - few probe
-
-        host = PrefetchedHost(limit, tell_slow)
-        try:
-            yield host
-        finally:
-            # End the child that asks, also if the command failed before it used the answers.
-            host.close()
-    else:
-        yield LocalHost(tell=tell_slow)
 
 
 def simulated_host(environ: Mapping[str, str]) -> ReplayHost | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import click
 
 from tsuku_llm._version import __version__
@@ -95,17 +93,12 @@ def self_update_command(console: Console, *, dry_run: bool, yes: bool) -> Comman
     from tsuku_llm.cli.render import self_update as render
     from tsuku_llm.cli.session import open_session
     from tsuku_llm.machine.own_copy import Updater
-    from tsuku_llm.steps.program.self_update import self_update, signed_program
+    from tsuku_llm.steps.program.self_update import self_update
 
     def agreed(updater: Updater) -> bool:
         return yes or console.ask(f"update {PROGRAM}: {render.steps(updater)}?")
 
     # Its session may be needed in an unsafe store, too: it reads no build.
     with open_session(console, looking=True, tolerant=True, quiet=True) as session:
-        done = self_update(
-            dry_run=dry_run,
-            agreed=agreed,
-            signed_by=partial(signed_program, session),
-            note=console.note,
-        )
+        done = self_update(session, dry_run=dry_run, agreed=agreed)
     return CommandResult(done, render.lines(done))

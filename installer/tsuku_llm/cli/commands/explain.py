@@ -6,6 +6,7 @@ session first, which asks, and imports while the drivers answer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -77,7 +78,7 @@ def explain_command(
         choice = explain(session, release=release, hardware_file=hardware)
         words = explain_arguments(session, arguments)
         router = None if model or hardware else explain_router(session, arguments)
-        found = explained(choice, arguments=words, preset=router)
+        found = replace(explained(choice), arguments=words, preset=router)
         told = (*render.lines(choice), *render.argument_lines(found), *render.router_lines(found))
         if model is None:
             return CommandResult(found, told)
@@ -89,9 +90,7 @@ def explain_command(
             _, model, *rest = given
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
-    return CommandResult(
-        explained(choice, model=fit, arguments=words), (*told, *render.fit_lines(fit))
-    )
+    return CommandResult(replace(found, model=fit), (*told, *render.fit_lines(fit)))
 
 
 @click.command("backends", cls=Command)

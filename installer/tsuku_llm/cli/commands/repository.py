@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tsuku_llm.catalog.repositories import OFFICIAL
+from tsuku_llm.catalog.repositories import OFFICIAL, remove_repository
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.render import installed
@@ -15,6 +15,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.steps.metadata import repository as operations
+from tsuku_llm.steps.metadata.refresh import refresh as fetch_newest
 
 
 @click.group("repository", cls=Group)
@@ -61,7 +62,8 @@ def refresh(console: Console, *, name: str) -> CommandResult:
     Without NAME, that of the official repository.
     """
     with open_session(console) as session:
-        found = operations.offered_releases(session, operations.fetch_metadata(session, name))
+        catalog = fetch_newest(session.with_settings(repository=name))
+        found = operations.offered_releases(session, catalog)
     return CommandResult(
         found, (f"Refreshed the repository {name}.", *installed.available_lines(found))
     )
@@ -82,7 +84,7 @@ def list_(console: Console) -> CommandResult:
 def remove(console: Console, *, name: str) -> CommandResult:
     """Remove a repository; installed versions stay."""
     with open_session(console) as session:
-        operations.remove(session.paths.data, name)
+        remove_repository(session.paths.data, name)
     return CommandResult(
         {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)
     )

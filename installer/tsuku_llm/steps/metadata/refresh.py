@@ -127,24 +127,22 @@ def _newest_valid(
             failed.append((place, error))
             continue
         for passed_over, reason in failed:
-            told = "; ".join((reason.message, *reason.facts))
             warning = "warning: " if isinstance(reason, TrustError) else ""
-            session.user.note(f"{warning}{shown(passed_over)} was passed over: {told}")
-        later = repository.places[number + 1 :]
+            session.user.note(f"{warning}{shown(passed_over)} was passed over: {reason.told}")
+        later, newest = repository.places[number + 1 :], place
         for newer in _newer_places(session.store, repository, later, network, deadline, found):
             there = repository.at(newer)
             try:
                 download = download_from(session.store, there, network, deadline)
                 found = refreshing.refresh(there, data, download, channel, alone=alone)
             except (DownloadError, TrustError) as error:
-                told = "; ".join((error.message, *error.facts))
-                session.user.note(f"warning: {shown(newer)} was passed over: {told}")
+                session.user.note(f"warning: {shown(newer)} was passed over: {error.told}")
             else:
                 session.user.note(
-                    f"warning: {shown(place)} has older metadata than {shown(newer)}: it may be an "
-                    "outdated mirror, or hold newer metadata back"
+                    f"warning: {shown(newest)} has older metadata than {shown(newer)}: it may be "
+                    "an outdated mirror, or hold newer metadata back"
                 )
-                place = newer  # noqa: PLW2901 - the next one is compared with this one
+                newest = newer
         return found
     if any(isinstance(error, TlsError | MetadataError) for _, error in failed):
         _require_clock(repository, data, session.machine.now)
@@ -214,9 +212,7 @@ def _explained(
     elif isinstance(error, ProxyError | PackageIndexError):
         error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
     if len(failed) > 1:
-        error.facts = tuple(
-            f"{shown(place)}: {'; '.join((each.message, *each.facts))}" for place, each in failed
-        )
+        error.facts = tuple(f"{shown(place)}: {each.told}" for place, each in failed)
         error.message = f"none of the {len(failed)} places of {repository.name} gave valid metadata"
     return error
 
@@ -345,8 +341,7 @@ def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str
     """
     going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
-        reason = "; ".join((error.message, *error.facts))
-        return f"warning: {reason}; it is not used; {going_on}"
+        return f"warning: {error.told}; it is not used; {going_on}"
     return (
         f"newer metadata of {known.repository} could not be fetched: {error.message}; "
         f"{going_on}, without newer releases and revocations; {moved}"

@@ -19,6 +19,7 @@ from tsuku_llm.catalog.repositories import (
     remove_repository,
 )
 from tsuku_llm.catalog.repositories import repositories as configured_repositories
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import (
     DigestMismatch,
     DownloadError,
@@ -45,7 +46,7 @@ class RepositoryState:
 
     ``url`` and ``others`` are without secrets. ``source`` is ``embedded`` or ``updated``, None
     without valid metadata, and so are the times. ``state`` describes it in words, with its age.
-    ``fingerprint`` is that of its root of trust.
+    ``fingerprint`` is the SHA-256 of its root of trust, which its owner can publish in another way.
     """
 
     name: str
@@ -124,11 +125,6 @@ def offered_releases(session: Session, catalog: Catalog) -> OfferedReleases:
     return OfferedReleases(catalog.repository.name, releases, catalog.skipped)
 
 
-def fingerprint_of(root: bytes) -> str:
-    """Return the SHA-256 of a root's file, which its owner can publish in another way."""
-    return sha256(root).hexdigest()
-
-
 def add(
     session: Session,
     name: str,
@@ -169,9 +165,9 @@ def add(
     if alone:
         session.user.note(f"one key alone can sign its {' and '.join(alone)}: 2 of 3 are safer")
     try:
-        fetch_metadata(session, name)
+        refresh(session.with_settings(repository=name))
     except DownloadError as error:
-        told = "; ".join((error.message, *error.facts)) if others else error.message
+        told = error.told if others else error.message
         session.user.note(f"its metadata could not be fetched yet: {told}")
     except TrustError as error:
         remove_repository(session.paths.data, name)
@@ -195,7 +191,7 @@ def add(
 
 
 def _require_fingerprint(root: bytes, wanted: str) -> None:
-    expected, found = re.sub(r"[\s:]", "", wanted).lower(), fingerprint_of(root)
+    expected, found = re.sub(r"[\s:]", "", wanted).lower(), sha256(root).hexdigest()
     if not re.fullmatch(r"[0-9a-f]{64}", expected):
         raise UsageError(
             "a fingerprint is a SHA-256: 64 hexadecimal digits",
@@ -208,11 +204,6 @@ def _require_fingerprint(root: bytes, wanted: str) -> None:
             facts=(f"given: {expected}", f"found: {found}"),
             hint="do not use this file: ask the owner of the repository for the right one",
         )
-
-
-def fetch_metadata(session: Session, name: str) -> Catalog:
-    """Download the metadata of one repository. Raises ``DownloadError``, ``MetadataError``."""
-    return refresh(session.with_settings(repository=name))
 
 
 def repositories(session: Session) -> tuple[RepositoryState, ...]:
@@ -229,7 +220,7 @@ def _state_of(repository: Repository, data: Path, now: datetime) -> RepositorySt
         repository.name,
         redacted(repository.url),
         tuple(map(redacted, repository.others)),
-        fingerprint_of(repository.root),
+        sha256(repository.root).hexdigest(),
         "",
     )
     try:
@@ -242,15 +233,6 @@ def _state_of(repository: Repository, data: Path, now: datetime) -> RepositorySt
         state,
         state=f"{catalog.source}, {freshness.age(now)}{expired}",
         source=catalog.source,
-        signed=_time(freshness.signed) if freshness.signed else None,
-        expires=_time(freshness.expires),
+        signed=clock.stamp(freshness.signed) if freshness.signed else None,
+        expires=clock.stamp(freshness.expires),
     )
-
-
-def _time(time: datetime) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def remove(data: Path, name: str) -> None:
-    """Forget a repository and its metadata; versions installed from it stay."""
-    remove_repository(data, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -41,7 +41,7 @@ _LOCK_TIMEOUT = 600.0
 """Seconds to wait for another update of this copy."""
 
 
-def signed_program(session: Session) -> SignedProgram | None:
+def _signed_program(session: Session) -> SignedProgram | None:
     """Return what the newest signed metadata of the official repository say of this program.
 
     None if they name no version. A repository that the user added decides nothing here. Raises
@@ -72,18 +72,14 @@ class SelfUpdate(NamedTuple):
 
 
 def self_update(
-    *,
-    dry_run: bool,
-    agreed: Callable[[Updater], bool],
-    signed_by: Callable[[], SignedProgram | None] = lambda: None,
-    note: Callable[[str], None] = lambda _: None,
+    session: Session, *, dry_run: bool, agreed: Callable[[Updater], bool]
 ) -> SelfUpdate:
     """Find how this copy was installed, and update it if ``agreed``.
 
-    ``signed_by`` asks what signed metadata say of the program. ``note`` prints one line. Raises
-    ``NoUpdater`` if it cannot be updated, ``UpdaterFailed``, ``TrustError`` and ``StoreError``;
-    then the old version works as before.
+    Raises ``NoUpdater`` if it cannot be updated, ``UpdaterFailed``, ``TrustError`` and
+    ``StoreError``; then the old version works as before.
     """
+    note = session.user.note
     updater = own_updater()
     found = SelfUpdate(updater, __version__)
     if dry_run:
@@ -101,7 +97,7 @@ def self_update(
         return found
     if updater.clone:
         return found._replace(ran=True, new_version=_update_clone(updater, updater.clone, note))
-    signed = signed_by()
+    signed = _signed_program(session)
     if signed and Version(signed.version) <= Version(__version__):
         return found._replace(ran=True, new_version=__version__, signed=True)
     with staged_copy(_LOCK_TIMEOUT) as staged:
@@ -136,7 +132,8 @@ def _update_clone(updater: Updater, clone: Path, note: Callable[[str], None]) ->
 def _newest(staged: StagedCopy, updater: Updater, signed: SignedProgram | None) -> str:
     """Put the new version into a folder of its own, where it is read; return its number."""
     pin = staged.folder / "program.txt"
-    pin.write_text(f"{_requirement(signed)}\n", "utf-8")
+    digest = f"=={signed.version} --hash=sha256:{signed.sha256}" if signed else ""
+    pin.write_text(f"{NAME}{digest}\n", "utf-8")
     look = staged.folder / "program"
     hashed = ("--require-hashes",) if signed else ()
     words = ("install", *_COMMON, *hashed, f"--target={look}", f"--requirement={pin}")
@@ -211,10 +208,6 @@ def _finish(staged: StagedCopy) -> str:
     return str(done.stdout.split()[-1])
 
 
-def _requirement(signed: SignedProgram | None) -> str:
-    return f"{NAME}=={signed.version} --hash=sha256:{signed.sha256}" if signed else NAME
-
-
 def _is_there(name: str, version: str) -> bool:
     try:
         return installed_version(name) == version
@@ -253,23 +246,17 @@ def _one_index(staged: StagedCopy, python: str, environ: dict[str, str]) -> dict
         stdin=subprocess.DEVNULL,
         text=True,
     )
-    said = dict(_settings(listed.stdout))
+    said = (line.partition("=") for line in listed.stdout.splitlines())
     empty = staged.folder / "empty"
     empty.mkdir(exist_ok=True)
     found = {"PIP_EXTRA_INDEX_URL": empty.as_uri()}
     if not any(
-        value.lower() not in ("0", "false", "no", "off", "")
-        for key, value in said.items()
+        value.strip("'\"").lower() not in ("0", "false", "no", "off", "")
+        for key, _, value in said
         if key.endswith(".no-index")
     ):
         found["PIP_FIND_LINKS"] = str(empty)
     return found
-
-
-def _settings(listed: str) -> Iterator[tuple[str, str]]:
-    for line in listed.splitlines():
-        key, _, value = line.partition("=")
-        yield key, value.strip("'\"")
 
 
 def _run(command: Sequence[str], environ: dict[str, str] | None = None) -> None:
