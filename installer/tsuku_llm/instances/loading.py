@@ -62,30 +62,18 @@ class LoadWatch:
             self._begun = self._last = now
         self._still += min(now - self._last, LONGEST_STEP)
         self._last = now
-        if sample is None or self._goes_on(sample):
+        if sample is None:
+            self._still = 0.0
+            return False
+        log, moved, memory, gpu_memory = (
+            (count or 0) - (best or 0) for count, best in zip(sample, self._best, strict=True)
+        )
+        if log > 0 or max(moved - NOISE * self._still, memory, gpu_memory) >= LEAST:
             self._still = 0.0
             # The highest values so far: memory that comes and goes is no progress.
-            self._best = _highest(self._best, sample) if sample else self._best
+            pairs = zip(sample, self._best, strict=True)
+            self._best = LoadSample(*(max(count or 0, best or 0) for count, best in pairs))
         return 0 < self._limit <= self._still
-
-    def _goes_on(self, sample: LoadSample) -> bool:
-        best = self._best
-        if sample.log > best.log:
-            return True
-        moved = sample.moved - best.moved - NOISE * self._still
-        memory = sample.memory - best.memory
-        gpu_memory = (sample.gpu_memory or 0) - (best.gpu_memory or 0)
-        return max(moved, memory, gpu_memory) >= LEAST
-
-
-def _highest(one: LoadSample, other: LoadSample) -> LoadSample:
-    counted = [each.gpu_memory for each in (one, other) if each.gpu_memory is not None]
-    return LoadSample(
-        max(one.log, other.log),
-        max(one.moved, other.moved),
-        max(one.memory, other.memory),
-        max(counted) if counted else None,
-    )
 
 
 def sample_loading(pid: int, log: int) -> LoadSample | None:

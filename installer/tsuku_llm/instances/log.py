@@ -8,10 +8,11 @@ know. Readers are other processes, without a lock: they notice the new file by i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO
 
 from tsuku_llm.ground.foreign import open_foreign
 
@@ -22,6 +23,9 @@ The size is checked now and then, so a file may become a little larger.
 """
 
 _CHUNK = 1 << 16
+_PAUSE = 0.1
+"""Seconds between two looks for new lines in a log that is followed."""
+
 # O_APPEND: several descriptors write to the file, and each write goes to its end. O_NOFOLLOW:
 # a symbolic link must not lead the log elsewhere.
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -59,44 +63,25 @@ def rotate_log(path: Path, descriptors: Collection[int], limit: int = LIMIT) -> 
     return False
 
 
-def read_log(path: Path) -> Iterator[bytes]:
-    """Yield the content of a log, the oldest first. Raises ``OSError``."""
-    return follow_log(path, lambda: True, lambda: None)
+def read_log(path: Path, is_over: Callable[[], bool] | None = None) -> Iterator[bytes]:
+    """Yield the content of a log, the oldest first, and what is added until ``is_over``.
 
-
-def follow_log(
-    path: Path, is_over: Callable[[], bool], pause: Callable[[], object]
-) -> Iterator[bytes]:
-    """Yield the content of a log, and what is added until ``is_over``; ``pause`` waits.
-
-    Raises ``OSError``.
+    Without ``is_over`` only what is there now. Raises ``OSError``.
     """
     # Only the supervisor writes logs: a link or a pipe in the place of one is not followed.
     # The older file is missing as long as this name has had only one file.
     with suppress(FileNotFoundError), open_foreign(older_log(path), follow=False) as file:
-        yield from _rest(file)
-    goes_on = True
+        yield from iter(partial(file.read, _CHUNK), b"")
     # One round for each file: the supervisor may begin a new one at any time.
-    while goes_on:
+    turned = True
+    while turned:
         with open_foreign(path, follow=False) as file:
-            goes_on = yield from _until_turned(file, path, is_over, pause)
-
-
-def _until_turned(
-    file: IO[bytes], path: Path, is_over: Callable[[], bool], pause: Callable[[], object]
-) -> Generator[bytes, None, bool]:
-    """Yield what is added to one file; return True when another has taken its place."""
-    while True:
-        # Both questions come before the reading: so the last lines of a server that has ended
-        # are read below.
-        ends = is_over()
-        turned = not os.path.samestat(path.stat(), os.fstat(file.fileno()))
-        yield from _rest(file)
-        if turned or ends:
-            return turned
-        pause()
-
-
-def _rest(file: IO[bytes]) -> Iterator[bytes]:
-    while data := file.read(_CHUNK):
-        yield data
+            while True:
+                # Both questions come before the reading: so the last lines of a server that has
+                # ended are read below.
+                ends = is_over is None or is_over()
+                turned = not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+                yield from iter(partial(file.read, _CHUNK), b"")
+                if turned or ends:
+                    break
+                time.sleep(_PAUSE)

@@ -10,7 +10,7 @@ from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import CorruptStore, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
-from tsuku_llm.launch.plan.addresses import ServerUrls, is_everywhere
+from tsuku_llm.launch.plan.addresses import ServerAddress, ServerUrls, is_everywhere
 from tsuku_llm.launch.plan.report import READ_REPORT, StartReport
 
 FORMAT = 1
@@ -99,6 +99,11 @@ class Record:
         """The address where it listens, as text."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return self.host if self.port is None else f"{host}:{self.port}"
+
+    def listening(self, told: ServerAddress) -> ServerAddress:
+        """Return the address that it was told, with the host and the port that it has now."""
+        address = told._replace(host=self.host)
+        return address if self.port is None else address._replace(port=self.port)
 
     @property
     def log_command(self) -> str:

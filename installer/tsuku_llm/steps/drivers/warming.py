@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground import records
@@ -118,7 +117,9 @@ class Warming:
         # A driver that kept nothing compiles at the next start again.
         if result.unanswered or self._root is None:
             return
-        if not kept_or_nothing(self._backend, given=self._given, kept=self._kept(self._root)):
+        folders = (self._root / cache.name for cache in caches_of(self._backend))
+        kept = any(names for folder in folders for _, _, names in os.walk(folder))
+        if not kept_or_nothing(self._backend, given=self._given, kept=kept):
             return
         content = records.encode({"format": 1, "warm": [*self._noted(), self._digest][-_MOST:]})
         # Without the note the next start is warmed up again.
@@ -133,11 +134,6 @@ class Warming:
             warm: tuple[str, ...] = found["warm"]
             return warm
         return ()
-
-    def _kept(self, root: Path) -> bool:
-        """Tell whether a driver has kept something."""
-        folders = (root / cache.name for cache in caches_of(self._backend))
-        return any(names for folder in folders for _, _, names in os.walk(folder))
 
 
 _NOTE: dict[str, Any] = {"warm": records.many(records.text)}

@@ -102,13 +102,7 @@ class Explanation:
 
 
 def explained(
-    choice: Choice,
-    *,
-    model: Fit | None = None,
-    arguments: tuple[Understood, ...] = (),
-    versions: Sequence[Installed] = (),
-    active: Installed | None = None,
-    preset: RouterPreset | None = None,
+    choice: Choice, versions: Sequence[Installed] = (), active: Installed | None = None
 ) -> Explanation:
     """Return a choice with every variant: those that fit best first, then the others."""
     # The id contains the digests: another build of the same name has another id.
@@ -119,7 +113,7 @@ def explained(
         VariantFit.of(each, states.get(version_of(choice.release.release, each.variant)))
         for each in judged
     )
-    return Explanation(choice, fits, model, arguments, active, preset)
+    return Explanation(choice, fits, active=active)
 
 
 def explain(
@@ -153,7 +147,7 @@ def backends(
     if hardware_file:
         return explained(choice)
     reader = session.reader
-    return explained(choice, versions=reader.installed(), active=reader.active())
+    return explained(choice, reader.installed(), reader.active())
 
 
 def explain_arguments(session: Session, arguments: Sequence[str]) -> tuple[Understood, ...]:
@@ -221,10 +215,8 @@ def explain_model(
     options, wishes = memory_options(argv, env), wishes_in(argv, env)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
         models = read_models(options, partial(_header_of, network))
-    best = next(iter(choice.selection.compatible), None)
-    judged = partial(
-        models.judged, options, wishes, backend=best.variant.backend if best else "cpu"
-    )
+    backend = choice.best.variant.backend if choice.best else "cpu"
+    judged = partial(models.judged, options, wishes, backend=backend)
     probed = _probed(choice)
     if simulated:
         return judged(probed, Card("main memory", total=choice.hardware.memory))
@@ -238,7 +230,7 @@ def explain_model(
 
 def _probed(choice: Choice) -> tuple[Card, ...]:
     """Return the devices that the best variant would use, as the drivers describe them."""
-    best = next(iter(choice.selection.compatible), None)
+    best = choice.best
     if best is None or best.gpu is None:
         return ()
     return tuple(
@@ -254,8 +246,7 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
     The installed build is asked once, and upstream's own tool for no model: it takes seconds.
     """
     env = session.machine.environ
-    best = next(iter(choice.selection.compatible), None)
-    backend = best.variant.backend if best else "cpu"
+    backend = choice.best.variant.backend if choice.best else "cpu"
     probed, host, cards = _probed(choice), main_memory(), tuple[Card, ...]()
     with (
         suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
@@ -292,8 +283,7 @@ def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
     reader = session.reader
     installed = requested_version(session)
     receipt = installed.receipt
-    best = next(iter(choice.selection.compatible), None)
-    if best is None or receipt.backend != best.variant.backend:
+    if choice.best is None or receipt.backend != choice.best.variant.backend:
         raise NotInstalled("no build of the chosen backend is installed")
     # As before a start: the build is run.
     check_path(session.paths.data)

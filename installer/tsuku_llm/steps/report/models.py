@@ -22,7 +22,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.launch.memory.model_header import first_part
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
-from tsuku_llm.model_caches.finding import FoundModels, kept_models, local_models
+from tsuku_llm.model_caches.finding import kept_models, local_models
 from tsuku_llm.model_caches.naming import OLLAMA, hub_arguments, matching
 from tsuku_llm.steps.choosing.which import lacks_https
 from tsuku_llm.steps.session import Session, network_for, working_folder
@@ -135,7 +135,9 @@ def chosen_model(
             "the model cannot be read",
             facts=(f"{path}: {missing}",),
             hint=did_you_mean(
-                Path(path).name, _files(found), f"check the path; see: {TSUKU} models"
+                Path(path).name,
+                [Path(model.path).name for model in found.models],
+                f"check the path; see: {TSUKU} models",
             ),
         )
     raise UnknownModel(
@@ -193,10 +195,6 @@ def _can_download(reader: StoreReader) -> bool:
         installed = reader.active()
         return installed is None or not lacks_https(installed)
     return True
-
-
-def _files(found: FoundModels) -> list[str]:
-    return [Path(model.path).name for model in found.models]
 
 
 def no_model(

@@ -48,18 +48,14 @@ def _first_download(
     """Return the first argument that needs HTTPS here, with its value; None if there is none."""
     plain = any(environ.get(name, "").startswith("http:") for name in _ENDPOINTS)
     for option, value in downloads_in(arguments, environ):
-        repository = value.partition(":")[0].casefold()
         if "://" in value:
             needed = value.lower().startswith("https:")
         elif "docker" in option.lower() or option == "-dr":
             needed = True
         else:
-            needed = not plain and repository not in _repositories_here(environ, model_path)
+            found = (each.model_repository for each in local_models(environ, model_path).models)
+            here = {each.casefold() for each in found if each}
+            needed = not plain and value.partition(":")[0].casefold() not in here
         if needed:
             return f"{option} {value}"
     return None
-
-
-def _repositories_here(environ: Mapping[str, str], model_path: Sequence[str]) -> set[str]:
-    found = local_models(environ, model_path).models
-    return {each.model_repository.casefold() for each in found if each.model_repository}

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import BackendFailed, Declined, GateFailed, NotInstalled, TsukuError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
@@ -186,9 +187,8 @@ def note_served(
         notes.forget_failure(preferred.id)
     elif failures.lasts:
         reasons = {each.variant: each.reason for each in failures.failed}
-        noted_at = now.strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = reasons[preferred.receipt.variant]
-        notes.keep_failure(FailureNote(preferred.id, reason, served.id, noted_at))
+        notes.keep_failure(FailureNote(preferred.id, reason, served.id, clock.stamp(now)))
 
 
 def next_version(

@@ -75,8 +75,6 @@ def _better(
     session: Session, active: Installed, hardware: Hardware, gone: tuple[Withheld, ...]
 ) -> Installed | None:
     """Return the better version, installed and active; None without one or without consent."""
-    # Only now: they load the manifest and the network.
-
     request = active.receipt.requested
     choice = choose_like(session.with_settings(backend=request), active, hardware=hardware)
     if not is_about(choice, active):
@@ -86,8 +84,7 @@ def _better(
         fits = choice.selection.candidate(active.receipt.variant) is not None
         if fits and not any(problem.transient for problem in hardware.all_problems):
             # It is the best one. The receipt then has the machine of now, so the next start asks no
-            # driver.
-            # A user who may not write it asks once for each state of the drivers.
+            # driver. A user who may not write it asks once for each state of the drivers.
             with suppress(StoreError):
                 keep_choice(session, choice)
         return None

@@ -91,42 +91,34 @@ class Exchange:
         ``ended`` is its exit code after it had served, or why it does not serve. None: the server
         was stopped, or its end is no matter of a reload.
         """
-        if self._reload is None or self._is_stopped:
+        stop = self._stop_handle
+        if self._reload is None or (stop and stop.is_ending):
             return None
         if self._reload.take():
             self.returned = ()
-            following = self._active_or(installed)
+            try:
+                following = requested_version(self._session)
+            except TsukuError as error:
+                # A server that ran must run.
+                note = f"warning: {error.message}; {installed.id} is started again"
+                self._session.user.note(note)
+                following = installed
         elif former := self._version_before(installed):
             code = f"it ended with exit code {ended} after it had served"
-            reason = told(ended) if isinstance(ended, TsukuError) else code
-
+            reason = ended.told if isinstance(ended, TsukuError) else code
             self.returned = (FallenBack(installed.id, reason),)
             following = former
         elif self._starts_left and isinstance(ended, TsukuError) and not isinstance(ended, GpuLost):
             # It served before, and does not start now: what is left of the last server may hold its
             # port or its memory.
             self._starts_left -= 1
-            self._pause()
+            wait_before_restart(stop, _PAUSE)
             return installed
         else:
             self._starts_left = 0
             return None
         self._starts_left = _STARTS
         return following
-
-    @property
-    def _is_stopped(self) -> bool:
-        stop = self._stop_handle
-        return stop is not None and stop.is_ending
-
-    def _active_or(self, installed: Installed) -> Installed:
-        try:
-            return requested_version(self._session)
-        except TsukuError as error:
-            # A server that ran must run.
-            note = f"warning: {error.message}; {installed.id} is started again"
-            self._session.user.note(note)
-            return installed
 
     def _version_before(self, tried: Installed) -> Installed | None:
         """Return the version that an update has replaced by ``tried``; None without a trial.
@@ -141,14 +133,12 @@ class Exchange:
                 return self._session.reader.find(journal.former)
         return None
 
-    def _pause(self) -> None:
-        waiting = threading.Event()
-        # Another thread may end this, and a signal raises: there is no server that could get it.
-        if self._stop_handle:
-            self._stop_handle.attach(waiting.set)
-        waiting.wait(_PAUSE)
 
-
-def told(error: TsukuError) -> str:
-    """Return an error with its facts as one line."""
-    return "; ".join((error.message, *error.facts))
+def wait_before_restart(stop_handle: StopHandle | None, seconds: float) -> bool:
+    """Wait before a server is started again; return True if the stop handle ended the wait."""
+    stopped = threading.Event()
+    # ``end`` of another thread calls this at once, also if it came before us. A signal raises here,
+    # as there is no server that could get it.
+    if stop_handle:
+        stop_handle.attach(stopped.set)
+    return stopped.wait(seconds)

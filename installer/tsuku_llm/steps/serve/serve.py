@@ -5,7 +5,6 @@ The command ``serve`` imports only this module and what it imports.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -29,7 +28,7 @@ from tsuku_llm.steps.serve.fallback import (
     remembered,
     wanted_version,
 )
-from tsuku_llm.steps.serve.reloading import Exchange, told
+from tsuku_llm.steps.serve.reloading import Exchange, wait_before_restart
 from tsuku_llm.steps.serve.version_start import Serving, VersionStart
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
@@ -96,7 +95,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             if other:
                 # An error of a start is among the server's last lines; a loss is not.
                 if isinstance(error, GpuLost) and error.facts:
-                    session.user.note(f"warning: {told(error)}")
+                    session.user.note(f"warning: {error.told}")
                 installed = other
             # No other variant runs: start this one on the CPU, as the user did not require a GPU.
             elif isinstance(error, SilentCpu) and not how.require_gpu:
@@ -159,14 +158,9 @@ class _Restarts:
         self._in_a_row = failures_in_a_row(self._in_a_row, served)
         pause = restart_pause(self._in_a_row)
         seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
-        self._session.user.note(f"warning: {told(error)}; it is started again in {seconds}")
-        stopped = threading.Event()
-        # ``end`` of another thread calls this at once, also if it came before us.
-        if self._stop_handle:
-            self._stop_handle.attach(stopped.set)
-        # A signal raises here, as there is no server that could get it.
+        self._session.user.note(f"warning: {error.told}; it is started again in {seconds}")
         with self._session.reader.hold(installed):
-            if stopped.wait(pause):
+            if wait_before_restart(self._stop_handle, pause):
                 return False
         self.count += 1
         self._begun = time.monotonic()

@@ -161,7 +161,8 @@ class VersionStart(NamedTuple):
                 self.notes.forget_devices()
                 now = self._devices(caches)
                 # Without an answer nothing is known of a loss.
-                if now.devices is None or _names(now) == _names(check):
+                listed = {device.name for device in check.devices or ()}
+                if now.devices is None or listed == {device.name for device in now.devices}:
                     raise
                 return self._run(self._plan(now, caches), caches, keep)
 
@@ -363,9 +364,10 @@ class VersionStart(NamedTuple):
             from tsuku_llm.launch.ask.health import remove_dead_sockets
 
             remove_dead_sockets(address_of(plan.argv, plan.env))
+        recheck = partial(self.session.reader.check, self.installed)
         # After exec this program is gone: everything that it has to do comes before.
         if self.how.replace:
-            self._recheck()  # the last moment at which this is possible
+            recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft(placed))
             self._tell_expected(plan)
@@ -386,7 +388,7 @@ class VersionStart(NamedTuple):
             canary=self.session.settings.canary,
             files=tuple(file.path.rpartition("/")[2] for file in self.installed.receipt.files),
             # The thread that follows the start calls these while the server runs.
-            recheck=self._recheck,
+            recheck=recheck,
             # Once: a restart has nothing new to say.
             on_running=(lambda: None) if self.restarts else self._offer_update,
             on_loading=self.how.on_loading or (lambda _pid, _log: None),
@@ -413,7 +415,8 @@ class VersionStart(NamedTuple):
             )
             reported = followed.report
             if death:
-                reported = reported._replace(trouble=_death(death))
+                why = "; ".join((death.cause, *death.facts))[:_LONGEST]
+                reported = reported._replace(trouble=Trouble(DIED, why, clock.stamp()))
                 sink(reported)
         finally:
             # First: the caller writes the end into its record, and that must stay the last word.
@@ -442,13 +445,11 @@ class VersionStart(NamedTuple):
         A server that ends by the backend's fault has lost its GPU, too. Where it is not started
         again, its exit code stays what it is.
         """
-        backend = self.installed.receipt.backend
-        cause, hint = (
-            f"{_DIED}: {death.cause}",
-            death.hint(backend, self.installed.receipt.reinstall, self.installed.receipt.takes),
-        )
+        receipt = self.installed.receipt
+        cause = f"the server ended after it had served: {death.cause}"
+        hint = death.hint(receipt.backend, receipt.reinstall, receipt.takes)
         again = self.session.settings.on_gpu_loss in ("restart", "fallback")
-        if again and death.fault == "backend" and backend != "cpu":
+        if again and death.fault == "backend" and receipt.backend != "cpu":
             if self.how.sink:
                 self.how.sink(report._replace(ready=False))
             # What follows says it: the next start, or the error.
@@ -503,9 +504,6 @@ class VersionStart(NamedTuple):
 
         offer_update(self.session, self.installed.id)
 
-    def _recheck(self) -> None:
-        self.session.reader.check(self.installed)
-
     def _draft(self, placed: Placed) -> StartReport:
         """Return the report as it is before anything runs."""
         receipt = self.installed.receipt
@@ -521,7 +519,7 @@ class VersionStart(NamedTuple):
             pid=os.getpid(),
             host="127.0.0.1",
             port=None,
-            started_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            started_at=clock.stamp(now),
             fallen_back_from=self.failed,
             restarts=self.restarts,
             placement=placed.placement,
@@ -581,10 +579,8 @@ class VersionStart(NamedTuple):
             self._warn(GpuLost(problem.text, facts=problem.facts, hint=hint))
 
     def _warn(self, error: TsukuError) -> None:
-        self.session.user.note(f"warning: {'; '.join((error.message, *error.facts))}; {error.hint}")
+        self.session.user.note(f"warning: {error.told}; {error.hint}")
 
-
-_DIED = "the server ended after it had served"
 
 # Its servers inherit the variable that has the key, and router_stream_delete of upstream's
 # tools/server/server-models.cpp (b11434) asks them without one. They are not told of a file.
@@ -599,19 +595,10 @@ _LONGEST = 2000
 """Characters of an explanation in the record of a server."""
 
 
-def _death(death: Diagnosis) -> Trouble:
-    """Return why a server ended after it had served, for its record."""
-    return Trouble(DIED, "; ".join((death.cause, *death.facts))[:_LONGEST], clock.stamp())
-
-
 def _with_words(plan: LaunchPlan, check: Check, *words: str) -> LaunchPlan:
     """Add arguments of ours; the user's stay last, as behind the devices of a placement."""
     at = 1 + len(check.build.arguments)
     return plan._replace(argv=(*plan.argv[:at], *words, *plan.argv[at:]))
-
-
-def _names(check: Check) -> set[str]:
-    return {device.name for device in check.devices or ()}
 
 
 class _StartSink:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
-from tsuku_llm.instances.log import follow_log, read_log
+from tsuku_llm.instances.log import read_log
 from tsuku_llm.instances.record import Record, ServerState, checked_name
 from tsuku_llm.instances.router import RouterChild, children_of
 from tsuku_llm.launch.gpu import nvml
@@ -50,8 +49,6 @@ _KILLED_LIMIT = 5.0
 """Seconds to wait for the end of a process after SIGKILL."""
 _GIVING_UP = 20.0
 """Seconds that a supervisor gets to end a server that makes no progress, which it may kill."""
-_READING_PAUSE = 0.1
-"""Seconds between two looks for new lines in a log that is followed."""
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Windows has only SIGTERM, which kills at once."""
 
@@ -110,7 +107,9 @@ def _followed(
         # This never waits for good: the pipe closes if the supervisor dies, and one whose server
         # hangs gives up after ``--start-timeout``.
         while line := stdout.readline(LARGEST):
-            said = _document(line)
+            said: Mapping[str, Any] = {}
+            with suppress(ValueError):
+                said = parse_object(line, ours=True)
             if "loading" in said:
                 on_loading(said["loading"])
             elif "gave_up" in said:
@@ -123,13 +122,6 @@ def _followed(
             else:
                 return said, None if "ready" in said else child.wait()
     return {}, child.wait()
-
-
-def _document(line: bytes) -> Mapping[str, Any]:
-    """Return a line as a JSON object; empty if it is not one."""
-    with suppress(ValueError):
-        return parse_object(line, ours=True)
-    return {}
 
 
 # --- the other processes -------------------------------------------------------------------
@@ -184,21 +176,18 @@ def servers(session: Session, name: str | None = None) -> Servers:
 
 def _loaded(children: Sequence[RouterChild], version: Installed) -> tuple[LoadedModel, ...]:
     """Look where the servers of a router compute, without a question to them."""
-    receipt = version.receipt
-    if receipt.backend == "cpu":
-        return tuple(_loaded_model(child, None, Verdict.ON_CPU) for child in children)
-    nvidia = nvml.gpu_memory(children[0].environ)
-    files = tuple(file.path.rpartition("/")[2] for file in receipt.files)
+    backend = version.receipt.backend
+    nvidia = nvml.gpu_memory(children[0].environ) if backend != "cpu" else None
+    files = tuple(file.path.rpartition("/")[2] for file in version.receipt.files)
     found: list[LoadedModel] = []
     for child in children:
-        plan = LaunchPlan(child.argv, version.tree, child.environ, receipt.backend)
-        seen = look_without_log(child.process.pid, plan, files, nvidia)
-        found.append(_loaded_model(child, *seen))
+        pid = child.process.pid
+        seen: tuple[int | None, Verdict] = (None, Verdict.ON_CPU)
+        if backend != "cpu":
+            plan = LaunchPlan(child.argv, version.tree, child.environ, backend)
+            seen = look_without_log(pid, plan, files, nvidia)
+        found.append(LoadedModel(child.model, pid, child.memory, *seen))
     return tuple(found)
-
-
-def _loaded_model(child: RouterChild, gpu_memory: int | None, verdict: Verdict) -> LoadedModel:
-    return LoadedModel(child.model, child.process.pid, child.memory, gpu_memory, verdict)
 
 
 def server(state: Path, name: str) -> Record:
@@ -299,20 +288,17 @@ def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:
         )
     if not os.path.exists(path):
         _raise_not_running(instances, name)
-    if not follow:
-        return _told(read_log(path), path)
 
     def is_over() -> bool:
         record = instances.find(name)
         return record is None or not record.state.is_up
 
-    return _told(follow_log(path, is_over, lambda: time.sleep(_READING_PAUSE)), path)
+    def told() -> Iterator[bytes]:
+        # Also a link or a pipe in the place of the log is a StoreError.
+        with disk_errors(f"reading {path.name}", path.parent):
+            yield from read_log(path, is_over if follow else None)
 
-
-def _told(said: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Yield a log as it is read. Raises StoreError, also for a link or a pipe in its place."""
-    with disk_errors(f"reading {path.name}", path.parent):
-        yield from said
+    return told()
 
 
 def _ended(instances: Instances, record: Record, grace: float) -> bool:

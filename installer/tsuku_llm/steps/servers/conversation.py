@@ -20,7 +20,7 @@ from tsuku_llm.launch.plan.addresses import address_of, require_address
 from tsuku_llm.launch.plan.wishes import last_value, wishes_in
 from tsuku_llm.steps.servers.background import server, stop_if_there
 from tsuku_llm.steps.servers.ensuring import start_server
-from tsuku_llm.steps.servers.server_trials import address_now, command_of
+from tsuku_llm.steps.servers.server_trials import command_of
 from tsuku_llm.steps.session import Session
 
 _NAME = "chat"
@@ -48,11 +48,12 @@ def answering_server(
     name = next(
         each for number in count(1) if (each := f"{_NAME}-{number}".removesuffix("-1")) not in taken
     )
+    names_a_port = any(word.partition("=")[0] == "--port" for word in arguments)
     # The user may think for long; and the folder is the user's, for relative paths.
     record = start_server(
         session,
         name,
-        arguments if _names_a_port(arguments) else ("--port", "0", *arguments),
+        arguments if names_a_port else ("--port", "0", *arguments),
         {"idle_timeout": "0"},
         ("--notify", "starter"),
         on_loading,
@@ -76,7 +77,7 @@ def answer(
     try:
         argv, env = _command_of(session, record)
         key = api_key(wishes_in(argv, env))
-        pieces = stream_answer(address_now(record, argv, env), key, messages)
+        pieces = stream_answer(record.listening(address_of(argv, env)), key, messages)
         # The user's own bound holds alone.
         yield from pieces if last_value(argv, env, _OWN_BOUND) else bounded(pieces)
     except (OSError, ValueError) as error:
@@ -114,7 +115,7 @@ def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
     loaded = Path(wishes.model).stem if wishes.model else named
     names: tuple[str, ...] = (alias[1].partition(",")[0] if alias else loaded,)
     if not (wishes.names_model or alias):
-        offered = models_of(address_now(record, argv, env), wishes)
+        offered = models_of(record.listening(address_of(argv, env)), wishes)
         names = tuple(filter(_PLAIN.fullmatch, offered)) or names
     has_key = True  # a file of keys that is gone: the server has read it
     with suppress(OSError):
@@ -151,7 +152,3 @@ def _is_file(path: str | None, other: str) -> bool:
     with suppress(OSError, ValueError):
         return path is not None and os.path.isabs(path) and os.path.samefile(path, other)
     return False
-
-
-def _names_a_port(arguments: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] == "--port" for word in arguments)

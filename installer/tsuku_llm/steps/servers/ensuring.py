@@ -91,7 +91,8 @@ def start_server(
     # As in ``serve --detach``: no secret is an argument of the process that stays.
     words = handed_over(arguments)
     line = children.this_program("serve", *how, "--json", "--name", name, "--", *words.argv)
-    env = words.added_to(_environment(session.machine.environ, chosen))
+    variables = {key_named(f"llm.{key}").variable: value for key, value in chosen.items()}
+    env = words.added_to({**session.machine.environ, **variables})
     on_loading("the server starts")
     said, code = background.start(line, on_loading, env=env)
     if code is not None:
@@ -125,12 +126,6 @@ def _ready(note: Callable[[str], None], instances: Instances, name: str) -> Reco
         # Its supervisor ends a server that makes no progress: then it is not up any more.
         time.sleep(_PAUSE)
     return None
-
-
-def _environment(environ: Mapping[str, str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment, with the settings of this call as variables."""
-    variables = {key_named(f"llm.{key}").variable: value for key, value in chosen.items()}
-    return {**environ, **variables}
 
 
 def _failure(said: Mapping[str, object], code: int, name: str) -> TsukuError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -258,7 +258,7 @@ def _performance(
     # A user who wants no request from us gets none.
     if not _may_ask(env, canary=canary):
         return found, bench, False
-    address = address_now(record, argv, env)
+    address = record.listening(address_of(argv, env))
     token = ask_canary(address, wishes)
     found = found._replace(answered=token.answered, problem=token.problem, answer=token.answer)
     if token.answered and bench is not None:
@@ -280,12 +280,6 @@ def best_speed(address: ServerAddress, key: Secret | None, enough: float | None)
         if enough is None or best >= enough:
             break
     return best
-
-
-def address_now(record: Record, argv: Sequence[str], env: Mapping[str, str]) -> ServerAddress:
-    """Return where a running server listens, which it may have chosen itself."""
-    address = address_of(argv, env)._replace(host=record.host)
-    return address if record.port is None else address._replace(port=record.port)
 
 
 def command_of(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import (
     GateFailed,
     NotOnGpu,
@@ -190,7 +191,13 @@ def _updated(session: Session) -> UnattendedReport:
         gate = isinstance(error, GateFailed) or isinstance(error.__cause__, GateFailed)
         if not (gate and report.candidate):
             raise
-        return _refused_by_gate(session, report, error)
+        # Mark a release that does not even start, so that it is not downloaded again each night.
+        repository, release = report.choice.repository, report.choice.release.release
+        failure = Shortcoming(FAILED, error.told)
+        version = version_of(release, report.candidate.variant)
+        _mark(session, repository, release, version, failure)
+        back = UpdateOutcome.ROLLED_BACK
+        return UnattendedReport(back, former, release, failure=failure, checked="gate", marked=True)
     except BaseException:
         # Nothing has moved, or the next run finds the journal and the pointer, and goes on.
         if session.reader.is_active(former.id):
@@ -219,23 +226,10 @@ def _known_failure(data: Path, report: UpdateReport) -> PassedOver | None:
     return next(iter(why_passed_over(offered, bounds)), None)
 
 
-def _refused_by_gate(session: Session, report: UpdateReport, error: TsukuError) -> UnattendedReport:
-    """Mark a release that does not even start, so that it is not downloaded again each night."""
-    choice, former = report.choice, report.installed
-    failure = Shortcoming(FAILED, "; ".join((error.message, *error.facts)))
-    candidate = report.candidate
-    version = version_of(choice.release.release, candidate.variant) if candidate else ""
-    repository, release = choice.catalog.repository.name, choice.release.release
-    _mark(session, repository, release, version, failure)
-    return UnattendedReport(
-        UpdateOutcome.ROLLED_BACK, former, release, failure=failure, checked="gate", marked=True
-    )
-
-
 def _mark(
     session: Session, repository: str, release: str, version: str, failure: Shortcoming
 ) -> None:
-    at = session.machine.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = clock.stamp(session.machine.now)
     mark(session.paths.data, RolledBack(repository, release, version, failure.reason, at))
 
 
@@ -345,7 +339,7 @@ def _performance(
     if isinstance(error, (SilentCpu, NotOnGpu)):
         return Performance(Verdict.ON_CPU, answered=True), ""
     if error:
-        return None, "; ".join((error.message, *error.facts))
+        return None, error.told
     return seen[-1], ""
 
 

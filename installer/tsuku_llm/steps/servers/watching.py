@@ -93,9 +93,14 @@ def watch_over(
     instances = Instances(session.paths.state)
     environ = told_to(session)
     address = address_of(arguments, environ)
+    ourselves = Process.of(os.getpid())
+    if ourselves is None:
+        # Without our start time a later ``stop`` could not tell us from a process with the same
+        # pid.
+        raise StoreError("the system does not show this process", hint="is /proc mounted?")
     record = Record(
         name=checked_name(how.name),
-        supervisor=_ourselves(),
+        supervisor=ourselves,
         host=address.host,
         port=None if address.is_unix else address.port,
         idle_timeout=session.settings.idle_timeout,
@@ -115,7 +120,14 @@ def watch_over(
     try:
         if log:
             with disk_errors("opening the log", log.parent):
-                _into(log)
+                # limit=0: an earlier server's log counts as full, and is kept once.
+                rotate_log(log, (), limit=0)
+                descriptor = open_log(log)
+                # On the level of descriptors, so that libraries and child processes write there
+                # as well.
+                os.dup2(descriptor, 1)
+                os.dup2(descriptor, 2)
+                os.close(descriptor)
         # one_stream: the server writes to a pipe, never to the log itself. Otherwise it would go on
         # writing to the old file after ``rotate_log``.
         how = how._replace(
@@ -141,26 +153,6 @@ def watch_over(
         raise
     keeper.ended(code, keeper.stop_handle.reason or "")
     return code
-
-
-def _ourselves() -> Process:
-    ourselves = Process.of(os.getpid())
-    if ourselves is None:
-        # Without our start time a later ``stop`` could not tell us from a process with the same
-        # pid.
-        raise StoreError("the system does not show this process", hint="is /proc mounted?")
-    return ourselves
-
-
-def _into(log: Path) -> None:
-    """Redirect our output and the server's into a new log; keep the log before it once."""
-    # limit=0: an earlier server's log counts as full.
-    rotate_log(log, (), limit=0)
-    descriptor = open_log(log)
-    # On the level of descriptors, so that libraries and child processes write there as well.
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
 
 
 class _ServerKeeper:
@@ -357,10 +349,7 @@ class _ServerKeeper:
 
     def _is_healthy(self) -> bool:
         """Ask the server, whose port is known only since it serves."""
-        address = self._address._replace(host=self._record.host)
-        if self._record.port is not None:
-            address = address._replace(port=self._record.port)
-        return is_healthy(address, self._wishes)
+        return is_healthy(self._record.listening(self._address), self._wishes)
 
 
 class _Pulse:
