@@ -31,8 +31,7 @@ from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import Choice, choose, load_catalog
 from tsuku_llm.steps.metadata import repository as repositories
-from tsuku_llm.steps.opening import opened_session
-from tsuku_llm.steps.session import User
+from tsuku_llm.steps.session import User, opened_session
 from tsuku_publish.building.matrix import BuildMatrix, load_matrix
 from tsuku_publish.building.recipe import device_code
 from tsuku_publish.release_files.plan import save_channel

@@ -47,11 +47,10 @@ from tsuku_llm.steps.install import install as installing
 from tsuku_llm.steps.install import maintenance, versions
 from tsuku_llm.steps.install import update as updating
 from tsuku_llm.steps.install.update import UpdateReport
-from tsuku_llm.steps.opening import opened_session, simulated_host
 from tsuku_llm.steps.report import explain as explaining
 from tsuku_llm.steps.report.explain import Explanation
 from tsuku_llm.steps.servers import background, ensuring
-from tsuku_llm.steps.session import Session, User
+from tsuku_llm.steps.session import Session, User, opened_session, simulated_host
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import Receipt
 

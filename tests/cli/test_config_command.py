@@ -13,7 +13,7 @@ from support.stored import install
 
 from tsuku_llm.cli.entry import run
 from tsuku_llm.config.keys import KEYS
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 from tsuku_llm.store.store import Store
 
 Program = Callable[..., Result]

@@ -12,8 +12,8 @@ from support.stored import FILES, LINKS, fill, make_receipt
 from tsuku_llm import __version__
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.steps.opening import FAKE_HARDWARE
 from tsuku_llm.steps.program.copy_facts import own_updater
+from tsuku_llm.steps.session import FAKE_HARDWARE
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.store import Store
 

@@ -23,7 +23,7 @@ from support.folder_shop import FolderShop
 from support.release_server import NAME, User
 
 from tsuku_llm.cli.entry import run
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 """More on demand: two thousand take about half an hour."""

@@ -18,7 +18,7 @@ from support.program import Result
 
 from tsuku_llm.cli.habits import SERVER_OPTIONS
 from tsuku_llm.cli.program import program as group
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 Run = Callable[..., Result]
 

@@ -14,7 +14,7 @@ import pytest
 from support.program import environment, run_program
 from support.reported_machines import SYSTEMS, descriptions, recording
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 MACHINES = descriptions()
 KEYS = {"name", "report", "right", "machine", "expect", "not_yet"}

@@ -10,7 +10,7 @@ from support.program import Result
 from support.stored import install as put
 
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.steps.opening import FAKE_HARDWARE, STRICT
+from tsuku_llm.steps.session import FAKE_HARDWARE, STRICT
 from tsuku_llm.store.store import Store
 
 Program = Callable[..., Result]

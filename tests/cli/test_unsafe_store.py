@@ -15,7 +15,7 @@ from support.program import Result, run_program
 from support.stored import FILES, install
 
 from tsuku_llm.cli.program import program as click_program
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 from tsuku_llm.store.store import Store
 
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0

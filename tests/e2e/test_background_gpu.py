@@ -9,7 +9,7 @@ from support.builds import VULKAN_STEPS
 from support.processes import gone
 from support.release_server import ReleaseServer, User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 CUDA_STEPS = ("out Available devices:", "out   CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")

@@ -14,7 +14,7 @@ from support.processes import gone
 from support.program import COMMAND, Result, run_on_terminal
 from support.release_server import ReleaseServer, User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 

@@ -10,7 +10,7 @@ from support.builds import VULKAN_STEPS
 from support.program import run_on_terminal
 from support.release_server import ReleaseServer, User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 LOST = ("err terminate: vk::Queue::submit: ErrorDeviceLost", "kill 6")

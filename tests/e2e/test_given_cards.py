@@ -11,7 +11,7 @@ from support.folder_shop import FolderShop
 from support.model_headers import write_shape
 from support.release_server import User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 TWO = json.loads((Path(__file__).parents[1] / "snapshots" / "two-h200.json").read_bytes())
 """Two cards, which CUDA and Vulkan list in the same order."""

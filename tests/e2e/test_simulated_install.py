@@ -7,7 +7,7 @@ import pytest
 from support.builds import NO_DEVICE_STEPS, VULKAN_STEPS
 from support.release_server import ReleaseServer, User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 NAME = "h200-working-vulkan.json"
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / NAME

@@ -12,7 +12,7 @@ from support.folder_shop import FolderShop
 from support.program import Result, run_on_terminal
 from support.release_server import User
 
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 WORKING = "h200-recorded-without-vulkan-loader.json"

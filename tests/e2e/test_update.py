@@ -16,7 +16,7 @@ from support.release_server import NAME, User
 from support.serving import serving
 
 from tsuku_llm.ground import clock
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 H200 = Path(__file__).parents[1] / "snapshots" / "h200-working-vulkan.json"
 AGED = {"TSUKU_LLM_MIN_AGE": "99999"}

@@ -14,7 +14,7 @@ from tsuku_llm.launch.plan.fingerprint import (
     seconds_asleep,
 )
 from tsuku_llm.probe import amd, nvidia
-from tsuku_llm.steps.opening import FAKE_HARDWARE
+from tsuku_llm.steps.session import FAKE_HARDWARE
 
 
 def test_without_visible_drivers_nothing_is_remembered() -> None:

@@ -22,9 +22,8 @@ from support.waiting import PROMPTLY, Standstill
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.steps.opening import FAKE_HARDWARE
 from tsuku_llm.steps.servers.unattended import UnattendedReport, unattended_update
-from tsuku_llm.steps.session import Session
+from tsuku_llm.steps.session import FAKE_HARDWARE, Session
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 H200 = SNAPSHOTS / "h200-working-vulkan.json"

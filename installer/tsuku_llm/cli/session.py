@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.steps.opening import FAKE_HARDWARE, opened_session, simulated_host
-from tsuku_llm.steps.session import Session, User
+from tsuku_llm.steps.session import FAKE_HARDWARE, Session, User, opened_session, simulated_host
 
 
 @contextmanager
