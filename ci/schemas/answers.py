@@ -25,8 +25,7 @@ from tsuku_llm.steps.metadata.repository import (
 from tsuku_llm.steps.program.self_update import SelfUpdate
 from tsuku_llm.steps.report.bench import Report
 from tsuku_llm.steps.report.doctor import Examination
-from tsuku_llm.steps.report.explain import Explanation
-from tsuku_llm.steps.report.model_list import ModelList
+from tsuku_llm.steps.report.explain import Explanation, ModelList
 from tsuku_llm.steps.serve.fallback import NotedFailures
 from tsuku_llm.steps.serve.tools import Planned
 from tsuku_llm.steps.servers.background import Servers, StoppedServer

@@ -30,7 +30,7 @@ from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport
-from tsuku_llm.steps.serve.credentials import Handover
+from tsuku_llm.steps.servers.service import Handover
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 

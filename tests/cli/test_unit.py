@@ -13,7 +13,7 @@ from support.user_systemd import verify_all
 
 from tsuku_llm.cli.render.services.units import OnDemand, Service, unit_texts
 from tsuku_llm.launch.plan.secret_arguments import masked
-from tsuku_llm.steps.serve.credentials import Handover
+from tsuku_llm.steps.servers.service import Handover
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 

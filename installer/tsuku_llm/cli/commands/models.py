@@ -45,7 +45,7 @@ def models_command(console: Console) -> CommandResult:
     """
     with open_session(console, looking=True, probes=True) as session:
         from tsuku_llm.cli.render import models as render
-        from tsuku_llm.steps.report.model_list import list_models
+        from tsuku_llm.steps.report.explain import list_models
 
         listed = list_models(session)
     return CommandResult(listed, render.lines(listed))

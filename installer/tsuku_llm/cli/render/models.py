@@ -9,7 +9,7 @@ from tsuku_llm.cli.terminal.text import size, table
 from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
-    from tsuku_llm.steps.report.model_list import ModelList, ModelRow
+    from tsuku_llm.steps.report.explain import ModelList, ModelRow
 
 _NAMES = 30
 """Characters of the column of names, so that a row has at most 80; a longer name has own line."""

@@ -12,8 +12,7 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.instances.record import checked_name, unit_name
 from tsuku_llm.launch.plan.addresses import expected_addresses
-from tsuku_llm.steps.serve.credentials import handover
-from tsuku_llm.steps.servers.service import write_units
+from tsuku_llm.steps.servers.service import handover, write_units
 from tsuku_llm.steps.session import Session, working_folder
 
 

@@ -13,7 +13,7 @@ from tsuku_llm.cli.services.units import units_answer
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.safe_text import Secret, has_secret
-from tsuku_llm.steps.serve.credentials import handover, keep_credentials
+from tsuku_llm.steps.servers.service import handover, keep_credentials
 from tsuku_llm.steps.session import Session, working_folder
 
 _TIME = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"

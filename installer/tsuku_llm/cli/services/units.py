@@ -15,10 +15,12 @@ from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import ROOTS_TSUKU, SUDO
 from tsuku_llm.instances.record import checked_name, unit_name
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
-from tsuku_llm.steps.serve.credentials import Handover, handover, keep_credentials
 from tsuku_llm.steps.servers.service import (
+    Handover,
     closed_to_others,
     device_groups,
+    handover,
+    keep_credentials,
     listen_stream,
     proxy_program,
     write_units,

@@ -126,8 +126,7 @@ def listed_cards(
     from tsuku_llm.launch.memory.placement import cards_of
 
     backend = check.build.backend
-    apis = [facts_of(part).api for part in parts_of(backend)]
-    probed = tuple(chain.from_iterable(_probed(hardware, api) for api in apis))
+    probed = tuple(_probed(hardware, backend))
     kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
     cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
     others = {
@@ -143,8 +142,7 @@ def has_machine_code(check: Check, hardware: Mapping[str, Any]) -> bool:
 
     A device that the install did not see may need other code.
     """
-    apis = [facts_of(part).api for part in parts_of(check.build.backend)]
-    probed = chain.from_iterable(_probed(hardware, api) for api in apis)
+    probed = _probed(hardware, check.build.backend)
     known = {plain_name(gpu["name"]) for gpu in probed if gpu.get("machine_code")}
     cards = listed_cards(check, hardware)
     return bool(cards) and all(plain_name(card.description) in known for card in cards)
@@ -192,16 +190,19 @@ def with_other_processes(cards: Sequence[Card], env: Mapping[str, str]) -> tuple
     return with_holders(cards, seen) if seen else tuple(cards)
 
 
-def _probed(hardware: Mapping[str, Any], api: str) -> Iterator[Mapping[str, Any]]:
-    """Yield each device with a name and a kind that the probe found by this API.
+def _probed(hardware: Mapping[str, Any], backend: str) -> Iterator[Mapping[str, Any]]:
+    """Yield each device with a name and a kind that the probe found by the APIs of a backend.
 
     The receipt has the probe's words; a part that is missing there is unknown.
     """
-    for each in hardware.get("apis") or ():
-        if isinstance(each, dict) and each.get("name") == api:
-            for gpu in each.get("gpus") or ():
-                if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
-                    yield {**gpu, "name": str(gpu["name"]), "kind": str(gpu["kind"])}
+    found = [each for each in hardware.get("apis") or () if isinstance(each, dict)]
+    for api in (facts_of(part).api for part in parts_of(backend)):
+        listed = chain.from_iterable(
+            each.get("gpus") or () for each in found if each.get("name") == api
+        )
+        for gpu in listed:
+            if isinstance(gpu, dict) and "name" in gpu and "kind" in gpu:
+                yield {**gpu, "name": str(gpu["name"]), "kind": str(gpu["kind"])}
 
 
 def explain(backend: str, host: Host, limit: int) -> tuple[tuple[str, ...], str]:

@@ -1,4 +1,4 @@
-"""The reasons why each variant fits a machine or not, and whether a model fits."""
+"""The reasons why each variant fits a machine or not, and whether a model of the user's fits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.ownership import check_path
 from tsuku_llm.ground.records import documented
-from tsuku_llm.launch.memory.fit import TOOL, Card, Fit
-from tsuku_llm.launch.memory.fit_tool import CacheCorrection, ask_fit_tool, correction_of
+from tsuku_llm.launch.memory.fit import Card, Fit
+from tsuku_llm.launch.memory.fit_tool import CacheCorrection
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.main_memory import main_memory
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
@@ -55,7 +55,8 @@ from tsuku_llm.launch.plan.wishes import (
 from tsuku_llm.launch.run.gate import list_devices
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.model_caches.finding import local_models
+from tsuku_llm.model_caches.finding import FoundModels, local_models
+from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
@@ -74,8 +75,9 @@ from tsuku_llm.steps.drivers.device_check import (
     wanted_maker,
     with_other_processes,
 )
+from tsuku_llm.steps.report.models import ways_to_a_model
 from tsuku_llm.steps.serve.all_models import RouterPreset
-from tsuku_llm.steps.serve.fitting import ModelFiles, read_models, spaces_of
+from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_models, spaces_of
 from tsuku_llm.steps.serve.tools import planned
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
@@ -331,13 +333,12 @@ def _of_installed(
     """
     with _checked_build(session, choice) as asked:
         build, cards = asked.build, _cards_of(asked, session.settings.backend)
-        tools, need, correction = tools_of(asked.receipt), models.need(options), None
+        need, correction = models.need(options), None
         # The tool reads one local model, and knows nothing of companions.
-        if TOOL in tools and options.model is not None and "://" not in options.model:
+        if options.model is not None and "://" not in options.model:
             options = options._replace(model=str(working_folder() / options.model))
-            tool = build._replace(server=tools[TOOL])
-            told = ask_fit_tool(tool, options, wishes.devices, asked.environ)
-            correction = correction_of(need, told)
+            tools = tools_of(asked.receipt)
+            correction = corrected_by_tool(build, need, options, wishes, asked.environ, tools)
         need = correction.applied(need) if correction else need
         placed = _placed_on(session, cards, need, options, wishes, build.backend)
         return spaces_of(placed), correction
@@ -377,3 +378,48 @@ _OF_A_URL = (
     "check that the URL is the file's own and not that of a page about it, and needs no login; or "
     "download the model first, and give its path"
 )
+
+
+@documented("*model", "fit", "problem")
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model, and whether it fits; ``problem`` is why that is not known."""
+
+    model: LocalModel
+    fit: Fit | None = None
+    problem: str | None = None
+
+
+@documented("models", "*found", "problem")
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """The models of this machine; ``problem`` is why it is not known whether they fit.
+
+    ``ways`` says how to get a model, if there is none.
+    """
+
+    found: FoundModels
+    models: tuple[ModelRow, ...]
+    problem: str | None = None
+    ways: tuple[str, ...] = ()
+
+
+def list_models(session: Session) -> ModelList:
+    """List the models, each with the judgement of ``explain -m`` for a start without arguments."""
+    found = local_models(session.machine.environ, session.settings.model_path)
+    if not found.models:
+        return ModelList(found, (), ways=ways_to_a_model(session.reader))
+    try:
+        judge = memory_judge(session, explain(session))
+    except TsukuError as error:
+        return ModelList(found, tuple(map(ModelRow, found.models)), error.message)
+    return ModelList(found, tuple(_row(model, judge) for model in found.models))
+
+
+def _row(model: LocalModel, judge: Callable[[str, str | None], Fit]) -> ModelRow:
+    try:
+        return ModelRow(model, judge(model.path, model.projector))
+    except OSError as error:
+        return ModelRow(model, problem=f"it cannot be read: {error.strerror or error}")
+    except ValueError as error:
+        return ModelRow(model, problem=f"it is no complete GGUF file: {error}")

@@ -13,7 +13,7 @@ from tsuku_llm.launch.memory.main_memory import main_memory
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.memory.model_header import ModelHeader
 from tsuku_llm.launch.memory.need import MemoryNeed, estimate_need
-from tsuku_llm.launch.plan.planning import LaunchPlan
+from tsuku_llm.launch.plan.planning import Build, LaunchPlan
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
@@ -121,7 +121,8 @@ def fit_of_start(
         found = judged(wishes, devices, host)
     if TOOL not in tools or (found.fits and not certain):
         return _or_elsewhere(found, judged, wishes, devices)
-    correction = corrected_by_tool(plan, check, models.need(options), tools)
+    need = models.need(options)
+    correction = corrected_by_tool(check.build, need, options, wishes, plan.env, tools)
     judged = partial(judged, correction=correction)
     return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
 
@@ -162,16 +163,20 @@ def fitting_together(
 
 
 def corrected_by_tool(
-    plan: LaunchPlan, check: Check, need: MemoryNeed, tools: Mapping[str, str]
+    build: Build,
+    need: MemoryNeed,
+    options: MemoryOptions,
+    wishes: Wishes,
+    environ: Mapping[str, str],
+    tools: Mapping[str, str],
 ) -> CacheCorrection | None:
     """Ask the build's own tool for the cache of a start; None if it has none, or no answer."""
     if TOOL not in tools:
         return None
     from tsuku_llm.launch.memory.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
 
-    options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
-    tool = check.build._replace(server=tools[TOOL])
-    return correction_of(need, ask_fit_tool(tool, options, wishes.devices, plan.env))
+    tool = build._replace(server=tools[TOOL])
+    return correction_of(need, ask_fit_tool(tool, options, wishes.devices, environ))
 
 
 def _or_elsewhere(

@@ -174,7 +174,8 @@ def _models_of(
     need = models.need(options)
     if not need.doubt:
         return models, need
-    correction = corrected_by_tool(plan, check, need, tools)
+    wishes = wishes_in(plan.argv, plan.env)
+    correction = corrected_by_tool(check.build, need, options, wishes, plan.env, tools)
     return models, correction.applied(need) if correction else need
 
 

@@ -264,9 +264,9 @@ def stop_if_there(state: Path, name: str) -> None:
         stop(state, name)
 
 
-def stop_all(state: Path, *, grace: float = GRACE) -> tuple[StoppedServer, ...]:
+def stop_all(state: Path) -> tuple[StoppedServer, ...]:
     """End every server. Raises the errors of ``stop``."""
-    return tuple(stop(state, record.name, grace=grace) for record in Instances(state).all())
+    return tuple(stop(state, record.name) for record in Instances(state).all())
 
 
 def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
     from tsuku_llm.ground.safe_text import Secret
-    from tsuku_llm.steps.serve.credentials import Handover
+    from tsuku_llm.steps.servers.service import Handover
 
 USER_FOLDER = "~/.config/systemd/user"
 SYSTEM_FOLDER = "/etc/systemd/system"
