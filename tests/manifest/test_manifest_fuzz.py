@@ -36,7 +36,7 @@ from tsuku_llm.fetch import fetch, present
 from tsuku_llm.fetch.http import urls
 from tsuku_llm.fetch.places.pip_index import parse_package_url
 from tsuku_llm.ground.errors import DownloadError, ManifestError, SelectionError, StoreError
-from tsuku_llm.steps.install.reuse import space_of
+from tsuku_llm.steps.install.downloads import space_of
 from tsuku_llm.trust import Target, VerifiedBytes, decode_json
 
 SHA = "ab" * 32

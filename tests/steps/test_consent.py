@@ -13,7 +13,7 @@ from support.sessions import changed
 
 from tsuku_llm.ground.errors import Declined, HostUnreachable, NotInstalled, TooLarge
 from tsuku_llm.steps.choosing.choice import choose
-from tsuku_llm.steps.install.consent import left_to_download
+from tsuku_llm.steps.install.downloads import left_to_download
 from tsuku_llm.steps.install.install import install
 from tsuku_llm.steps.install.update import update
 from tsuku_llm.steps.serve.fallback import wanted_version

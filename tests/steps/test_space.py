@@ -8,7 +8,7 @@ import pytest
 from tsuku_llm import fetch
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.ground.tree_entry import FileEntry
-from tsuku_llm.steps.install.reuse import space_of
+from tsuku_llm.steps.install.downloads import space_of
 
 
 def artifact(size: int | None, *files: int) -> Artifact:

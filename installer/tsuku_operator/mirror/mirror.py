@@ -33,7 +33,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import shell_word
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.install.reuse import space_of
+from tsuku_llm.steps.install.downloads import space_of
 from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.session import Session, network_for, repository_of
 from tsuku_llm.trust import Copy

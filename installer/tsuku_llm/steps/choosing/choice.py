@@ -141,17 +141,16 @@ def choose(
     session: Session,
     *,
     release: str | None = None,
-    channel: str | None = None,
     hardware: Hardware | None = None,
     catalog: Catalog | None = None,
 ) -> Choice:
     """Decide, without a network, what would be installed.
 
     ``release`` names a release ("b11429", "v0.6.0"), and so does the setting. Without both, this
-    takes the newest release that has a variant for this machine and request, from ``channel``, the
-    session's channel, or ``stable``. If none has such a variant, it takes the newest release. A
-    revoked release, one that is younger than ``llm.min_age``, and one that was rolled back here are
-    taken only by their names. A release that cannot be read is left out with a note.
+    takes the newest release that has a variant for this machine and request, from the session's
+    channel, or ``stable``. If none has such a variant, it takes the newest release. A revoked
+    release, one that is younger than ``llm.min_age``, and one that was rolled back here are taken
+    only by their names. A release that cannot be read is left out with a note.
 
     Raises ``UnknownRequest`` for names that do not exist. Raises ``Revoked`` if all releases of the
     channel are revoked, or the named one was revoked and dropped. Raises ``SelectionError`` if
@@ -179,7 +178,7 @@ def choose(
             kept_by=RELEASE if kept else None,
             passed_over=left,
         )
-    channel = channel or session.settings.channel or DEFAULT_CHANNEL
+    channel = session.settings.channel or DEFAULT_CHANNEL
     try:
         entries, passed_over = _usable(session, catalog, channel, hardware.platform)
     except UnknownRequest as error:
@@ -302,8 +301,10 @@ def _elsewhere(session: Session, choice: Choice) -> str:
                 if other.selection.compatible:
                     backend = other.selection.requested
                     asked = "" if backend == "auto" else f" --backend {backend}"
+                    name = catalog.repository.name
+                    where = "" if name == OFFICIAL else f" --repository {name}"
                     words = f"--release {entry.release} --channel {channel}{asked}"
-                    return f"{TSUKU} install {words}{repository_flag(catalog)}"
+                    return f"{TSUKU} install {words}{where}"
     return ""
 
 
@@ -351,15 +352,9 @@ def way_out(catalog: Catalog, channels: Iterable[str]) -> str:
         if wanted & set(entry.channels) and catalog.revocation(entry) is None:
             return (
                 f"take {entry.release}, the newest that is not revoked: "
-                f"{TSUKU} install --release {entry.release}{repository_flag(catalog)}"
+                f"{take(entry.release, catalog.repository.name)}"
             )
     return f"no other release of its channel can be used: wait for the next one, {TSUKU} update"
-
-
-def repository_flag(catalog: Catalog) -> str:
-    """Return the words that a command needs for this repository; none for the official one."""
-    name = catalog.repository.name
-    return "" if name == OFFICIAL else f" --repository {name}"
 
 
 def _named(catalog: Catalog, release: str) -> ReleaseEntry:
@@ -551,7 +546,7 @@ def _platform_hint(catalog: Catalog, platform: str) -> str:
     for entry in catalog.entries:
         with suppress(TrustError, StoreError):
             if catalog.revocation(entry) is None and platform in catalog.read(entry).platforms:
-                return f"{TSUKU} install --release {entry.release}{repository_flag(catalog)}"
+                return take(entry.release, catalog.repository.name)
     none = f"no release of {catalog.repository.name} is for {platform}"
     if system := _WITH_A_PACKAGE.get(platform.partition("-")[0]):
         return f"{none}; {system} has its own llama.cpp, without {TSUKU}: pkg install llama-cpp"

@@ -33,8 +33,7 @@ from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.choosing.passing_over import PassedOver, texts
 from tsuku_llm.steps.choosing.temporary import hiding
-from tsuku_llm.steps.install.consent import require_consent
-from tsuku_llm.steps.install.reuse import reuse_files, space_of, verify_reused
+from tsuku_llm.steps.install.downloads import require_consent, reuse_files, space_of, verify_reused
 from tsuku_llm.steps.install.trial import try_build
 from tsuku_llm.steps.session import Session, network_for
 from tsuku_llm.store.records.installed import Installed

@@ -34,7 +34,7 @@ from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.machine.own_copy import publisher_command
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.drivers.caches import NO_FOLDER, size_below
-from tsuku_llm.steps.install.consent import require_yes
+from tsuku_llm.steps.install.downloads import require_yes
 from tsuku_llm.steps.install.own_build import (
     OwnBuildReport,
     install_own,

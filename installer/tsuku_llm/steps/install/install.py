@@ -50,7 +50,7 @@ from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.temporary import hiding, over, told_over, withheld
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.install.build_version import VersionBuilder, hardware_facts
-from tsuku_llm.steps.install.consent import require_consent_to_index, require_possible
+from tsuku_llm.steps.install.downloads import require_consent_to_index, require_possible
 from tsuku_llm.steps.install.trial import tried_since_a_change
 from tsuku_llm.steps.metadata.refresh import asked_catalog
 from tsuku_llm.steps.session import INDEX_CHANNEL, Session
@@ -184,9 +184,8 @@ def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choic
     if INDEX_CHANNEL not in choice.catalog.channels:
         raise error
     try:
-        other = choose(
-            session, channel=INDEX_CHANNEL, hardware=choice.hardware, catalog=choice.catalog
-        )
+        there = session.with_settings(channel=INDEX_CHANNEL)
+        other = choose(there, hardware=choice.hardware, catalog=choice.catalog)
         # Raises if no build of the index fits.
         _ = other.selection.selected
     except (SelectionError, TrustError, StoreError) as nothing:

@@ -48,7 +48,7 @@ from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.temporary import hiding
 from tsuku_llm.steps.drivers.caches import build_caches, size_below
 from tsuku_llm.steps.install.build_version import hardware_facts
-from tsuku_llm.steps.install.consent import require_yes
+from tsuku_llm.steps.install.downloads import require_yes
 from tsuku_llm.steps.install.trial import tried_since_a_change, try_build
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed

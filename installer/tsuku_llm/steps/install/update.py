@@ -29,12 +29,11 @@ from tsuku_llm.steps.choosing.choice import (
     Choice,
     choose,
     refuse_revoked,
-    repository_flag,
     require_lasting,
     tell_temporary,
     way_out,
 )
-from tsuku_llm.steps.choosing.passing_over import RELEASE, YOUNG, PassedOver, texts
+from tsuku_llm.steps.choosing.passing_over import RELEASE, YOUNG, PassedOver, take, texts
 from tsuku_llm.steps.choosing.revocation import revoked, signed_status
 from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.temporary import (
@@ -45,7 +44,7 @@ from tsuku_llm.steps.choosing.temporary import (
     told_over,
     withheld,
 )
-from tsuku_llm.steps.install.consent import left_to_download
+from tsuku_llm.steps.install.downloads import left_to_download
 from tsuku_llm.steps.install.install import (
     InstallReport,
     better_than,
@@ -139,8 +138,7 @@ class UpdateReport:
         # A setting keeps the user here, so the way out may also be a newer release.
         if choice.kept_by or any(each.slug == YOUNG for each in choice.passed_over):
             return way_out(choice.catalog, [choice.channel])
-        where = repository_flag(choice.catalog)
-        return f"go back: {TSUKU} install --release {choice.release.release}{where}"
+        return f"go back: {take(choice.release.release, choice.repository)}"
 
 
 def check_update(session: Session, *, exact: bool = False) -> UpdateReport:

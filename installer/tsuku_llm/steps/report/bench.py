@@ -22,7 +22,7 @@ from tsuku_llm.launch.plan.report import StartReport
 from tsuku_llm.steps.choosing.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.steps.choosing.which import installed_variant
 from tsuku_llm.steps.drivers.speed_notes import keep_speeds
-from tsuku_llm.steps.install.consent import cost, left_to_download
+from tsuku_llm.steps.install.downloads import cost, left_to_download
 from tsuku_llm.steps.install.install import install_beside
 from tsuku_llm.steps.install.trial import tried_since_a_change
 from tsuku_llm.steps.install.versions import readable

@@ -52,7 +52,7 @@ def wanted_version(session: Session) -> Installed:
         return _first_build(session, missing)
     # Only a start that lacks its build needs these: they load the manifest and ask the drivers.
     from tsuku_llm.steps.choosing.choice import choose_like, what_helps
-    from tsuku_llm.steps.install.consent import cost, left_to_download
+    from tsuku_llm.steps.install.downloads import cost, left_to_download
     from tsuku_llm.steps.install.install import install, install_beside
 
     active = session.reader.active()
@@ -233,7 +233,7 @@ def _next(
     # Only a start that fails needs these: they load the manifest.
     from tsuku_llm.choose.selection import next_after
     from tsuku_llm.steps.choosing.choice import choose_like
-    from tsuku_llm.steps.install.consent import cost, left_to_download
+    from tsuku_llm.steps.install.downloads import cost, left_to_download
 
     choice = choose_like(session, preferred)
     last = failures.failed[-1]

@@ -15,7 +15,7 @@ from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked
 from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_changed, told_over
 from tsuku_llm.steps.drivers.state_notes import StateNotes
-from tsuku_llm.steps.install.consent import cost, left_to_download
+from tsuku_llm.steps.install.downloads import cost, left_to_download
 from tsuku_llm.steps.install.install import better_than, install_choice, is_about, keep_choice
 from tsuku_llm.steps.serve.fallback import must_ask
 from tsuku_llm.steps.session import Session
