@@ -72,7 +72,8 @@ class InstallReport:
     ``passed_over`` says why other releases and variants were not taken. ``installed`` is None for
     a plan. ``bound_before`` is the repository that the same build belonged to before. ``download``
     is in bytes what a plan would download, without what is there already; None if the manifest does
-    not say.
+    not say. ``waits_for`` is a running server whose arguments the build does not take, and what it
+    says of them: then the former build stays active.
     """
 
     outcome: str
@@ -82,6 +83,7 @@ class InstallReport:
     installed: Installed | None
     bound_before: str | None = None
     download: int | None = 0
+    waits_for: str | None = None
 
     @property
     def passed_over(self) -> tuple[PassedOver, ...]:
@@ -199,12 +201,12 @@ def install_choice(
     choice: Choice,
     *,
     force: bool = False,
-    before_switch: Callable[[Session, Installed], None] | None = None,
+    unattended: bool = False,
 ) -> InstallReport:
     """Install the first compatible variant that starts. This is the only loop of an install.
 
-    ``before_switch`` is called with the build that is about to be active. What it raises keeps the
-    former one active. None: only warn of servers that it refuses.
+    A build that does not take the arguments of a running server is not made active if nobody
+    watches (``unattended``): the report says for which one it waits. Otherwise this only warns.
     """
     store = session.store
     _ = required(session, choice)  # raises with every reason if nothing fits
@@ -231,7 +233,7 @@ def install_choice(
         reasons = passed_over(choice, candidate, failed)
         builder = VersionBuilder(session, store, choice, candidate, reasons, repair=force)
         try:
-            return _install(builder, before_switch, force=force)
+            return _install(builder, force=force, unattended=unattended)
         except GateFailed as error:
             # The first failure is about the best variant: its hint helps most.
             first = first or error
@@ -351,12 +353,7 @@ def passed_over(
     return tuple(found)
 
 
-def _install(
-    builder: VersionBuilder,
-    before_switch: Callable[[Session, Installed], None] | None,
-    *,
-    force: bool,
-) -> InstallReport:
+def _install(builder: VersionBuilder, *, force: bool, unattended: bool) -> InstallReport:
     """Build the version or find it installed; bind it to the repository and make it active."""
     session, store, choice = builder.session, builder.store, builder.choice
     # Another process may be installing the same version: one of us builds it, the other finds it
@@ -382,19 +379,23 @@ def _install(
                 builder.reasons,
             )
             installed = store.restate(installed, _bound(choice, now, before))
-        if before_switch:
-            before_switch(session, installed)
-        else:
-            for record, why in refused_servers(session.paths.state, installed):
-                session.user.note(
-                    f"warning: the server {record.name} will not start with it: {why}"
-                )
-        store.activate(installed)
+        waits_for: str | None = None
+        for record, why in refused_servers(session.paths.state, installed):
+            name = record.name
+            if not unattended:
+                session.user.note(f"warning: the server {name} will not start with it: {why}")
+            elif record.state.is_up:
+                waits_for = waits_for or f"{name}: {why}; change its arguments"
+        if waits_for is None:
+            store.activate(installed)
     # Without the lock: this leaves archives that another process uses.
     store.drop_downloads(installed.receipt.digests)
     name = installed.receipt.repository
     moved = before.repository if before and before.repository != name else None
-    return InstallReport(outcome, choice, builder.candidate, builder.reasons, installed, moved)
+    return InstallReport(
+        *(outcome, choice, builder.candidate, builder.reasons, installed, moved),
+        waits_for=waits_for,
+    )
 
 
 def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record, str]]:

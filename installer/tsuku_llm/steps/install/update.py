@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,6 @@ from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.selection import (
     Candidate,
     Request,
-    Selection,
     platform_of,
     select,
     why_absent,
@@ -246,11 +244,11 @@ def apply_update(
     session: Session,
     report: UpdateReport,
     *,
-    before_switch: Callable[[Session, Installed], None] | None = None,
+    unattended: bool = False,
 ) -> InstallReport | UpToDate:
     """Make the update that ``check_update`` has found, as ``update`` does.
 
-    ``before_switch`` is that of ``install_choice``.
+    ``unattended`` is that of ``install_choice``.
     """
     choice, active = report.choice, report.installed
     if report.newer or (report.candidate and not report.revocation):
@@ -261,7 +259,7 @@ def apply_update(
         tell_temporary(session.user.note, choice)
         if report.replaced:
             session.user.note(f"{active.receipt.variant} is replaced: {report.replaced}")
-        return install_choice(session, choice, before_switch=before_switch)
+        return install_choice(session, choice, unattended=unattended)
     session.store.sweep()
     session.store.drop_downloads(active.receipt.digests)
     if report.revocation and report.way_back:
@@ -309,15 +307,12 @@ def _changes(choice: Choice, receipt: Receipt) -> tuple[FitChange, ...]:
         before, after = (
             select(each, choice.hardware, Request()) for each in (release, choice.release)
         )
-        return tuple(
-            FitChange(candidate.variant.name, fits, _why_not(other, candidate.variant.name))
-            for fits, selection, other in ((True, after, before), (False, before, after))
-            for candidate in selection.compatible
-            if other.candidate(candidate.variant.name) is None
-        )
+        changes: list[FitChange] = []
+        for fits, here, other in ((True, after, before), (False, before, after)):
+            why = {each.variant.name: each.reason.text for each in other.rejected}
+            for name in (each.variant.name for each in here.compatible):
+                if other.candidate(name) is None:
+                    reason = why.get(name, "there is no such variant")
+                    changes.append(FitChange(name, fits, reason))
+        return tuple(changes)
     return ()
-
-
-def _why_not(selection: Selection, name: str) -> str:
-    reasons = {each.variant.name: each.reason.text for each in selection.rejected}
-    return reasons.get(name, "there is no such variant")

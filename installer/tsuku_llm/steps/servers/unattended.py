@@ -46,7 +46,7 @@ from tsuku_llm.steps.choosing.choice import version_of
 from tsuku_llm.steps.choosing.passing_over import Bounds, Offered, PassedOver, why_passed_over
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.drivers.speed_notes import last_served, last_speed
-from tsuku_llm.steps.install.install import refused_servers
+from tsuku_llm.steps.install.install import InstallReport, refused_servers
 from tsuku_llm.steps.install.update import UpdateReport, UpToDate, apply_update, check_update
 from tsuku_llm.steps.serve.short_start import short_start
 from tsuku_llm.steps.servers.server_trials import (
@@ -80,15 +80,6 @@ class UpdateOutcome(str, Enum):
     UNCHANGED = "unchanged"
     ROLLED_BACK = "rolled-back"
     WAITING = "waiting"
-
-
-class _ServerRefusedError(Exception):
-    """The end of an update before it moves anything: ``new`` does not take a server's arguments."""
-
-    def __init__(self, new: Installed, why: Shortcoming) -> None:
-        super().__init__(why.reason)
-        self.new = new
-        self.why = why
 
 
 @documented(
@@ -177,13 +168,7 @@ def _updated(session: Session) -> UnattendedReport:
     # Before the pointer can move: from here on a next run knows where it came from.
     write_journal(session.paths.data, UpdateJournal(former.id))
     try:
-        made = apply_update(session, report, before_switch=_require_taken)
-    except _ServerRefusedError as refused:
-        drop_journal(session.paths.data)
-        # Its build stays, so that the next run need not download it again.
-        session.store.drop_downloads(refused.new.receipt.digests)
-        release = refused.new.receipt.release
-        return UnattendedReport(UpdateOutcome.WAITING, former, release, failure=refused.why)
+        made = apply_update(session, report, unattended=True)
     except (SelectionError, GateFailed) as error:
         # The gate of every variant that fits has refused it. Nothing was swapped.
         drop_journal(session.paths.data)
@@ -207,6 +192,11 @@ def _updated(session: Session) -> UnattendedReport:
     if new is None or new.id == former.id:
         drop_journal(session.paths.data)
         return UnattendedReport(UpdateOutcome.UNCHANGED, former, None)
+    if isinstance(made, InstallReport) and made.waits_for:
+        # Its build stays, so that the next run need not download it again.
+        drop_journal(session.paths.data)
+        why = Shortcoming(ARGUMENTS, made.waits_for)
+        return UnattendedReport(UpdateOutcome.WAITING, former, new.receipt.release, failure=why)
     return _judged(session, former, new)
 
 
@@ -240,9 +230,12 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
     """Restart the servers of the former build on the new one; keep that, or go back."""
     write_journal(session.paths.data, UpdateJournal(former.id, new.id))
     results: list[ServerResult] = []
-    # After a crash, or of a server that was started since the pointer has moved.
-    if why := _refusal(session, new):
-        return _back(session, former, new, why)
+    # After a crash, or of a server that was started since the pointer has moved: the release is
+    # right.
+    for record, why in refused_servers(session.paths.state, new):
+        if record.state.is_up:
+            told = f"{record.name}: {why}; change its arguments"
+            return _back(session, former, new, Shortcoming(ARGUMENTS, told))
     for record in Instances(session.paths.state).all():
         if not record.state.is_up:
             continue
@@ -272,20 +265,6 @@ def _judged(session: Session, former: Installed, new: Installed) -> UnattendedRe
     return UnattendedReport(
         UpdateOutcome.UPDATED, new, new.receipt.release, tuple(results), checked=checked
     )
-
-
-def _require_taken(session: Session, new: Installed) -> None:
-    """Raise ``_ServerRefusedError`` if a running server's arguments keep ``new`` from starting."""
-    if why := _refusal(session, new):
-        raise _ServerRefusedError(new, why)
-
-
-def _refusal(session: Session, new: Installed) -> Shortcoming | None:
-    """Say which running server has arguments that a build does not take; the release is right."""
-    for record, why in refused_servers(session.paths.state, new):
-        if record.state.is_up:
-            return Shortcoming(ARGUMENTS, f"{record.name}: {why}; change its arguments")
-    return None
 
 
 def _short_trial(
