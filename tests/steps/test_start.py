@@ -438,7 +438,7 @@ def test_a_list_without_devices_is_never_remembered(data: Path, starter: Starter
     installed = install_stand_in(data, devices=NO_DEVICE_STEPS)
     memory = StateNotes(data / "state", ("driver 1",))
     assert check_devices(build_of(installed), installed.id, memory, starter.environ).problem
-    assert memory.devices(installed.id) is None
+    assert memory.listed(installed.id) is None
 
 
 # Variables of drivers would change the fingerprint.
@@ -531,7 +531,7 @@ def test_a_start_that_was_given_up_is_not_made_again(data: Path, starter: Starte
 def test_a_damaged_note_is_ignored(junk: bytes, tmp_path: Path) -> None:
     (tmp_path / "drivers.json").write_bytes(junk)
     memory = StateNotes(tmp_path, ("d",))
-    assert memory.devices("v") is None
+    assert memory.listed("v") is None
     assert memory.failure("v") is None
 
 

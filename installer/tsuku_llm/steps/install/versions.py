@@ -107,7 +107,11 @@ def resolve(reader: StoreReader, names: Iterable[str]) -> list[str]:
     facts list what is installed.
     """
     installed = tuple(reader.installed())
-    named = {version.id: _names(version) for version in installed}
+    named: dict[str, set[str]] = {}
+    for version in installed:
+        receipt = version.receipt
+        numbers = {receipt.version, f"v{receipt.version}"} if receipt.version else set[str]()
+        named[version.id] = {version.id, receipt.release, receipt.variant} | numbers
     named |= {version: {version} for version in reader.damaged()}
     backends = {version.id: version.receipt.backend for version in installed}
     return list(dict.fromkeys(_resolved(name, named, backends) for name in names))
@@ -124,12 +128,6 @@ def found(reader: StoreReader, version: str) -> Installed:
     if installed is None:
         raise reader.damaged().get(version) or NotInstalled(f"{version} no longer exists")
     return installed
-
-
-def _names(version: Installed) -> set[str]:
-    receipt = version.receipt
-    names = {version.id, receipt.release, receipt.variant}
-    return names | {receipt.version, f"v{receipt.version}"} if receipt.version else names
 
 
 def _resolved(name: str, named: Mapping[str, set[str]], backends: Mapping[str, str]) -> str:

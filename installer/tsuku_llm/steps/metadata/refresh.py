@@ -226,18 +226,11 @@ def _elsewhere(session: Session, repository: Repository) -> str:
     name = repository.name
     if name == OFFICIAL:
         if session.settings.repository_url:
-            undo = way_to_undo(
-                session.settings,
-                session.machine.environ,
-                "llm.repository_url",
-                "unset llm.repository_url",
-            )
+            undo = way_to_undo(session.settings, session.machine.environ, "llm.repository_url")
             return f"or ask the publisher's own address: {undo}; or see {WAYS_OUT}"
         if session.settings.mirror:
             # Nothing else is asked. An operator made the mirror, and can repair it.
-            undo = way_to_undo(
-                session.settings, session.machine.environ, "llm.mirror", "unset llm.mirror"
-            )
+            undo = way_to_undo(session.settings, session.machine.environ, "llm.mirror")
             other = f"or ask the publisher's own hosts: {undo}"
             return f"the mirror's operator can repair it: {TSUKU} mirror DIR; {other}"
         return f"for other ways see {WAYS_OUT}"

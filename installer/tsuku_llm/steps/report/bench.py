@@ -187,7 +187,13 @@ def bench(
             own = [active]
     runs, skipped = _runs_to_make(session, choice, own)
     for run in runs:
-        _try_again(session, run)
+        # Let it compute, if drivers have changed since: a wrong build may well be the fastest. The
+        # receipt on the disk stays as it is.
+        try:
+            receipt = tried_since_a_change(session, run.installed)
+            run.installed = run.installed._replace(receipt=receipt)
+        except TsukuError as error:
+            run.failure = error
     for number in range(rounds):
         # Each round begins with another variant: the first one finds the machine cooler.
         for run in [*runs[number % len(runs) :], *runs[: number % len(runs)]]:
@@ -287,18 +293,6 @@ def _installed_on_consent(
         return install_beside(session._replace(agreed=True), choice, candidate)
     except TsukuError as error:
         return Skipped(name, error.message, size)
-
-
-def _try_again(session: Session, run: VariantRun) -> None:
-    """Let a build compute, if drivers have changed since; a wrong one is not measured.
-
-    A wrong build may well be the fastest. The receipt on the disk stays as it is.
-    """
-    try:
-        receipt = tried_since_a_change(session, run.installed)
-        run.installed = run.installed._replace(receipt=receipt)
-    except TsukuError as error:
-        run.failure = error
 
 
 def _measure_once(

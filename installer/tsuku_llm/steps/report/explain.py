@@ -7,7 +7,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from tsuku_llm import fetch
 from tsuku_llm.choose.selection import Candidate, Rejection, VariantFit, listed_gpus
@@ -40,7 +39,6 @@ from tsuku_llm.launch.memory.model_header import (
 from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import place
 from tsuku_llm.launch.plan.build_arguments import Understood, arguments_in, understood
-from tsuku_llm.launch.plan.planning import Build
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
 from tsuku_llm.launch.plan.upstream_config import preset_in
 from tsuku_llm.launch.plan.wishes import (
@@ -82,7 +80,6 @@ from tsuku_llm.steps.serve.tools import planned
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
-from tsuku_llm.store.records.receipt import Receipt
 
 
 @documented("*choice", "variants", "model", "arguments", "active", "preset")
@@ -252,9 +249,9 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
     probed, host, cards = _probed(choice), main_memory(), tuple[Card, ...]()
     with (
         suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
-        _checked_build(session, choice) as asked,
+        _checked_build(session, choice) as (installed, environ),
     ):
-        cards = _cards_of(asked, session.settings.backend)
+        cards = _cards_of(installed, environ, session.settings.backend)
 
     def judge(path: str, projector: str | None) -> Fit:
         argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
@@ -267,43 +264,37 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
     return judge
 
 
-class _AskedBuild(NamedTuple):
-    """An installed build that may be run, with the environment for it."""
-
-    build: Build
-    receipt: Receipt
-    environ: Mapping[str, str]
-
-
 @contextmanager
-def _checked_build(session: Session, choice: Choice) -> Iterator[_AskedBuild]:
+def _checked_build(
+    session: Session, choice: Choice
+) -> Iterator[tuple[Installed, Mapping[str, str]]]:
     """Check the installed build as before a start, and hold it while it is asked.
 
-    Raises ``NotInstalled``, also for a build of another backend than the chosen one, and the errors
-    of the checks.
+    Give it with the environment in which it may be run. Raises ``NotInstalled``, also for a build
+    of another backend than the chosen one, and the errors of the checks.
     """
     reader = session.reader
     installed = requested_version(session)
-    receipt = installed.receipt
-    if choice.best is None or receipt.backend != choice.best.variant.backend:
+    backend = installed.receipt.backend
+    if choice.best is None or backend != choice.best.variant.backend:
         raise NotInstalled("no build of the chosen backend is installed")
     # As before a start: the build is run.
     check_path(session.paths.data)
-    build = build_of(installed)
     with reader.hold(installed):
         reader.check(installed)
         environ = session.machine.environ
-        given = {**only_given(build.backend, choice.hardware, environ), **environ}
-        yield _AskedBuild(build, receipt, would_give(build.backend, session.paths, given))
+        given = {**only_given(backend, choice.hardware, environ), **environ}
+        yield installed, would_give(backend, session.paths, given)
 
 
-def _cards_of(asked: _AskedBuild, requested: str) -> tuple[Card, ...]:
+def _cards_of(installed: Installed, environ: Mapping[str, str], requested: str) -> tuple[Card, ...]:
     """Ask the build for its devices, and what is free on them. Raises ``GateFailed``."""
-    if asked.build.backend == "cpu":
+    build, receipt = build_of(installed), installed.receipt
+    if build.backend == "cpu":
         return ()
-    listed = Check(asked.build, list_devices(asked.build, asked.environ).devices)
-    maker = wanted_maker(asked.receipt, requested)
-    return with_other_processes(listed_cards(listed, asked.receipt.hardware, maker), asked.environ)
+    listed = Check(build, list_devices(build, environ).devices)
+    maker = wanted_maker(receipt, requested)
+    return with_other_processes(listed_cards(listed, receipt.hardware, maker), environ)
 
 
 def _placed_on(
@@ -331,14 +322,15 @@ def _of_installed(
 
     Raises the errors of ``_checked_build``, and ``GateFailed``.
     """
-    with _checked_build(session, choice) as asked:
-        build, cards = asked.build, _cards_of(asked, session.settings.backend)
+    with _checked_build(session, choice) as (installed, environ):
+        build = build_of(installed)
+        cards = _cards_of(installed, environ, session.settings.backend)
         need, correction = models.need(options), None
         # The tool reads one local model, and knows nothing of companions.
         if options.model is not None and "://" not in options.model:
             options = options._replace(model=str(working_folder() / options.model))
-            tools = tools_of(asked.receipt)
-            correction = corrected_by_tool(build, need, options, wishes, asked.environ, tools)
+            tools = tools_of(installed.receipt)
+            correction = corrected_by_tool(build, need, options, wishes, environ, tools)
         need = correction.applied(need) if correction else need
         placed = _placed_on(session, cards, need, options, wishes, build.backend)
         return spaces_of(placed), correction

@@ -96,7 +96,11 @@ def short_start(
         else:
             # The server ended before it was seen.
             if stop_handle.reason is None:
-                failures.append(_ended(code, said))
+                with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
+                    said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
+                    lines = read_answer(said).decode("utf-8", "replace").splitlines()
+                ended = f"the server ended with exit code {code}"
+                failures.append(LaunchError(ended, facts=tuple(lines[-_LAST_LINES:])))
     if stop_handle.signalled:
         signal.raise_signal(stop_handle.signalled)  # only the server got it: end the command, too
     return failures[-1] if failures else None
@@ -119,10 +123,3 @@ def _stderr_into(said: IO[bytes]) -> Iterator[None]:
                 yield
         finally:
             os.dup2(kept, 2)
-
-
-def _ended(code: int, said: IO[bytes]) -> LaunchError:
-    with disk_errors("reading what the server said", Path(tempfile.gettempdir())):
-        said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL))
-        lines = read_answer(said).decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
-    return LaunchError(f"the server ended with exit code {code}", facts=tuple(lines))

@@ -7,7 +7,7 @@ same checks and end with the same errors; that of ``serve`` asks the build for i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,12 +65,9 @@ def _given(session: Session, installed: Installed) -> Mapping[str, str]:
     """Return the environment with the cards that this user was given."""
     if not may_hide_devices(session.machine.environ):
         return session.machine.environ
-    from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
     from tsuku_llm.steps.drivers.device_check import with_given_cards
-    from tsuku_llm.steps.drivers.state_notes import StateNotes
 
-    notes = StateNotes(session.paths.state, driver_fingerprint(session.machine.environ))
-    return with_given_cards(session, installed, notes)
+    return with_given_cards(session, installed)
 
 
 def _checked_plan(
@@ -141,8 +138,8 @@ def planned(session: Session, arguments: Sequence[str], how: Serving) -> Planned
             if gpu_only or not isinstance(error, SilentCpu):
                 raise
             placed = start._replace(insist=True).planned()
-        shown = _shown(session.machine.environ, installed, placed.plan)
-        return replace(shown, placement=placed.placement, preset=placed.preset)
+        environ, plan = session.machine.environ, placed.plan
+        return _shown(environ, installed, plan, placed.placement, placed.preset)
 
 
 def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Planned:
@@ -154,7 +151,13 @@ def planned_tool(session: Session, tool: str, arguments: Sequence[str]) -> Plann
     return _shown(session.machine.environ, installed, plan)
 
 
-def _shown(environ: Mapping[str, str], installed: Installed, plan: LaunchPlan) -> Planned:
+def _shown(
+    environ: Mapping[str, str],
+    installed: Installed,
+    plan: LaunchPlan,
+    placement: Placement | None = None,
+    preset: RouterPreset | None = None,
+) -> Planned:
     """Return a plan to show: the variables that change what a build does, without their secrets."""
     # What the start adds for the drivers' caches is shown, too.
     told = {
@@ -166,4 +169,4 @@ def _shown(environ: Mapping[str, str], installed: Installed, plan: LaunchPlan) -
     removed = tuple(sorted(environ.keys() - plan.env.keys()))
     argv = masked(plan.argv)
     line = installed.receipt.line
-    return Planned(installed.id, line, argv, plan.cwd, shown, removed)
+    return Planned(installed.id, line, argv, plan.cwd, shown, removed, placement, preset)

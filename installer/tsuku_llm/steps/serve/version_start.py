@@ -141,14 +141,14 @@ class VersionStart(NamedTuple):
             build_caches(
                 installed.receipt.backend,
                 self.session.paths,
-                with_given_cards(self.session, installed, self.notes),
+                with_given_cards(self.session, installed),
                 self.session.user.note,
             ) as caches,
         ):
             self._check(caches.environ)
             self.session.user.note(installed.receipt.line)
             keep = tuple(each for each in (held, caches.held) if each is not None)
-            recalled = not self.how.require_gpu and self.notes.devices(installed.id) is not None
+            recalled = not self.how.require_gpu and self.notes.listed(installed.id) is not None
             check = self._devices(caches)
             try:
                 return self._run(self._plan(check, caches), caches, keep)
@@ -173,7 +173,7 @@ class VersionStart(NamedTuple):
         """
         self._require_gpu_build()
         with self.session.reader.hold(self.installed):
-            environ = with_given_cards(self.session, self.installed, self.notes)
+            environ = with_given_cards(self.session, self.installed)
             backend = self.installed.receipt.backend
             caches = BuildCaches(would_give(backend, self.session.paths, environ))
             self._check(caches.environ)

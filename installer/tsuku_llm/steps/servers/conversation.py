@@ -142,13 +142,10 @@ def _running(session: Session, arguments: Sequence[str]) -> Record | None:
     for record in Instances(session.paths.state).all():
         if record.state is ServerState.RUNNING:
             argv, env = _command_of(session, record)
-            if not address_of(argv, env).tls and _is_file(wishes_in(argv, env).model, arguments[1]):
-                return record
+            # A relative path is relative to the server's folder.
+            path = wishes_in(argv, env).model or ""
+            if os.path.isabs(path) and not address_of(argv, env).tls:
+                with suppress(OSError, ValueError):
+                    if os.path.samefile(path, arguments[1]):
+                        return record
     return None
-
-
-def _is_file(path: str | None, other: str) -> bool:
-    # A relative path is relative to the server's folder.
-    with suppress(OSError, ValueError):
-        return path is not None and os.path.isabs(path) and os.path.samefile(path, other)
-    return False
