@@ -209,20 +209,19 @@ def test_a_start_is_warmed_up_only_where_a_driver_may_compile(
 
 
 @pytest.mark.parametrize(
-    ("backend", "given", "kept", "done"),
+    ("backend", "kept", "done"),
     [
-        ("vulkan", True, True, True),
-        ("vulkan", True, False, False),
-        ("cuda", True, True, True),
-        ("cuda", True, False, True),
-        ("cuda", False, False, False),
+        ("vulkan", True, True),
+        ("vulkan", False, False),
+        ("cuda", True, True),
+        ("cuda", False, True),
     ],
 )
 def test_what_an_earlier_start_left_tells_whether_code_is_compiled(
-    backend: str, *, given: bool, kept: bool, done: bool
+    backend: str, *, kept: bool, done: bool
 ) -> None:
     """CUDA's compiler keeps what it makes of PTX: 39 MB on an H200, nothing for machine code."""
-    assert kept_or_nothing(backend, given=given, kept=kept) is done
+    assert kept_or_nothing(backend, kept=kept) is done
 
 
 def facts(*gpus: dict[str, object]) -> dict[str, object]:
@@ -378,7 +377,7 @@ def test_a_cuda_build_that_left_nothing_in_the_cache_is_noted(root: Path, starte
     """It is not known what code a build of one's own has; on H100s each start was warmed up."""
     root.mkdir(parents=True)
     plan = planned()._replace(backend="cuda")
-    caches = BuildCaches({}, {"CUDA_CACHE_PATH": str(root / "nvidia-compute")}, root)
+    caches = BuildCaches({}, root)
     for needed in (True, False):
         one = Warming(starter.session().user.note, caches, subject(plan=plan))
         assert one.is_needed is needed

@@ -154,12 +154,12 @@ def may_compile(
     return not (on_processor or machine_code or noted)
 
 
-def kept_or_nothing(backend: str, *, given: bool, kept: bool) -> bool:
+def kept_or_nothing(backend: str, *, kept: bool) -> bool:
     """Tell whether a warmed-up start needs no other warm-up: the code is kept, or there is none.
 
-    Only a driver that ``keeps_all`` in a folder that it was ``given`` can tell the latter.
+    The drivers were given a folder: only one that ``keeps_all`` there can tell the latter.
     """
-    return kept or (given and all(cache.keeps_all for cache in caches_of(backend)))
+    return kept or all(cache.keeps_all for cache in caches_of(backend))
 
 
 def cache_variables(backend: str, environ: Mapping[str, str], root: Path) -> dict[str, str]:

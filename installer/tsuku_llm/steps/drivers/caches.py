@@ -45,12 +45,10 @@ class BuildCaches(NamedTuple):
     """The caches of one start. ``environ`` is the user's, with the variables of the drivers.
 
     ``held`` is the descriptor that keeps the caches, for the program to inherit; None without.
-    ``root`` is the folder of all drivers, None if they have none. ``given`` are the variables that
-    were added.
+    ``root`` is the folder of all drivers, None if they were given none.
     """
 
     environ: Mapping[str, str]
-    given: Mapping[str, str] = {}
     root: Path | None = None
     held: int | None = None
 
@@ -103,7 +101,7 @@ def build_caches(
                 # NVIDIA's driver keeps nothing in a folder that does not exist.
                 if cache.places[0] in given:
                     make_folder(root / cache.name, private=True)
-            caches = BuildCaches({**environ, **given}, given, root, held)
+            caches = BuildCaches({**environ, **given}, root, held)
         except NotInstalled:
             # ``prune --caches`` removes them now. The drivers compile for this start alone.
             caches = plain

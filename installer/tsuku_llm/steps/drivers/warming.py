@@ -87,7 +87,6 @@ class Warming:
         self._digest = subject.digest
         # Only the monitor's thread uses it, once the server runs.
         self._told = 0
-        self._given = bool(caches.given)
         self._machine_code = machine_code
         self.is_needed = self.needs_prompts(Verdict.UNKNOWN)
 
@@ -119,7 +118,7 @@ class Warming:
             return
         folders = (self._root / cache.name for cache in caches_of(self._backend))
         kept = any(names for folder in folders for _, _, names in os.walk(folder))
-        if not kept_or_nothing(self._backend, given=self._given, kept=kept):
+        if not kept_or_nothing(self._backend, kept=kept):
             return
         content = records.encode({"format": 1, "warm": [*self._noted(), self._digest][-_MOST:]})
         # Without the note the next start is warmed up again.

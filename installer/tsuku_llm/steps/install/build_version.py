@@ -217,7 +217,7 @@ class VersionBuilder:
             sequence=choice.sequence,
             version=release.version,
             channel=choice.channel,
-            repository=choice.catalog.repository.name,
+            repository=choice.repository,
             publisher=release.publisher,
             variant=variant.name,
             backend=variant.backend,

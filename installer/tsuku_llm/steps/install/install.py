@@ -150,7 +150,7 @@ def install(
         return install_choice(session, other, force=force)
     # Its user wants it: what an unattended update found is no longer in the way.
     if release is not None:
-        unmark(session.paths.data, choice.catalog.repository.name, choice.release.release)
+        unmark(session.paths.data, choice.repository, choice.release.release)
     return report
 
 
@@ -242,9 +242,7 @@ def install_choice(
     # Nothing was started: the archives are at fault, and not this machine.
     if first and not first.started and len(failed) == 1:
         raise first
-    again = reinstall_command(
-        choice.release.release, choice.selection.requested, choice.catalog.repository.name
-    )
+    again = reinstall_command(choice.release.release, choice.selection.requested, choice.repository)
     raise SelectionError(
         "every variant that fits this machine failed to start",
         facts=tuple(f"{name}: {reason}" for name, reason in failed.items()),
@@ -292,7 +290,7 @@ def _unchanged(
         version = version_of(choice.release.release, candidate.variant)
         installed = _intact(store, version, choice) if store.is_active(version) else None
         # The best variant that may start is not the active one: there is something to install.
-        if installed is None or installed.receipt.repository != choice.catalog.repository.name:
+        if installed is None or installed.receipt.repository != choice.repository:
             return None
         reasons = passed_over(choice, candidate, failed)
         return InstallReport("unchanged", choice, candidate, reasons, installed)
@@ -433,7 +431,7 @@ def _bound(choice: Choice, receipt: Receipt, before: Receipt) -> Receipt:
     Revocations by its earlier repositories still count, because the archives are the same. A build
     that already belongs to the repository keeps its list of earlier ones.
     """
-    release, name = choice.release, choice.catalog.repository.name
+    release, name = choice.release, choice.repository
     if before.repository == name:
         return receipt._replace(former=before.former)
     former = dict.fromkeys((before.repository, *before.former))
@@ -452,7 +450,7 @@ def is_about(choice: Choice, installed: Installed) -> bool:
     """Tell whether a choice is among the variants of an installed release."""
     receipt = installed.receipt
     same = (receipt.repository, receipt.release)
-    return (choice.catalog.repository.name, choice.release.release) == same
+    return (choice.repository, choice.release.release) == same
 
 
 def better_than(
