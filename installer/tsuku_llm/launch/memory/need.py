@@ -41,7 +41,7 @@ _DOUBT = 0.1
 """The part of a need by which the estimate may be too high and still counts as known."""
 
 
-@documented("weights", "cache_size")
+@documented("weights", "cache_size", "doubt")
 class MemoryNeed(NamedTuple):
     """The memory of one start, all in bytes.
 
