@@ -34,6 +34,7 @@ from tsuku_llm.fetch.places.model_packages import _part_in, _read_head
 from tsuku_llm.fetch.places.pip_index import _chunks
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import DownloadError, TsukuError
+from tsuku_llm.ground.foreign import parse_object
 from tsuku_llm.ground.processes.driver_child import _message
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.log import read_log
@@ -55,7 +56,6 @@ from tsuku_llm.model_caches.finding import _read, find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
-from tsuku_llm.steps.servers.background import _document
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
 from tsuku_operator.bundle.bundle import _given_wheel
@@ -312,7 +312,9 @@ ANSWERS = [
     AnswerPlace("launch.compute.canary_answer", read_completion),
     AnswerPlace("launch.compute.canary_answer", read_embedding),
     AnswerPlace("launch.compute.judging", parse_answer, (NotTold,)),
-    AnswerPlace("steps.servers.background", _document),
+    AnswerPlace(
+        "steps.servers.background", lambda data: parse_object(data, ours=True), (ValueError,)
+    ),
     AnswerPlace("tsuku_publish.upstream.attestations", bundles_in),
     AnswerPlace("tsuku_publish.upstream.source.cmake", presets),
     AnswerPlace("tsuku_publish.upstream.hosting", lambda data: parse_release(data, "b1")),
