@@ -108,7 +108,8 @@ def test_a_server_on_every_interface_is_told_as_loopback_and_open(home: Home, ho
     # As the server's own socket says: "0" is the same address.
     assert server["host"] == "0.0.0.0"  # noqa: S104 - as above
     assert home.facts()["open to"] == (
-        "other machines, too: the server listens on every interface (0.0.0.0)"
+        "other machines, too: the server listens on every interface (0.0.0.0), and wants no key: "
+        "--api-key-file FILE sets one"
     )
 
 

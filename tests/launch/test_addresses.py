@@ -245,6 +245,13 @@ def test_the_addresses_of_a_server_that_is_still_to_start() -> None:
     words, others = expected_addresses(("--no-ui", "--host", "::"), {"LLAMA_ARG_PORT": "9"})
     assert words == ("OpenAI API", "http://[::1]:9/v1")
     assert others[0] == "open to"
+    assert others[1].endswith("(::), and wants no key: --api-key-file FILE sets one")
+    for words, env in (
+        (("--api-key", "k"), {}),
+        (("--api-key-file", "f"), {}),
+        ((), {"LLAMA_API_KEY": "k"}),
+    ):
+        assert dict(expected_addresses(("--host", "::", *words), env))["open to"].endswith("(::)")
     assert expected_addresses(("--host", "::", "--port", "0"), {}) == ()
 
 

@@ -26,6 +26,7 @@ KINDS: dict[object, st.SearchStrategy[object]] = {
     str: TEXTS,
     int: COUNTS,
     bool: st.booleans(),
+    bool | None: st.none() | st.booleans(),
     str | None: st.none() | TEXTS,
     int | None: st.none() | COUNTS,
     tuple[str, ...]: st.tuples(TEXTS, TEXTS) | st.just(()),

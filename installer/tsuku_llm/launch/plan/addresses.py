@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.launch.plan.wishes import spelled
+from tsuku_llm.launch.plan.wishes import spelled, wishes_in
 
 DEFAULT_PORT = 8080
 
@@ -260,11 +260,20 @@ def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:
     return ServerUrls(page_url=f"{root}/" if page else None, base_url=f"{root}/v1")
 
 
-def told_addresses(urls: ServerUrls, host: str) -> tuple[tuple[str, str], ...]:
-    """Return what each address of a server is for, and the address, for people."""
+def told_addresses(
+    urls: ServerUrls, host: str, *, has_key: bool | None
+) -> tuple[tuple[str, str], ...]:
+    """Return what each address of a server is for, and the address, for people.
+
+    ``has_key`` tells whether its API wants a key, None if that is not known.
+    """
     facts = {"web page": urls.page_url, "OpenAI API": urls.base_url or urls.curl}
     if is_everywhere(host):
-        facts["open to"] = f"other machines, too: the server listens on every interface ({host})"
+        # In January 2026, 175,000 Ollama servers could be used by anybody (SentinelLABS, Censys).
+        free = ", and wants no key: --api-key-file FILE sets one" if has_key is False else ""
+        facts["open to"] = (
+            f"other machines, too: the server listens on every interface ({host}){free}"
+        )
     return tuple((what, text) for what, text in facts.items() if text)
 
 
@@ -274,7 +283,8 @@ def expected_addresses(
     """Return the addresses of a server that is still to start; none if it chooses its port."""
     address = address_of(arguments, env)
     urls = urls_of(address, page=wants_page(arguments, env))
-    return told_addresses(urls, address.host) if any(urls) else ()
+    has_key = wishes_in(arguments, env).wants_key
+    return told_addresses(urls, address.host, has_key=has_key) if any(urls) else ()
 
 
 def is_literal(host: str) -> bool:

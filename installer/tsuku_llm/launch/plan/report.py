@@ -141,7 +141,8 @@ class StartReport(NamedTuple):
     wrong now, None if nothing is; ``holders`` are the other processes with memory of the GPUs.
     ``restarts`` is how often the server was started again after it had lost its GPU. ``placement``
     is where the model was placed at the start, None for a build for the CPU. ``page_url``,
-    ``base_url`` and ``curl`` are those of ``ServerUrls``, None until the server is ready.
+    ``base_url`` and ``curl`` are those of ``ServerUrls``, None until the server is ready, as is
+    ``has_key``: whether its API wants a key.
     """
 
     name: str
@@ -176,6 +177,7 @@ class StartReport(NamedTuple):
     page_url: str | None = None
     base_url: str | None = None
     curl: str | None = None
+    has_key: bool | None = None
 
     @property
     def is_judged(self) -> bool:
@@ -192,7 +194,8 @@ class StartReport(NamedTuple):
     @property
     def addresses(self) -> tuple[tuple[str, str], ...]:
         """What each address of a ready server is for, and the address, for people."""
-        return told_addresses(ServerUrls(self.page_url, self.base_url, self.curl), self.host)
+        urls = ServerUrls(self.page_url, self.base_url, self.curl)
+        return told_addresses(urls, self.host, has_key=self.has_key)
 
     @property
     def gpu_share(self) -> float | None:
@@ -274,6 +277,6 @@ READ_REPORT = records.record(
         "placement": records.optional(records.record(Placement)),
     },
     format=FORMAT,
-    since={"gpu_names": [], "holders": [], "restarts": 0},
+    since={"gpu_names": [], "holders": [], "restarts": 0, "has_key": None},
 )
 """The reader of a report in its own file, or in the record of a server."""

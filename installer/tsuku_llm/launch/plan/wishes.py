@@ -112,6 +112,11 @@ class Wishes(NamedTuple):
     only: int | None = None
 
     @property
+    def wants_key(self) -> bool:
+        """Whether the server is told to answer only who has a key."""
+        return bool(self.key_file or (self.key and self.key.reveal()))
+
+    @property
     def device_layers(self) -> int | None:
         """How many layers devices get: none after a refusal, None for as many as possible."""
         return 0 if self.refusal else self.layers

@@ -358,6 +358,7 @@ def _reachable(report: StartReport, address: ServerAddress, plan: LaunchPlan) ->
         page_url=urls.page_url,
         base_url=urls.base_url,
         curl=urls.curl,
+        has_key=wishes_in(plan.argv, plan.env).wants_key,
     )
 
 
