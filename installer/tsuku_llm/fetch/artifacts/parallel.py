@@ -164,6 +164,8 @@ class _ParallelDownload:
                 if failure and not self._active and there < self._plan.size:
                     while self._hash():  # wrong bytes that came before are worse than the failure
                         pass
+                    # Its connection may have met the time limit of the artifact before we did.
+                    transfer.check_deadline(self._source.url)
                     raise self._alone(failure)
                 self._adjust()
                 more_to_hash = self._hash()
