@@ -20,7 +20,7 @@ PHASES = {
     "connections": "tsuku_llm.fetch.artifacts.parallel:Connection._fetch_from",
     "fetched and verified": "tsuku_llm.fetch.artifacts.download:download",
     "files unpacked": "tsuku_llm.archive.tree:Tree.write",
-    "trial start": "tsuku_llm.steps.install.build_version:VersionBuilder._try",
+    "trial start": "tsuku_llm.steps.install.build_version:try_build",
     "files flushed": "tsuku_llm.store.finalize:seal_file",
     "commit": "tsuku_llm.store.store:Store.commit",
     "activation": "tsuku_llm.store.store:Store.activate",

@@ -170,7 +170,8 @@ def read_by_a_shell(file: Path, variables: dict[str, str]) -> dict[str, str]:
 
 
 def test_T16_key_files_and_arguments_without_secrets_stay_in_the_unit(tmp_path: Path) -> None:
-    words = ("--api-key-file", "keys.txt", "--ssl-key-file", "k.pem", "-mu", "https://h/m@v", "x@y")
+    words = ("--api-key-file", "keys.txt", "--ssl-key-file", "k.pem", "--ssl-cert-file", "c.pem")
+    words += ("-mu", "https://h/m@v", "x@y")
     done = printed(tmp_path, "service", "systemd", "--", *words)
     assert (done.code, done.stderr) == (0, "")
     assert option(done.stdout, "ExecStart").endswith(f" -- {' '.join(words)}")

@@ -188,10 +188,11 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except (NotInstalled, NotRunning) as error:
-            if not isinstance(self, click.Group):
+            given = ctx.meta[ARGV]
+            if given and not isinstance(self, click.Group):
                 from tsuku_llm.cli.suggestions import habit
 
-                if meant := habit(ctx.meta[ARGV], ctx):
+                if meant := habit(given, ctx):
                     error.hint = meant.hint
             raise
 

@@ -63,7 +63,8 @@ class Transient(Exception):
     """A failure after which a retry may help; ``error`` is raised if no retry does.
 
     ``wait`` is how many seconds the server asked to wait, or None. ``tries`` is a lower
-    limit of attempts for failures that rarely go away.
+    limit of attempts for failures that rarely go away. ``url`` is what was asked for, which
+    ``--verbose`` shows.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Transient(Exception):
         *,
         wait: float | None = None,
         tries: int | None = None,
+        url: str = "",
     ) -> None:
         super().__init__(error.message)
         self.error = error
         self.wait = wait
         self.tries = tries
+        self.url = url

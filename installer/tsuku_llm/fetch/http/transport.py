@@ -238,6 +238,7 @@ class _Failures:
                 hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL",
             ),
             tries=tries,
+            url=shown(self._url),
         )
 
     def _silence(self) -> Exception:
