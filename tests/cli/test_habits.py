@@ -422,6 +422,9 @@ serve m.gguf -p 8081 -> serve -m m.gguf -- --port 8081
 serve m.gguf --bind 0.0.0.0 -> serve -m m.gguf -- --host 0.0.0.0
 serve --n-gpu-layers 33 m.gguf -> serve -m m.gguf -- --n-gpu-layers 33
 serve --port 8081 m.gguf -> serve -m m.gguf -- --port 8081
+run llama-cli -p hello -> run llama-cli -- -p hello
+run models/m.gguf -> chat -m models/m.gguf
+pull models/m.gguf -> serve -m models/m.gguf
 serve --mmproj p.gguf -m m.gguf -> serve -m m.gguf -- --mmproj p.gguf
 chat m.gguf --num-ctx 4096 -> chat -m m.gguf -- -c 4096
 

@@ -186,8 +186,8 @@ def test_two_names_of_ollama_for_one_blob_are_one_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("manifest", "note"),
     [
-        ("{", "is no manifest"),
-        ('{"layers": 3}', "is no manifest"),
+        ("{", "is not a manifest"),
+        ('{"layers": 3}', "is not a manifest"),
         (
             '{"layers": [{"mediaType": "application/vnd.ollama.image.tensor", "digest": "x"}]}',
             "no GGUF",

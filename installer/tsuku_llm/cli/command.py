@@ -276,6 +276,7 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
         owners_of,
         server_call,
         server_option,
+        takes_tool,
     )
 
     if len(option) == len("-f"):  # click takes a long one of llama-server, -hf, for -h and -f
@@ -294,8 +295,7 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
         call = server_call(given, context)
         # An option that is like none of ours is most likely the server's; every one is a tool's.
         is_like_none = near == option_for(option, context, similar=False) and not owners
-        takes_tool = any(each.name == "tool" for each in context.command.params)
-        if call and (is_like_none or server_option(option) or takes_tool):
+        if call and (is_like_none or server_option(option, context) or takes_tool(context)):
             return UsageError(message, hint=call.hint)
         example = next(call for call in context.command.examples if " -- " in call)
         hints.append(f"put arguments that are not for tsuku-llm after --: {example}")

@@ -134,7 +134,6 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
     What is not ours is the server's, and belongs after ``--``. A word alone is the model, or the
     tool. A certain call has only been put in order; its words are those after the command.
     """
-    takes_tool = any(each.name == "tool" for each in context.command.params)
     ours: list[str] = []
     theirs: list[str] = []
     is_certain, left = True, list(args)
@@ -146,14 +145,15 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
             if not found:
                 name, equals, value = word.partition("=")
                 # The server knows no "=" in an argument.
-                given = [server_option(name) or name, *([value] if equals else [])]
+                own = server_option(name, context)
+                given = [own or name, *([value] if equals else [])]
                 while left and not _is_option(left[0]):
                     given.append(left.pop(0))
                 # An option takes one value at most: a file after that is the model.
                 if len(given) > len(("-ngl", "99")) and given[-1].lower().endswith(".gguf"):
                     left.insert(0, given.pop())
                 theirs += given
-        elif takes_tool:
+        elif takes_tool(context):
             (theirs if ours else ours).append(word)
         elif _names_backend(word):
             is_certain = False
@@ -170,8 +170,16 @@ def server_call(args: Sequence[str], context: click.Context) -> Meaning | None:
     )
 
 
-def server_option(name: str) -> str | None:
+def takes_tool(context: click.Context) -> bool:
+    """Return whether a command starts a tool that the user names, and not the server."""
+    return any(each.name == "tool" for each in context.command.params)
+
+
+def server_option(name: str, context: click.Context) -> str | None:
     """Return what llama-server calls an option that other servers call ``name``, or None."""
+    # A short one is another word elsewhere: -p is the prompt of llama-cli and of a conversation.
+    if takes_tool(context) or not (name.startswith("--") or context.command.name == "serve"):
+        return None
     return next((own for own, others in _lines(SERVER_OPTIONS) if name in others), None)
 
 

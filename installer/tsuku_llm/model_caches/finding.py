@@ -191,7 +191,7 @@ def _ollama_files(folder: str, note: Note) -> Iterator[tuple[ModelFile, ModelFil
     """Yield each model of a store with its projector.
 
     Its templates and parameters are Ollama's own, and are left out: the server has those of the
-    GGUF file. Raises ``FileNotFoundError`` for a folder that is no store.
+    GGUF file. Raises ``FileNotFoundError`` for a folder that is not a store.
     """
     manifests = os.path.join(folder, "manifests")
     for seen in walk(manifests, note, deepest=_DEPTH):
@@ -229,7 +229,7 @@ def _layers(path: str, note: Note) -> dict[str, str] | None:
         note(f"{path} cannot be read: {error.strerror or error}")
         return None
     except (ValueError, KeyError, TypeError):
-        note(f"{path} is no manifest of a model")
+        note(f"{path} is not a manifest of a model")
         return None
     return dict(reversed(named))
 

@@ -170,7 +170,8 @@ def hub_arguments(text: str) -> tuple[str, ...] | None:
     files.
     """
     found = _HUB_MODEL.fullmatch(text)
-    if found is None:
+    # A relative path of two words looks like a repository, whose name has no such end.
+    if found is None or found["repository"].lower().endswith(".gguf"):
         return None
     file = found["file"]
     return ("-hf", found["repository"], *(("-hff", file) if file else ()))

@@ -53,7 +53,7 @@ def client_context(environ: Mapping[str, str]) -> ssl.SSLContext:
         # OpenSSL's own error for a missing path does not say which variable names it.
         name, path = wrong
         raise TlsError(
-            f"{name} names something that does not exist, or is no file of certificates",
+            f"{name} names something that does not exist, or is not a file of certificates",
             facts=(f"{name}: {path}",),
             hint=f"correct {name}, or unset it to use the system's certificates",
         )

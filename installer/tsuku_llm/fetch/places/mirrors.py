@@ -151,7 +151,7 @@ def parse_manifest(data: bytes, place: RegistryPlace) -> RegistryMirror:
 
 def _no_mirror(place: RegistryPlace, reason: str) -> BodyError:
     return BodyError(
-        f"{place} is no mirror that tsuku-llm made",
+        f"{place} is not a mirror that tsuku-llm made",
         facts=(f"reason: {reason[:200]}",),
         hint=f"check the name and the tag: a mirror is made with {TSUKU} mirror --to",
     )

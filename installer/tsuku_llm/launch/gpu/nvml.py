@@ -53,8 +53,8 @@ _SAME_MEMORY = 64 << 20
 class NvidiaDevice(NamedTuple):
     """The memory of one NVIDIA device, in bytes, and of each process there, by its id.
 
-    ``told`` is its number in words. A process has None if the driver does not tell its memory. In a
-    container the ids are the host's, or there are none.
+    ``told`` names it for people. A process whose memory the driver does not tell has None. In a
+    container the ids are the host's, or the driver tells no process.
     """
 
     told: str

@@ -164,7 +164,8 @@ def _way_to_download(text: str, reader: StoreReader, command: str) -> str:
         words = ("--model-url", text) if scheme in ("http", "https") else None
     if words is None:
         return f"{_ELSEWHERE}, then: {TSUKU} {command} -m FILE.gguf"
-    if scheme != "http" and not _can_download(reader):
+    # The hub is asked through HTTPS, however its address was written.
+    if (scheme == "https" or words[0] == "-hf") and not _can_download(reader):
         return f"{_ELSEWHERE}, as this build cannot, then: {TSUKU} {command} -m FILE.gguf"
     return f"let the server download it: {TSUKU} {command} -- {shlex.join(words)}"
 
