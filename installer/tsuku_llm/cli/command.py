@@ -177,7 +177,7 @@ class Command(click.Command):
             from tsuku_llm.cli.suggestions import habit
 
             if meant := habit(given, ctx):
-                raise UsageError(error.format_message(), hint=meant.hint) from error
+                raise UsageError(error.format_message().rstrip("."), hint=meant.hint) from error
             raise
         if rest and not isinstance(self, click.Group) and not ctx.resilient_parsing:
             raise _stray(rest, given, ctx)
