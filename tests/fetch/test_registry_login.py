@@ -285,7 +285,7 @@ def test_manifests_of_something_else(change: dict[str, object]) -> None:
     place = parse_place("oci://host/llm")
     assert len(parse_manifest(json.dumps(GOOD).encode(), place).files) == 1
     for data in (json.dumps({**GOOD, **change}).encode(), b"", b"\xff", b"[" * 99_999):
-        with pytest.raises(BodyError, match="no mirror that tsuku-llm made"):
+        with pytest.raises(BodyError, match="is not a mirror that tsuku-llm made"):
             parse_manifest(data, place)
 
 
