@@ -57,8 +57,10 @@ _WENT_ON = re.compile(
 )
 
 _COMPLAINT = re.compile(
-    r"error|fail|invalid|unknown|unsupported|illegal|incompatible|insufficient|unavailable"
-    r"|exception|terminat|abort|assert|unable|can ?not|can't|couldn't|could not|does ?n[o']t"
+    # The first is how upstream marks an error since 2026, in whatever words.
+    r"^[\d.]+ E |error|fail|invalid|unknown|unsupported|illegal|incompatible|insufficient"
+    r"|unavailable|needs|exception|terminat|abort|assert|unable|can ?not|can't|couldn't|could not"
+    r"|does ?n[o']t"
     r"|\bnot?\b|missing|corrupt|mismatch|wrong|exceed|expect|denied|without|disallowed|removed"
     r"|too (?:many|old|new|short|long|large|small)|larger than|newer than|lower than|past end"
     r"|\bbad[_ ]|lost|fault|require|must be|what\(\)|Referenced from|\bis (?:a stub|version)"
