@@ -148,6 +148,17 @@ def test_tls_makes_https_and_needs_both_files(home: Home, tmp_path: Path) -> Non
     require_both(server, trusting)
 
 
+def test_a_file_of_keys_without_a_key_is_refused(home: Home, tmp_path: Path) -> None:
+    """A real b11434 served everybody on 0.0.0.0, with the warning "no API key is set"."""
+    keys = tmp_path / "keys"
+    keys.write_text("\n# of the team\n\r\n")
+    refused = home.run("serve", "--", "--port", "0", "--api-key-file", str(keys))
+    assert refused.code == 2
+    assert f"{keys} has no key: the server would answer everybody" in refused.stderr
+    keys.write_text("# of the team\na-key\n")
+    assert home.start("--port", "0", "--api-key-file", str(keys))["report"]["has_key"] is True
+
+
 def test_a_server_with_a_prefix_and_a_key_is_ready(home: Home) -> None:
     """A real b11434 served, answered 401 for ``/llm/health``, and was told to load for good."""
     words = ("--port", "0", "--api-prefix", "/llm", "--api-key", "a-key", "--log-disable")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_llm.ground.safe_text import Secret
 from tsuku_llm.launch.ask.log import LogReader
@@ -209,6 +210,20 @@ def api_key(wishes: Wishes) -> Secret | None:
             if key and not key.startswith("#"):
                 return Secret(key)
     return None
+
+
+def require_keys(wishes: Wishes) -> None:
+    """Refuse a file of keys that has none.
+
+    Upstream's server then wants no key (b11434, as it ran). Raises UsageError. A file that cannot
+    be read is refused by the server itself, with its own words.
+    """
+    with suppress(OSError):
+        if wishes.key_file and api_key(wishes) is None:
+            raise UsageError(
+                f"{wishes.key_file} has no key: the server would answer everybody",
+                hint="write a key into it, each in a line of its own; or leave out --api-key-file",
+            )
 
 
 def _status_of(address: ServerAddress, path: str, key: Secret | None = None) -> bytes | None:

@@ -22,6 +22,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.inherited import no_core_dumps
+from tsuku_llm.launch.ask.health import require_keys
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses
 from tsuku_llm.launch.plan.fingerprint import driver_fingerprint
 from tsuku_llm.launch.plan.planning import LaunchPlan, plan_server
@@ -231,6 +232,7 @@ class VersionStart(NamedTuple):
         plan = plan_server(
             check.build, self.arguments, cwd=self.cwd, environ=caches.environ, runs_in=runs_in
         )
+        require_keys(wishes_in(plan.argv, plan.env))
         preset = self._preset(plan)
         if preset:
             plan = _with_words(plan, check, MODELS_PRESET, str(preset.path))
