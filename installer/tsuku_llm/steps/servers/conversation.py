@@ -29,17 +29,32 @@ _OWN_BOUND = ("-n", "--predict", "--n-predict", "LLAMA_ARG_N_PREDICT")
 
 @contextmanager
 def answering_server(
-    session: Session, arguments: Sequence[str], on_loading: Callable[[str], None]
+    session: Session,
+    arguments: Sequence[str],
+    on_loading: Callable[[str], None],
+    name: str | None = None,
 ) -> Iterator[Record]:
     """Give a server with these arguments for the block; one that is started here ends with it.
 
-    A server that runs already is used if it has this model, and if only the model is wanted.
-    Raises ``UsageError``, and the errors of an install and of a start.
+    A server that runs already is used if it is the one called ``name``, or if it has this model and
+    only the model is wanted. Raises ``UsageError``, ``NotRunning``, and the errors of an install
+    and of a start.
     """
     environ = session.machine.environ
+    if name is not None:
+        record = _ready(session, name)
+        argv, env = _command_of(session, record)
+        _refuse_tls(argv, env)
+        if not wishes_in(argv, env).names_model:
+            raise UsageError(
+                f"the server {name} has several models",
+                hint=f"choose one on its page: {TSUKU} open --name {name}; or start another "
+                f"server: {TSUKU} chat -m MODEL",
+            )
+        yield record
+        return
     require_address(arguments, environ)
-    if address_of(arguments, environ).tls:
-        raise UsageError("chat does not use TLS", hint="leave out the certificate of the server")
+    _refuse_tls(arguments, environ)
     if found := _running(session, arguments):
         session.user.note(f"the server {found.name} answers, which runs already")
         yield found
@@ -99,14 +114,8 @@ def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
     A router is asked for its models; there is at least one name.
     Raises ``NotRunning``, and ``LaunchError`` for a server that is not ready or has no port.
     """
-    record = server(session.paths.state, name)
-    if not record.state.is_up:
-        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
-    if (base := record.urls.base_url) is None:
-        raise LaunchError(
-            f"the server {name} is not ready, or listens at no port",
-            hint=f"see its log: {record.log_command}",
-        )
+    record = _ready(session, name)
+    base = record.urls.base_url or ""
     argv, env = _command_of(session, record)
     wishes = wishes_in(argv, env)
     alias = last_value(argv, env, ("-a", "--alias", "LLAMA_ARG_ALIAS"))
@@ -127,6 +136,24 @@ _OTHER = re.compile(r"[^A-Za-z0-9.:/@+_-]")
 _PLAIN = re.compile(r"[A-Za-z0-9.:/@+_-]+")
 
 
+def _ready(session: Session, name: str) -> Record:
+    """Return the record of a server that has a base URL. Raises NotRunning and LaunchError."""
+    record = server(session.paths.state, name)
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
+    if record.urls.base_url is None:
+        raise LaunchError(
+            f"the server {name} is not ready, or listens at no port",
+            hint=f"see its log: {record.log_command}",
+        )
+    return record
+
+
+def _refuse_tls(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
+    if address_of(arguments, environ).tls:
+        raise UsageError("chat does not use TLS", hint="leave out the certificate of the server")
+
+
 def _command_of(session: Session, record: Record) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return what a running server was told, also in the files that its build reads."""
     version = None
@@ -137,14 +164,20 @@ def _command_of(session: Session, record: Record) -> tuple[tuple[str, ...], Mapp
 
 def _running(session: Session, arguments: Sequence[str]) -> Record | None:
     """Return a server that runs with the model of these arguments; None if they ask for more."""
-    if arguments[::2] not in (("-m",), ("-m", "--mmproj")):
+    wanted = wishes_in(arguments, {})
+    hub = bool(wanted.hub) and len(wanted.hub) == len(arguments)
+    if not hub and arguments[::2] not in (("-m",), ("-m", "--mmproj")):
         return None
     for record in Instances(session.paths.state).all():
         if record.state is ServerState.RUNNING:
             argv, env = _command_of(session, record)
+            if address_of(argv, env).tls:
+                continue
+            runs = wishes_in(argv, env)
+            if hub and runs.hub == wanted.hub:
+                return record
             # A relative path is relative to the server's folder.
-            path = wishes_in(argv, env).model or ""
-            if os.path.isabs(path) and not address_of(argv, env).tls:
+            if not hub and os.path.isabs(path := runs.model or ""):
                 with suppress(OSError, ValueError):
                     if os.path.samefile(path, arguments[1]):
                         return record
