@@ -21,6 +21,7 @@ from tsuku_llm.cli.render.services import servers as servers_render
 from tsuku_llm.cli.terminal import text
 from tsuku_llm.cli.terminal.answer import CommandResult, document
 from tsuku_llm.ground.processes.process import Process
+from tsuku_llm.instances.loading import LoadSample
 from tsuku_llm.instances.record import Record
 from tsuku_llm.launch.plan.report import StartReport, Trouble
 from tsuku_llm.machine.hardware import Api, ApiState, GpuKind, Hardware, Problem
@@ -298,3 +299,12 @@ def test_in_the_pause_before_a_restart_there_is_no_server() -> None:
     lines = servers_render.lines(Servers((record,), {}, {}))
     (processes,) = [line for line in lines if "processes" in line]
     assert processes.split(None, 1)[1] == "watched by 7"
+
+
+def test_what_a_loading_server_writes_is_told() -> None:
+    """A model of 5 GB was downloaded for minutes as "11.3 MB of memory", without a change."""
+    sample = LoadSample(0, memory=11_300_000, written=9_000_000)
+    assert servers_render.loading_line(9.4, sample) == "loading for 9 s: 11.3 MB of memory"
+    sample = sample._replace(gpu_memory=2_000_000, written=1_300_000_000)
+    told = "loading for 9 s: 11.3 MB of memory, 2.0 MB of the GPU's, 1.3 GB written to disk"
+    assert servers_render.loading_line(9.4, sample) == told

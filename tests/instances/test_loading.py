@@ -127,6 +127,7 @@ def test_a_process_is_sampled_and_what_it_writes_counts() -> None:
     assert (before.log, after.log) == (7, 8)
     assert before.memory > LEAST
     assert after.moved - before.moved >= 4 * LEAST
+    assert after.written - before.written >= 4 * LEAST - 1
     assert sample_loading(2**22 + 1, 0) is None
 
 

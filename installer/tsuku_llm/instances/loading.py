@@ -30,12 +30,14 @@ class LoadSample(NamedTuple):
 
     ``log`` is what it has logged, ``moved`` what it has read and written, ``memory`` what it
     holds of the machine's memory, and ``gpu_memory`` of a GPU's, None if that is not counted.
+    ``written`` is the part of ``moved`` that went into files, such as a model's download.
     """
 
     log: int
     moved: int = 0
     memory: int = 0
     gpu_memory: int | None = None
+    written: int = 0
 
 
 class LoadWatch:
@@ -65,7 +67,7 @@ class LoadWatch:
         if sample is None:
             self._still = 0.0
             return False
-        log, moved, memory, gpu_memory = (
+        log, moved, memory, gpu_memory, _ = (
             (count or 0) - (best or 0) for count, best in zip(sample, self._best, strict=True)
         )
         if log > 0 or max(moved - NOISE * self._still, memory, gpu_memory) >= LEAST:
@@ -85,27 +87,28 @@ def sample_loading(pid: int, log: int) -> LoadSample | None:
 
     try:
         first = psutil.Process(pid)
-        memory, moved = _taken(first)
+        taken = [_taken(first)]
         others = first.children(recursive=True)
     except (psutil.Error, OSError):
         return None
     for process in others:
         # It has ended meanwhile, or may not be looked at.
         with suppress(psutil.Error, OSError):
-            own, own_moved = _taken(process)
-            memory, moved = memory + own, moved + own_moved
+            taken.append(_taken(process))
+    memory, moved, written = (sum(counts) for counts in zip(*taken, strict=True))
     pids = [pid, *(process.pid for process in others)]
-    return LoadSample(log, moved, memory, sample_processes(pids).memory)
+    # Its log is written, too.
+    return LoadSample(log, moved, memory, sample_processes(pids).memory, max(0, written - log))
 
 
-def _taken(process: psutil.Process) -> tuple[int, int]:
-    """Return the bytes of memory of a process, and those that it has read and written."""
-    memory, moved = process.memory_info().rss, 0
+def _taken(process: psutil.Process) -> tuple[int, int, int]:
+    """Return the bytes of memory of a process, and those that it has moved, and written alone."""
+    memory, moved, written = process.memory_info().rss, 0, 0
     # macOS does not count what a process reads: there, log and memory have to do.
     if hasattr(process, "io_counters"):
         # What the process asked for, and what reached a disk: a mapped file is only in the
         # second count, and one in the kernel's cache only in the first.
         count = process.io_counters()
-        moved = count.read_bytes + count.write_bytes
-        moved += getattr(count, "read_chars", 0) + getattr(count, "write_chars", 0)
-    return memory, moved
+        written = getattr(count, "write_chars", 0)
+        moved = count.read_bytes + count.write_bytes + getattr(count, "read_chars", 0) + written
+    return memory, moved, written

@@ -49,7 +49,13 @@ def address_lines(report: StartReport) -> tuple[str, ...]:
 def loading_line(seconds: float, sample: LoadSample) -> str:
     """Return how far a server is that loads its model."""
     gpu = f", {size(sample.gpu_memory)} of the GPU's" if sample.gpu_memory else ""
-    return f"loading for {seconds:.0f} s: {size(sample.memory)} of memory{gpu}"
+    # A model that the server downloads; below, it is a driver's cache or nothing.
+    disk = f", {size(sample.written)} written to disk" if sample.written >= _TOLD else ""
+    return f"loading for {seconds:.0f} s: {size(sample.memory)} of memory{gpu}{disk}"
+
+
+_TOLD = 10_000_000
+"""Bytes on a disk that are told."""
 
 
 def compiling_line(seconds: float) -> str:
