@@ -21,7 +21,7 @@ from tsuku_llm.choose.selection import Request, Selection, select
 from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.machine.local_host import LocalHost
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.probe import libc, libraries, probe, program
+from tsuku_llm.probe import libc, probe, program
 from tsuku_llm.probe.worker import search
 from tsuku_llm.probe.worker.main import system_python
 from tsuku_llm.probe.worker.protocol import Channel
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the loaders are
 def asked(folder: Path, *names: str, root: Path | None = None) -> dict[str, str | None]:
     """What a real child is told by this system's loader, which also searches the folder."""
     host = LocalHost(root, {**os.environ, "LD_LIBRARY_PATH": str(folder)})
-    question = libraries.question(names)
-    return {**libraries.parse(host.ask(program(host), (question,), 30.0)()[question])}
+    question = libc.library_question(names)
+    return {**libc.parse_libraries(host.ask(program(host), (question,), 30.0)()[question])}
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_recorded_machine_without_hipblas_gets_vulkan_and_the_package_s_name(
 
 def told(error: str | None, path: str | None = "/lib/liba.so.1") -> dict[str, str | None]:
     line = {"call": "library", "name": "liba.so.1", "path": path, "error": error}
-    return {**libraries.parse(DriverAnswer((line,), "done"))}
+    return {**libc.parse_libraries(DriverAnswer((line,), "done"))}
 
 
 OF_GLIBC = "/lib/liba.so.1: error while loading shared libraries: "
@@ -312,7 +312,7 @@ def test_a_limit_of_the_system_says_nothing_about_a_library() -> None:
 def test_windows_says_that_a_module_is_missing() -> None:
     why = "Could not find module 'hipblas.dll' (or one of its dependencies)."
     line = {"call": "library", "name": "hipblas.dll", "path": None, "error": why}
-    assert libraries.parse(DriverAnswer((line,), "done")) == {"hipblas.dll": "hipblas.dll"}
+    assert libc.parse_libraries(DriverAnswer((line,), "done")) == {"hipblas.dll": "hipblas.dll"}
 
 
 JUNK = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text())
@@ -326,6 +326,6 @@ JUNK = st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text(
     )
 )
 def test_any_answer_is_a_list_of_names(lines: list[dict[str, Any]]) -> None:
-    for name, lacks in libraries.parse(DriverAnswer(tuple(lines), "done")).items():
+    for name, lacks in libc.parse_libraries(DriverAnswer(tuple(lines), "done")).items():
         assert name
         assert lacks is None or lacks

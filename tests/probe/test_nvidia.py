@@ -10,9 +10,10 @@ from support.stub_drivers import StubDrivers
 
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
+from tsuku_llm.machine.kernel_drivers import BusCard
 from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe import probe
-from tsuku_llm.probe.facts.machine import MachineKind, PciDevice
+from tsuku_llm.probe.facts.machine import MachineKind
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
 INSIDE = MachinePlace(Kind.CONTAINER)
@@ -348,7 +349,7 @@ def test_without_any_version_nothing_is_known(stubs: StubDrivers, tmp_path: Path
 
 LIBRARY = {"call": "open", "library": "/usr/lib/libcuda.so.1"}
 NO_GPU = DriverAnswer((LIBRARY, {"call": "cuInit", "code": 100}), "done")
-CARD, OTHER = (PciDevice("01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x1002))
+CARD, OTHER = (BusCard("PCI 01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x1002))
 
 
 @pytest.mark.parametrize(
@@ -413,7 +414,7 @@ def test_a_card_is_not_missed_on_a_bus_that_may_have_it(machine: MachineKind) ->
 
 
 @pytest.mark.parametrize("cards", [(OTHER,), (OTHER, CARD)], ids=["off the bus", "on the bus"])
-def test_what_keeps_the_module_away_is_named(cards: tuple[PciDevice, ...]) -> None:
+def test_what_keeps_the_module_away_is_named(cards: tuple[BusCard, ...]) -> None:
     file = "/lib/modprobe.d/blacklist-nvidia.conf"
     raw = RawNvidia(cuda=NO_GPU, kept_away=("prime-select", file))
     problem = parse(raw, MachineKind(pci=cards)).problem

@@ -252,7 +252,7 @@ def select(
         considered = hardware
         # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
         if reason is None and vendor is not None:
-            considered = _only_of(vendor, hardware)
+            considered = only_of(vendor, hardware)
             reason = _no_device_of(requested, variant, considered) or why_not(variant, considered)
         if reason is None:
             usable[variant.name] = usable_gpus(variant, considered)
@@ -506,7 +506,7 @@ def _lists_hidden(variant: Variant, hardware: Hardware) -> bool:
     return any(gpu.hidden_by for api in apis for gpu in api.hardware_gpus)
 
 
-def _only_of(vendor: int, hardware: Hardware) -> Hardware:
+def only_of(vendor: int, hardware: Hardware) -> Hardware:
     """Return the machine as if it had only the GPUs of this maker."""
     return replace(
         hardware,

@@ -14,6 +14,7 @@ open modules only).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
@@ -23,12 +24,24 @@ from tsuku_llm.machine.places import MachinePlace
 
 
 class BusCard(NamedTuple):
-    """A GPU on the PCI bus; ``module`` is the kernel module that is bound to it, if any."""
+    """A display controller or accelerator; ``driver`` is the kernel module bound to it, if any.
+
+    ``name`` is its slot ("PCI 0000:01:00.0"), or Windows' name for it. ``id`` are its numbers as
+    text. ``power`` is its state before the drivers were asked; asking wakes one in D3cold that
+    works.
+    """
 
     name: str
     vendor: int | None
     device: int | None
-    module: str | None
+    driver: str | None
+    id: str = ""
+    power: str | None = None
+
+    @property
+    def slot(self) -> str:
+        """Its place on the bus, as Linux writes it."""
+        return self.name.removeprefix("PCI ")
 
 
 SET_ASIDE = ("vfio-pci", "pci-stub")
@@ -47,18 +60,24 @@ _XE_ONLY = (
 )
 
 
+def undriven(cards: Iterable[BusCard], place: MachinePlace) -> Problem | None:
+    """Return the problem of the first card if no program can use any of them; None if one can."""
+    found = [not_driven(card, place) for card in cards]
+    return None if None in found else next(iter(found), None)
+
+
 def not_driven(card: BusCard, place: MachinePlace) -> Problem | None:
     """Return the problem of a card that no program can use as the kernel drives it."""
-    if card.module in SET_ASIDE:
-        text = f"{card.name} is reserved for a virtual machine ({card.module})"
+    if card.driver in SET_ASIDE:
+        text = f"{card.name} is reserved for a virtual machine ({card.driver})"
         return Problem("gpu-set-aside", text, fix_for(Need.SET_ASIDE, place))
-    if card.vendor == AMD and card.module == "radeon":
+    if card.vendor == AMD and card.driver == "radeon":
         return _on_radeon(card, place)
     needs_xe = card.vendor == INTEL and _in(card.device, _XE_ONLY)
-    if needs_xe and card.module not in ("xe", None):
-        text = f"{card.name} is driven by the module {card.module}, and only xe serves it"
+    if needs_xe and card.driver not in ("xe", None):
+        text = f"{card.name} is driven by the module {card.driver}, and only xe serves it"
         return Problem("no-kernel-driver", text, fix_for(Need.INTEL_NEW_MODULE, place))
-    if card.module is not None:
+    if card.driver is not None:
         return None
     need = {
         AMD: Need.AMD_MODULE,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind
-from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
@@ -28,30 +27,8 @@ X86_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RawApple:
-    """The worker's two answers, the version file, and the kernel's release."""
-
-    macos: DriverAnswer = ABSENT
-    metal: DriverAnswer = ABSENT
-    version: str | None = None
-    release: str | None = None
-
-
-def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawApple:
-    """Take the worker's answers and read the version file."""
-    release = host.system().get("release")
-    return RawApple(
-        macos=by_question.get("macos", ABSENT),
-        metal=by_question.get("metal", ABSENT),
-        version=host.read_text(VERSION_FILE),
-        release=release if isinstance(release, str) else None,
-    )
-
-
-def parse(raw: RawApple) -> Api:
+def parse(answer: DriverAnswer) -> Api:
     """Read the API ``metal``."""
-    answer = raw.metal
     state = answers.state(answer, "MTLCopyAllDevices")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     return Api(
@@ -84,39 +61,37 @@ def _kind(name: str, *, unified: object, low_power: object) -> GpuKind:
     return GpuKind.INTEGRATED if unified or low_power else GpuKind.DISCRETE
 
 
-def parse_version(raw: RawApple) -> str | None:
-    """Return the version of macOS, from the kernel's release if the system hides its own."""
-    match = _PRODUCT.search(raw.version or "")
-    told = match[1] if match else answers.dotted(_value(raw.macos, "kern.osproductversion"))
+def parse_version(answer: DriverAnswer, file: str | None, release: object) -> str | None:
+    """Return the version of macOS, from the kernel's release if the system hides its own.
+
+    ``file`` is the text of ``VERSION_FILE``.
+    """
+    match = _PRODUCT.search(file or "")
+    told = match[1] if match else answers.dotted(_value(answer, "kern.osproductversion"))
     if told and not told.startswith(_COMPATIBLE):
         return told
-    kernel = answers.dotted(raw.release)
+    kernel = answers.dotted(release)
     major = int(kernel.partition(".")[0]) if kernel else 0
     if major >= _FIRST_OF_YEARS:
         return str(major + 1)
     return str(major - 9) if major >= _FIRST_OF_ELEVEN else told
 
 
-def parse_cpu(raw: RawApple) -> tuple[str | None, str | None, tuple[str, ...]]:
+def parse_cpu(answer: DriverAnswer) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return vendor, name, and features in Linux's words."""
     texts = [
-        _value(raw.macos, f"machdep.cpu.{kind}")
+        _value(answer, f"machdep.cpu.{kind}")
         for kind in ("features", "leaf7_features", "extfeatures")
     ]
     words = " ".join(text for text in texts if isinstance(text, str)).lower().split()
     arm = [
         str(line["call"]).removeprefix(_FEATURE).lower()
-        for line in raw.macos.lines
+        for line in answer.lines
         if str(line.get("call")).startswith(_FEATURE) and line.get("value") == 1
     ]
-    vendor = answers.words(_value(raw.macos, "machdep.cpu.vendor"))
-    name = answers.words(_value(raw.macos, "machdep.cpu.brand_string"))
+    vendor = answers.words(_value(answer, "machdep.cpu.vendor"))
+    name = answers.words(_value(answer, "machdep.cpu.brand_string"))
     return vendor, name, tuple(sorted({X86_NAMES.get(word, word) for word in words + arm}))
-
-
-def parse_memory(raw: RawApple) -> int | None:
-    """Return bytes of memory."""
-    return answers.positive(_value(raw.macos, "hw.memsize"))
 
 
 def _value(answer: DriverAnswer, name: str) -> object:

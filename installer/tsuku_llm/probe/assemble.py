@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tsuku_llm.machine.hardware import Api, Cpu, Hardware
+from tsuku_llm.machine.hardware import Api, Hardware
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.kernel_drivers import BusCard
 from tsuku_llm.machine.packages import family_of
 from tsuku_llm.probe import (
     amd,
@@ -14,7 +15,6 @@ from tsuku_llm.probe import (
     cpu,
     intel,
     libc,
-    libraries,
     nvidia,
     opencl,
     visible,
@@ -41,7 +41,6 @@ def assemble(host: Host, os: str, arch: str, by_question: Mapping[str, DriverAns
 def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
     kind = machine.collect(host, by_question)
     system = by_question.get("libc", ABSENT)
-    processor, memory = cpu.collect_linux(host, arch)
     return Hardware(
         os="linux",
         arch=arch,
@@ -55,10 +54,10 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
                 nix_ld=bool(host.environment("NIX_LD")) or host.access(NIX_LD) is not None,
             ),
         ),
-        libstdcxx=libc.parse_libstdcxx(system),
-        libraries=libraries.parse(by_question.get("libraries", ABSENT)),
-        cpu=processor,
-        memory=memory,
+        libstdcxx=libc.newest_symbol(system, "libstdc++.so.6", "GLIBCXX_"),
+        libraries=libc.parse_libraries(by_question.get("libraries", ABSENT)),
+        cpu=cpu.parse_cpuinfo(host.read_text(cpu.CPUINFO), arch),
+        memory=cpu.parse_memory(host.read_text(cpu.MEMINFO), host.read_text(cpu.CGROUP)),
         apis=_apis(host, by_question, kind),
         problems=answers.not_asked(by_question) + machine.problems(kind),
         evidence=machine.evidence(kind),
@@ -69,14 +68,15 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
 
 
 def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Hardware:
-    raw = apple.collect(host, by_question)
+    answer = by_question.get("macos", ABSENT)
+    release = host.system().get("release")
     return Hardware(
         os="darwin",
         arch=arch,
-        os_version=apple.parse_version(raw),
-        cpu=_cpu(arch, *apple.parse_cpu(raw)),
-        memory=apple.parse_memory(raw),
-        apis=(apple.parse(raw),),
+        os_version=apple.parse_version(answer, host.read_text(apple.VERSION_FILE), release),
+        cpu=cpu.processor(arch, *apple.parse_cpu(answer)),
+        memory=answers.positive(answers.value(answer, "hw.memsize", "value")),
+        apis=(apple.parse(by_question.get("metal", ABSENT)),),
         problems=answers.not_asked(by_question),
         simulated=host.name,
         packages=family_of("darwin"),
@@ -88,7 +88,7 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
     vcruntime = windows.parse_vcruntime(answer, arch)
     adapters = tuple(
         # Windows names display adapters with a vendor, but without a slot or a kernel module.
-        machine.PciDevice(None, vendor, None, None)
+        BusCard("", vendor, None, None)
         for vendor in windows.parse_vendors(answer)
     )
     return Hardware(
@@ -96,9 +96,9 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
         arch=arch,
         os_version=answers.dotted(host.system().get("release")),
         vcruntime=vcruntime,
-        libraries=libraries.parse(by_question.get("libraries", ABSENT)),
-        cpu=_cpu(arch, *windows.parse_cpu(answer)),
-        memory=windows.parse_memory(answer),
+        libraries=libc.parse_libraries(by_question.get("libraries", ABSENT)),
+        cpu=cpu.processor(arch, *windows.parse_cpu(answer)),
+        memory=answers.positive(answers.value(answer, "memory", "value")),
         apis=_apis(host, by_question, machine.MachineKind(os="windows", pci=adapters)),
         problems=answers.not_asked(by_question) + windows.problems(vcruntime, arch),
         evidence=windows.evidence(answer),
@@ -110,8 +110,9 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
 def _apis(
     host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
 ) -> tuple[Api, ...]:
-    intel_answer = intel.collect(by_question)
-    level_zero, cl = intel.parse(intel_answer, kind), opencl.parse(opencl.collect(by_question))
+    intel_answer = by_question.get("level_zero", ABSENT)
+    level_zero = intel.parse(intel_answer, kind)
+    cl = opencl.parse(by_question.get("opencl", ABSENT))
     apis = (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),
@@ -122,11 +123,6 @@ def _apis(
     )
     set_here = ((name, host.environment(name)) for name in visible.VARIABLES)
     return visible.mark_hidden(apis, {name: value for name, value in set_here if value is not None})
-
-
-def _cpu(arch: str, vendor: str | None, name: str | None, features: tuple[str, ...]) -> Cpu:
-    known = arch == "amd64" and features
-    return Cpu(vendor, name, features, cpu.x86_level(frozenset(features)) if known else None)
 
 
 def parse_os_release(text: str | None) -> str | None:

@@ -5,8 +5,9 @@ Levels: the x86-64 psABI, "Micro-Architecture Levels", in /proc/cpuinfo's names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tsuku_llm.machine.hardware import Cpu
-from tsuku_llm.machine.host import Host
 from tsuku_llm.probe.facts import answers
 
 CPUINFO, MEMINFO, CGROUP = "/proc/cpuinfo", "/proc/meminfo", "/sys/fs/cgroup/memory.max"
@@ -23,23 +24,23 @@ def parse_cpuinfo(text: str | None, arch: str) -> Cpu:
     """Read the first processor of /proc/cpuinfo."""
     fields = _fields((text or "").partition("\n\n")[0])
     # x86 kernels write "flags", arm64 kernels "Features".
-    features = tuple(sorted(set((fields.get("flags") or fields.get("Features") or "").split())))
-    return Cpu(
-        vendor=answers.words(fields.get("vendor_id") or fields.get("CPU implementer")),
-        name=answers.words(fields.get("model name")),
-        features=features,
-        level=x86_level(frozenset(features)) if arch == "amd64" and features else None,
-    )
+    features = (fields.get("flags") or fields.get("Features") or "").split()
+    vendor = answers.words(fields.get("vendor_id") or fields.get("CPU implementer"))
+    return processor(arch, vendor, answers.words(fields.get("model name")), features)
 
 
-def x86_level(features: frozenset[str]) -> int:
-    """Return the highest level (1 to 4) whose instruction sets, and all lower ones, are present."""
+def processor(arch: str, vendor: str | None, name: str | None, features: Iterable[str]) -> Cpu:
+    """Return a processor with these features, in Linux's words, and with its x86-64 level.
+
+    That is the highest level (1 to 4) whose instruction sets, and all lower ones, are present.
+    """
+    known = frozenset(features)
     level = 1
     for needed in LEVELS:
-        if not needed <= features:
-            return level
+        if not needed <= known:
+            break
         level += 1
-    return level
+    return Cpu(vendor, name, tuple(sorted(known)), level if arch == "amd64" and known else None)
 
 
 def parse_memory(meminfo: str | None, limit: str | None) -> int | None:
@@ -58,12 +59,6 @@ def _count(text: str) -> int | None:
     if len(digits) > _MOST_DIGITS or not digits.isascii() or not digits.isdecimal():
         return None
     return int(digits)
-
-
-def collect_linux(host: Host, arch: str) -> tuple[Cpu, int | None]:
-    """Read the processor and the bytes of memory from the three files."""
-    cpu = parse_cpuinfo(host.read_text(CPUINFO), arch)
-    return cpu, parse_memory(host.read_text(MEMINFO), host.read_text(CGROUP))
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from tsuku_llm.machine.backends import INTEL
 from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.machine import MachineKind
 
@@ -21,11 +21,6 @@ CODES = {
     0x70020000: "ZE_RESULT_ERROR_DEPENDENCY_UNAVAILABLE",
     0x70000001: "ZE_RESULT_ERROR_DEVICE_LOST",
 }
-
-
-def collect(by_question: Mapping[str, DriverAnswer]) -> DriverAnswer:
-    """Take the worker's answer."""
-    return by_question.get("level_zero", ABSENT)
 
 
 def parse(answer: DriverAnswer, machine: MachineKind) -> Api:

@@ -1,9 +1,9 @@
-"""The C and C++ libraries that a prebuilt program is linked with when it starts."""
+"""The shared libraries that a prebuilt program would find here: of C, of C++, and others."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from tsuku_llm.machine.hardware import Libc
 from tsuku_llm.machine.host import DriverAnswer
@@ -12,6 +12,9 @@ from tsuku_llm.probe.facts import answers
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 """The loaders that builds name, as the child's ``search`` has them, which shares no code."""
 
+# What the loaders say before and after the name of a library that they miss.
+_GLIBC_MISSES = (": error while loading shared libraries: ", ": cannot open shared object file")
+_MUSL_MISSES = ("Error loading shared library ", ": No such file")
 _BANNER = re.compile(r"release version (\d{1,3}\.\d{1,3})")
 _MUSL = re.compile(r"Version (\d{1,3}\.\d{1,3}\.\d{1,3})")
 _PYTHON = re.compile(r"glibc (\d{1,3}\.\d{1,3})")
@@ -24,9 +27,13 @@ def parse(answer: DriverAnswer, python: object = None) -> Libc:
     only musl's linker is. Otherwise it is the C library of this interpreter, or ``unknown``.
     """
     loaders = [str(line.get("path")) for line in answers.calls(answer, "loader")]
-    # Alpine's gcompat has glibc's names, and no glibc behind them.
-    if any("ld-linux" in path for path in loaders) and (version := _glibc_version(answer)):
-        return Libc("glibc", version)
+    if any("ld-linux" in path for path in loaders):
+        # Its newest symbol version is at most as new as the library.
+        match = _BANNER.search(answers.words(answers.value(answer, "libc.so.6", "banner")) or "")
+        version = match[1] if match else newest_symbol(answer, "libc.so.6", "GLIBC_")
+        # Alpine's gcompat has glibc's names, and no glibc behind them.
+        if version:
+            return Libc("glibc", version)
     banners = [str(line.get("banner")) for line in answers.calls(answer, "loader")]
     if any("ld-musl" in path for path in loaders):
         found = [match[1] for text in banners if (match := _MUSL.search(text))]
@@ -67,38 +74,48 @@ def refusal(
     return None
 
 
-def parse_libstdcxx(answer: DriverAnswer) -> str | None:
-    """Return the newest GLIBCXX version that the system's libstdc++ defines."""
-    return _newest(_versions(answer, "libstdc++.so.6"), "GLIBCXX_")
-
-
-def _glibc_version(answer: DriverAnswer) -> str | None:
-    """Return the version in glibc's banner, else its newest symbol version.
-
-    A symbol version is at most as new as the library.
-    """
-    match = _BANNER.search(answers.words(answers.value(answer, "libc.so.6", "banner")) or "")
-    return match[1] if match else _newest(_versions(answer, "libc.so.6"), "GLIBC_")
-
-
-def _path(answer: DriverAnswer, name: str) -> str | None:
-    return answers.words(answers.value(answer, name, "path"))
-
-
-def _versions(answer: DriverAnswer, name: str) -> tuple[str, ...]:
-    versions = answers.value(answer, name, "versions")
-    if not isinstance(versions, list):
-        return ()
-    return tuple(version for version in versions if isinstance(version, str))
-
-
-def _newest(versions: tuple[str, ...], prefix: str) -> str | None:
+def newest_symbol(answer: DriverAnswer, library: str, prefix: str) -> str | None:
+    """Return the newest version of the symbols that a library defines, such as GLIBCXX_3.4.30."""
+    versions = answers.value(answer, library, "versions")
     numbers = [
         tuple(int(part) for part in number.split("."))
-        for version in versions
-        if version.startswith(prefix)
+        for version in (versions if isinstance(versions, list) else ())
+        if isinstance(version, str)
+        and version.startswith(prefix)
         and (number := answers.dotted(version.removeprefix(prefix)))
         # Leaves out names that are not versions, such as GLIBC_PRIVATE.
         and number == version.removeprefix(prefix)
     ]
     return ".".join(map(str, max(numbers))) if numbers else None
+
+
+def library_question(names: Iterable[str]) -> str:
+    """Return the question about other libraries than those that are always asked for."""
+    return f"libraries:{','.join(names)}"
+
+
+def parse_libraries(answer: DriverAnswer) -> Mapping[str, str | None]:
+    """Return by name of each library what this system lacks for it; None if it can be loaded."""
+    found: dict[str, str | None] = {}
+    for line in answers.calls(answer, "library"):
+        name, error = answers.words(line.get("name")), answers.words(line.get("error"))
+        if name is None:
+            continue
+        if answers.words(line.get("path")) is None:
+            found[name] = name
+        elif error is None:
+            found[name] = None
+        # A limit that was reached says nothing about the library.
+        elif answers.limit_fix(error) is None:
+            found[name] = _missing(error) or name
+    return found
+
+
+def _missing(error: str) -> str | None:
+    """Return the library that a loader misses, by its message; None if it says something else."""
+    for before, after in (_GLIBC_MISSES, _MUSL_MISSES):
+        _, said, rest = error.partition(before)
+        name, ended, _ = rest.partition(after)
+        if said and ended and name.strip():
+            return name.rpartition("/")[2]
+    return None

@@ -19,14 +19,16 @@ from tsuku_llm.machine.kernel_drivers import (
     CLOSED,
     MODULE_SWITCHES,
     OPEN,
+    SET_ASIDE,
     WITHOUT_VULKAN,
+    BusCard,
     Generation,
     generation_of,
     keeps_nvidia_away,
 )
 from tsuku_llm.machine.places import OWN_LIBRARIES
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.machine import MachineKind, PciDevice, closed_file
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file
 
 KERNEL_MODULE = "/proc/driver/nvidia/version"
 CONTROL_DEVICE = "/dev/nvidiactl"
@@ -146,20 +148,22 @@ def parse(raw: RawNvidia, machine: MachineKind) -> Api:
     """Read the API ``cuda`` from everything that NVIDIA's libraries and files said."""
     state = answers.state(raw.cuda, "cuInit", "cuDeviceGetCount")
     zluda = _is_zluda(raw)
-    gpus = _gpus(raw) if state is ApiState.OK and not zluda else ()
+    driver = driver_version(raw)
+    lines = answers.calls(raw.cuda, "device") if state is ApiState.OK and not zluda else ()
+    gpus = tuple(_gpu(line, driver) for line in lines if answers.integer(line.get("code")) == 0)
     told = cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version"))
     # A Jetson's driver has branches of its own.
-    branch = None if machine.tegra else cuda_of_driver(driver_version(raw))
+    branch = None if machine.tegra else cuda_of_driver(driver)
     evidence = _evidence(raw)
     if branch and not told and answers.library(raw.cuda):
-        evidence += (Evidence(f"driver {driver_version(raw)}", f"CUDA {branch} at most"),)
+        evidence += (Evidence(f"driver {driver}", f"CUDA {branch} at most"),)
     return Api(
         name="cuda",
         state=state,
         library=answers.library(raw.cuda),
         # The driver's own word comes first: a compatibility library raises it.
         version=told or branch,
-        driver=driver_version(raw),
+        driver=driver,
         gpus=gpus,
         evidence=evidence,
         problem=None if gpus else _ZLUDA if zluda else _problem(raw, machine, state),
@@ -216,12 +220,6 @@ def _version_in(text: str | None) -> str | None:
     return match[0] if match else None
 
 
-def _gpus(raw: RawNvidia) -> tuple[Gpu, ...]:
-    driver = driver_version(raw)
-    lines = answers.calls(raw.cuda, "device")
-    return tuple(_gpu(line, driver) for line in lines if answers.integer(line.get("code")) == 0)
-
-
 def _gpu(line: Mapping[str, Any], driver: str | None) -> Gpu:
     integrated = answers.integer(line.get("integrated"))
     return Gpu(
@@ -271,8 +269,8 @@ def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem |
         return _library_problem(raw, machine)
     # A mismatch comes first: NVML or the version numbers can show it when cuInit's code is less
     # specific.
-    if _mismatch(raw):
-        return _mismatch_problem(raw, machine)
+    if mismatch := _mismatch(raw, machine):
+        return mismatch
     init = answers.code(raw.cuda, "cuInit")
     # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
     if init in (0, 100, 101):
@@ -329,7 +327,7 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # No sign of an NVIDIA GPU: a missing driver is not a problem.
     if not machine.has_pci(NVIDIA) and raw.kernel is None:
         return None
-    if found := _too_old(raw, machine) or _held(machine, ("vfio-pci", "pci-stub")):
+    if found := _too_old(raw, machine) or _held(raw, machine, SET_ASIDE):
         return found
     if machine.container:
         return _container(raw, machine)
@@ -349,23 +347,20 @@ def _driver_fix(machine: MachineKind) -> str:
     return machine.fix(Need.NVIDIA_DRIVER)
 
 
-def _mismatch(raw: RawNvidia) -> bool:
-    """Tell whether the user library has another version than the loaded kernel module."""
+def _mismatch(raw: RawNvidia, machine: MachineKind) -> Problem | None:
+    """Return the problem of a user library with another version than the loaded kernel module."""
     # SYSTEM_DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED_ON_DEVICE, and NVML's LIB_RM_VERSION_MISMATCH.
     cuda, nvml = answers.code(raw.cuda, "cuInit"), answers.code(raw.nvml, "nvmlInit_v2")
-    if cuda in (803, 804) or nvml == 18:
-        return True
     user = answers.dotted(answers.value(raw.nvml, "nvmlSystemGetDriverVersion", "version"))
     kernel = kernel_version(raw.kernel)
-    return bool(cuda and user and kernel and user != kernel)
-
-
-def _mismatch_problem(raw: RawNvidia, machine: MachineKind) -> Problem:
-    kernel, library = kernel_version(raw.kernel), _version_in(answers.library(raw.cuda))
+    differs = cuda and user and kernel and user != kernel
+    if cuda not in (803, 804) and nvml != 18 and not differs:
+        return None
+    path = answers.library(raw.cuda) or ""
+    library = _version_in(path)
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
     # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
-    library_path = answers.library(raw.cuda) or ""
-    compat = answers.code(raw.cuda, "cuInit") == 804 or "/compat/" in library_path
+    compat = cuda == 804 or "/compat/" in path
     aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
     fix = machine.fix(Need.NVIDIA_SAME_VERSION, version=kernel or "the host's version")
     return Problem(
@@ -397,22 +392,22 @@ def _container(raw: RawNvidia, machine: MachineKind) -> Problem:
     return Problem("container-without-gpu", text, fix)
 
 
-def _held(machine: MachineKind, modules: tuple[str, ...] = ()) -> Problem | None:
+HOLDERS = (*SET_ASIDE, "nouveau", "nova_core", "nova")
+"""Kernel modules that keep NVIDIA's own from a card."""
+
+
+def _held(_: RawNvidia, machine: MachineKind, modules: tuple[str, ...] = HOLDERS) -> Problem | None:
     """Return the problem of cards that other kernel modules hold, if that is all of them."""
     cards = machine.of_vendor(NVIDIA)
-    held = [each for each in cards if each.driver in (modules or HOLDERS)]
+    held = [each for each in cards if each.driver in modules]
     if not held or len(held) < len(cards):
         return None
     card, module = held[0], held[0].driver or ""
-    if module in ("vfio-pci", "pci-stub"):
+    if module in SET_ASIDE:
         text = f"the NVIDIA GPU {card.slot} is reserved for a virtual machine ({module})"
         return Problem("gpu-set-aside", text, machine.fix(Need.SET_ASIDE))
     text = f"the NVIDIA GPU {card.slot} is held by the module {module}, so nvidia cannot use it"
     return Problem("nouveau", text, machine.fix(Need.NOUVEAU, module=module))
-
-
-HOLDERS = ("vfio-pci", "pci-stub", "nouveau", "nova_core", "nova")
-"""Kernel modules that keep NVIDIA's own from a card."""
 
 
 def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
@@ -429,10 +424,6 @@ def _mig(raw: RawNvidia, _: MachineKind) -> Problem | None:
         "the NVIDIA GPU is in MIG mode and offers no instance here",
         f"create one: {SUDO}nvidia-smi mig -cgi 0 -C; or pass one to this container",
     )
-
-
-def _held_here(_: RawNvidia, machine: MachineKind) -> Problem | None:
-    return _held(machine) if machine.os == "linux" else None
 
 
 def _lost(raw: RawNvidia, machine: MachineKind) -> Problem | None:
@@ -570,7 +561,7 @@ def _too_old(_: RawNvidia, machine: MachineKind) -> Problem | None:
 
 
 def _misfit(
-    card: PciDevice,
+    card: BusCard,
     served: Generation | None,
     branch: int,
     flavour: str | None,
@@ -610,7 +601,7 @@ def _other(raw: RawNvidia, init: int | None) -> Problem:
 
 # From the most to the least specific cause.
 _CHECKS = (
-    *(_mig, _too_old, _held_here, _lost, _refused, _not_given, _switched_off, _off_bus),
+    *(_mig, _too_old, _held, _lost, _refused, _not_given, _switched_off, _off_bus),
     *(_no_module, _hidden, _closed, _not_started, _no_files, _taken_away, _leftover),
 )
 
@@ -631,15 +622,13 @@ _INIT_PROBLEMS = {
         "the libcuda that was found is the toolkit's stub, not a driver",
         "take the folder 'stubs' out of LD_LIBRARY_PATH, or install the NVIDIA driver",
     ),
-    35: Problem(
-        "cuda-driver-too-old",
-        "NVIDIA's driver is too old for its own libraries",
-        "update the NVIDIA driver",
-    ),
-    36: Problem(
-        "cuda-driver-too-old",
-        "NVIDIA's driver is too old for its own libraries",
-        "update the NVIDIA driver",
+    **dict.fromkeys(
+        (35, 36),
+        Problem(
+            "cuda-driver-too-old",
+            "NVIDIA's driver is too old for its own libraries",
+            "update the NVIDIA driver",
+        ),
     ),
 }
 MPS_CODES = range(805, 811)

@@ -6,17 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.machine.host import ABSENT, DriverAnswer
+from tsuku_llm.machine.host import DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 TYPE_CPU, TYPE_GPU = 2, 4
 CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOUND_KHR"}
 NO_PLATFORM = -1001
-
-
-def collect(by_question: Mapping[str, DriverAnswer]) -> DriverAnswer:
-    """Take the worker's answer."""
-    return by_question.get("opencl", ABSENT)
 
 
 def parse(answer: DriverAnswer) -> Api:

@@ -14,10 +14,11 @@ from tsuku_llm.machine.backends import AMD, INTEL, NVIDIA
 from tsuku_llm.machine.fixes import Need, for_any_gpu
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
+from tsuku_llm.machine.kernel_drivers import undriven
 from tsuku_llm.machine.packages import command_for
 from tsuku_llm.machine.places import Kind
 from tsuku_llm.probe.facts import answers
-from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix, undriven
+from tsuku_llm.probe.facts.machine import MachineKind, closed_file, files_fix
 
 DEVICE_LOCAL = 1
 DRIVER_LLVMPIPE, DRIVER_SWIFTSHADER, DRIVER_DOZEN = 13, 14, 23
@@ -76,11 +77,15 @@ def parse(raw: RawVulkan, machine: MachineKind) -> Api:
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(line) for line in lines)
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
+    version = version_text(answers.value(answer, "vkEnumerateInstanceVersion", "version"))
+    # The call came with Vulkan 1.1: a loader without it supports 1.0.
+    if version is None and answers.library(answer):
+        version = "1.0"
     return Api(
         name="vulkan",
         state=state,
         library=answers.library(answer),
-        version=_loader_version(answer),
+        version=version,
         gpus=gpus,
         evidence=_evidence(raw),
         problem=None if hardware else _problem(raw, machine, gpus),
@@ -93,14 +98,6 @@ def version_text(number: object) -> str | None:
     if value is None:
         return None
     return f"{value >> 22 & 127}.{value >> 12 & 1023}.{value & 4095}"
-
-
-def _loader_version(answer: DriverAnswer) -> str | None:
-    if answers.library(answer) is None:
-        return None
-    told = version_text(answers.value(answer, "vkEnumerateInstanceVersion", "version"))
-    # The call came with Vulkan 1.1: a loader without it supports 1.0.
-    return told or "1.0"
 
 
 def _gpu(line: Mapping[str, Any]) -> Gpu:
@@ -186,7 +183,7 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
         return broken
     files = answers.calls(answer, "icd")
     if answers.library(answer) is None:
-        return _loader_problem(answer, _installed(answer), machine)
+        return _loader_problem(answer, machine)
     closed = [node for node in raw.nodes if node[1] != "rw"]
     if closed:
         return _icd_problem(files, machine) or closed_file(machine, *closed[0])
@@ -195,11 +192,18 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
     return (
         _icd_problem(files, machine)
         or _variable_problem(files)
-        or undriven(machine, AMD, INTEL)
+        or _undriven(machine)
         or _too_old(raw, machine, gpus)
         or _software_problem(gpus, machine)
         or _error_problem(answer, machine)
     )
+
+
+def _undriven(machine: MachineKind) -> Problem | None:
+    cards = [card for card in machine.pci if card.vendor in _MESA]
+    # A container may be shown the host's bus without the host's modules.
+    hidden = machine.container and any(card.driver is None for card in cards)
+    return None if hidden else undriven(cards, machine.place)
 
 
 def _installed(answer: DriverAnswer) -> tuple[Mapping[str, Any], ...]:
@@ -207,9 +211,7 @@ def _installed(answer: DriverAnswer) -> tuple[Mapping[str, Any], ...]:
     return tuple(line for line in answers.calls(answer, "icd") if line.get("missing") is not True)
 
 
-def _loader_problem(
-    answer: DriverAnswer, files: tuple[Mapping[str, Any], ...], machine: MachineKind
-) -> Problem | None:
+def _loader_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
     error = answers.missing_dependency(answer)
     if error:
         text = f"the Vulkan loader is installed but does not load: {error}"
@@ -217,7 +219,7 @@ def _loader_problem(
     if machine.place.systems[:1] == ("nixos",) and machine.pci:
         text = "Vulkan's loader is where only programs of NixOS look"
         return Problem("driver-not-searched", text, machine.fix(Need.NIX_VULKAN))
-    if not files:
+    if not _installed(answer):
         return None
     command = command_for((LOADER,), machine.packages, container=machine.container)
     return Problem(
@@ -232,8 +234,16 @@ def _icd_problem(files: tuple[Mapping[str, Any], ...], machine: MachineKind) -> 
     for line in files:
         name, error = answers.words(line.get("library")), answers.words(line.get("error"))
         # A 32-bit driver next to the 64-bit one is normal.
-        if name and error and "ELFCLASS32" not in error:
-            return _broken_icd(name, error, machine)
+        if not name or not error or "ELFCLASS32" in error:
+            continue
+        # The loader's message begins with the file that it misses.
+        wanted = posixpath.basename(error.partition(":")[0])
+        command = command_for((wanted,), machine.packages, container=machine.container)
+        fix = command or f"install what provides {wanted}"
+        if wanted == posixpath.basename(name):
+            fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
+        text = f"the Vulkan driver {name} does not load: {error}"
+        return Problem("vulkan-icd-broken", text, answers.limit_fix(error) or fix)
     return None
 
 
@@ -249,17 +259,6 @@ def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
         text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
         return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")
     return None
-
-
-def _broken_icd(name: str, error: str, machine: MachineKind) -> Problem:
-    # The loader's message begins with the file that it misses.
-    wanted = posixpath.basename(error.partition(":")[0])
-    command = command_for((wanted,), machine.packages, container=machine.container)
-    fix = command or f"install what provides {wanted}"
-    if wanted == posixpath.basename(name):
-        fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
-    fix = answers.limit_fix(error) or fix
-    return Problem("vulkan-icd-broken", f"the Vulkan driver {name} does not load: {error}", fix)
 
 
 def _no_driver(answer: DriverAnswer) -> bool:

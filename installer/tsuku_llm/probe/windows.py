@@ -47,11 +47,6 @@ def parse_cpu(answer: DriverAnswer) -> tuple[str | None, str | None, tuple[str, 
     return vendor, name, tuple(sorted(features))
 
 
-def parse_memory(answer: DriverAnswer) -> int | None:
-    """Return bytes of memory."""
-    return answers.positive(answers.value(answer, "memory", "value"))
-
-
 def parse_vendors(answer: DriverAnswer) -> tuple[int, ...]:
     """Return the PCI vendors of the display adapters that have a driver."""
     ids = [line.get("MatchingDeviceId") for line in answers.calls(answer, "adapter")]

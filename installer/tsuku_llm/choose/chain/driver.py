@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tsuku_llm.choose.chain.links import Link, LinkState, Stage, Subject
-from tsuku_llm.choose.chain.ways import CLOSED_FILES, Adapter, adapters_in, install_api
+from tsuku_llm.choose.chain.ways import CLOSED_FILES, adapters_in, install_api
 from tsuku_llm.choose.fitting import api_obstacle
 from tsuku_llm.machine.backends import (
     AMD,
@@ -59,7 +59,7 @@ def _vendors(subject: Subject, api: Api) -> frozenset[int]:
     return facts_of(subject.backend).vendors
 
 
-def _evidence(api: Api, adapters: Iterable[Adapter]) -> dict[Stage, list[str]]:
+def _evidence(api: Api, adapters: Iterable[BusCard]) -> dict[Stage, list[str]]:
     """Sort the facts by the link to which they belong."""
     told: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for adapter in adapters:
@@ -87,7 +87,7 @@ def _stage_of(call: str) -> Stage:
 
 
 def _faults(
-    backend: str, hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]
+    backend: str, hardware: Hardware, api: Api, adapters: tuple[BusCard, ...]
 ) -> dict[Stage, Problem]:
     """Collect the broken links and their faults; none if the API lists a hardware device."""
     reason = api_obstacle(api)
@@ -161,7 +161,7 @@ def _reached(api: Api) -> Stage:
     return Stage.LIBRARY if api.library is None else Stage.INIT
 
 
-def _fix(hardware: Hardware, api: Api, adapters: tuple[Adapter, ...]) -> str:
+def _fix(hardware: Hardware, api: Api, adapters: tuple[BusCard, ...]) -> str:
     """Return the fix for a stop that is not one of the named problems."""
     stage = _reached(api)
     if api.state is ApiState.NOT_ASKED:
@@ -194,7 +194,7 @@ _ON_THE_BUS = (
 )
 
 
-def _nvidias(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
+def _nvidias(adapters: tuple[BusCard, ...], hardware: Hardware) -> Problem | None:
     """Return what CUDA says of NVIDIA's kernel module, which serves all interfaces."""
     problem = hardware.api("cuda").problem
     if problem is None or _OF_API.get(problem.slug) is not Stage.MODULE:
@@ -202,19 +202,16 @@ def _nvidias(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | Non
     return problem if adapters and all(each.vendor == NVIDIA for each in adapters) else None
 
 
-def _unbound(backend: str, adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
+def _unbound(backend: str, adapters: tuple[BusCard, ...], hardware: Hardware) -> Problem | None:
     """Return the fault if the backend can use none of the adapters as the kernel drives them."""
     # One adapter without a fault is enough.
     faults = [_not_driven(backend, adapter, hardware) for adapter in adapters]
     return None if None in faults else next(iter(faults), None)
 
 
-def _not_driven(backend: str, adapter: Adapter, hardware: Hardware) -> Problem | None:
-    if backend == "cuda" and adapter.driver == "nouveau":
-        text = f"{adapter.name} uses the driver nouveau, which does not support CUDA"
+def _not_driven(backend: str, card: BusCard, hardware: Hardware) -> Problem | None:
+    if backend == "cuda" and card.driver == "nouveau":
+        text = f"{card.name} uses the driver nouveau, which does not support CUDA"
         fix = fix_for(Need.NVIDIA_DRIVER, hardware.place)
         return Problem("nouveau", text, f"{fix}; or use Vulkan")
-    if hardware.os != "linux":
-        return None
-    card = BusCard(adapter.name, adapter.vendor, adapter.device, adapter.driver)
-    return not_driven(card, hardware.place)
+    return not_driven(card, hardware.place) if hardware.os == "linux" else None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.fitting import Reason, system_obstacle, why_not
-from tsuku_llm.choose.selection import Selection, is_made_by
+from tsuku_llm.choose.selection import Selection, only_of
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import (
@@ -28,7 +28,7 @@ from tsuku_llm.machine.backends import (
 )
 from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind, Hardware, Problem
-from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
+from tsuku_llm.machine.kernel_drivers import BusCard, undriven
 from tsuku_llm.machine.packages import command_for
 
 # The adapters among the supporting facts: sysfs' ids with the bound driver, and Windows' ids.
@@ -36,29 +36,16 @@ _ON_LINUX = re.compile(r"([0-9a-f]{4}):([0-9a-f?]{4}) \(driver (\S+)\)")
 _ON_WINDOWS = re.compile(r"ven_([0-9a-f]{4})()\S*\s*(\S*)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A display adapter among the supporting facts; ``driver`` is None if none is bound."""
-
-    name: str
-    vendor: int
-    id: str
-    driver: str | None
-
-    @property
-    def device(self) -> int | None:
-        """Its device number on the PCI bus, if Linux tells it."""
-        match = _ON_LINUX.match(f"{self.id} (driver -)")
-        return int(match[2], 16) if match and "?" not in match[2] else None
-
-
-def adapters_in(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[Adapter]:
+def adapters_in(evidence: Iterable[Evidence], vendors: frozenset[int]) -> Iterator[BusCard]:
     """Find the display adapters of these vendors among the supporting facts."""
     for fact in evidence:
         match = _ON_LINUX.match(fact.result) or _ON_WINDOWS.search(fact.result)
         if match and int(match[1], 16) in vendors:
+            # Windows does not tell the device's number alone.
+            device = int(match[2], 16) if match[2] and "?" not in match[2] else None
             driver = None if match[3] in ("", "none") else match[3]
-            yield Adapter(fact.call, int(match[1], 16), fact.result.split(" ")[0], driver)
+            id_ = fact.result.split(" ")[0]
+            yield BusCard(fact.call, int(match[1], 16), device, driver, id_)
 
 
 @documented("gpu", "backend", "variant", "problem", "fix")
@@ -162,22 +149,17 @@ def _unused(everything: Selection, hardware: Hardware) -> Iterator[tuple[str, in
     for adapter in adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL})):
         # Beside an integrated GPU, another maker's adapter is a card; Intel's rarely is.
         rarely = used is not None and adapter.vendor == INTEL
-        if adapter.vendor not in told | listed and not rarely:
-            told.add(adapter.vendor)
-            yield f"the {_MAKERS[adapter.vendor]} GPU ({adapter.name})", adapter.vendor
+        vendor = adapter.vendor
+        if vendor in _MAKERS and vendor not in told | listed and not rarely:
+            told.add(vendor)
+            yield f"the {_MAKERS[vendor]} GPU ({adapter.name})", vendor
 
 
 _MAKERS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
 
 def _cheapest(name: str, vendor: int, everything: Selection, hardware: Hardware) -> Way | None:
-    alone = replace(
-        hardware,
-        apis=tuple(
-            replace(api, gpus=tuple(gpu for gpu in api.gpus if is_made_by(vendor, api.name, gpu)))
-            for api in hardware.apis
-        ),
-    )
+    alone = only_of(vendor, hardware)
     found = [
         way
         for variant in everything.variants
@@ -255,9 +237,12 @@ def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Driv
         return _of(api.problem)
     if api.hardware_gpus:
         return _of(Problem(reason.slug, reason.text, FIXES.get(reason.slug, "")))
-    adapters = tuple(adapters_in(hardware.evidence, frozenset({vendor})))
-    undriven = _undriven(adapters, hardware)
-    return _of(undriven) if undriven else _missing(backend, vendor, hardware)
+    # A container may be shown the host's bus without the host's modules.
+    if hardware.os == "linux" and not hardware.container:
+        cards = adapters_in(hardware.evidence, frozenset({vendor}))
+        if problem := undriven(cards, hardware.place):
+            return _of(problem)
+    return _missing(backend, vendor, hardware)
 
 
 def _of(problem: Problem, more: int = 0) -> DriverStep:
@@ -290,16 +275,6 @@ _OF_CUDA = (
     "zluda",
 )
 """Problems of CUDA alone: another interface of the same card may work."""
-
-
-def _undriven(adapters: tuple[Adapter, ...], hardware: Hardware) -> Problem | None:
-    if hardware.os != "linux" or hardware.container:
-        return None
-    found = [
-        not_driven(BusCard(each.name, each.vendor, each.device, each.driver), hardware.place)
-        for each in adapters
-    ]
-    return None if None in found else next(iter(found), None)
 
 
 def _branch(cuda: Api) -> str:
@@ -337,7 +312,7 @@ FIXES = {
 """The fixes for reasons of ``selection`` that something else than another variant can fix."""
 
 
-def install_api(backend: BackendFacts, hardware: Hardware, seen: Collection[int]) -> str:
+def install_api(backend: BackendFacts, hardware: Hardware, seen: Collection[int | None]) -> str:
     """Say how to install a driver API for the GPUs of these makers: the command, or words."""
     if hardware.os != "linux":
         return VENDOR_DRIVER

@@ -10,33 +10,13 @@ from tsuku_llm.machine.backends import AMD, INTEL
 from tsuku_llm.machine.fixes import Need, fix_for
 from tsuku_llm.machine.hardware import Evidence, Problem
 from tsuku_llm.machine.host import ABSENT, DriverAnswer, Host
-from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
+from tsuku_llm.machine.kernel_drivers import BusCard
 from tsuku_llm.machine.packages import family_of
 from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.place import LABEL, find_place
 
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
-
-
-@dataclass(frozen=True, slots=True)
-class PciDevice:
-    """A display controller or accelerator; ``driver`` is the kernel module bound to it.
-
-    ``power`` is its state before the drivers were asked; asking wakes one in D3cold that works.
-    """
-
-    slot: str | None
-    vendor: int | None
-    device: int | None
-    driver: str | None
-    power: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The vendor and device numbers, as PCI tools write them."""
-        ids = (self.vendor, self.device)
-        return ":".join("????" if part is None else f"{part:04x}" for part in ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +35,7 @@ class MachineKind:
     selinux: bool = False
     apparmor: bool = False
     tegra: str | None = None
-    pci: tuple[PciDevice, ...] = ()
+    pci: tuple[BusCard, ...] = ()
     packages: str = ""
 
     @property
@@ -72,7 +52,7 @@ class MachineKind:
         """Return what helps in this place."""
         return fix_for(need, self.place, **facts)
 
-    def of_vendor(self, vendor: int) -> tuple[PciDevice, ...]:
+    def of_vendor(self, vendor: int) -> tuple[BusCard, ...]:
         """Return the devices of a vendor on the bus."""
         return tuple(device for device in self.pci if device.vendor == vendor)
 
@@ -94,20 +74,6 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
         pci=parse_pci(by_question.get("pci", ABSENT)),
         packages=family_of("linux", host.read_text("/etc/os-release") or ""),
     )
-
-
-def undriven(machine: MachineKind, *vendors: int) -> Problem | None:
-    """Return the problem of the cards of these vendors, if the kernel drives none of them."""
-    found = [_undriven(each, machine) for each in machine.pci if each.vendor in vendors]
-    return None if None in found else next(iter(found), None)
-
-
-def _undriven(card: PciDevice, machine: MachineKind) -> Problem | None:
-    # A container may be shown the host's bus without the host's modules.
-    if machine.container and card.driver is None:
-        return None
-    on_bus = BusCard(f"PCI {card.slot}", card.vendor, card.device, card.driver)
-    return not_driven(on_bus, machine.place)
 
 
 def closed_file(machine: MachineKind, device: str, access: str = "") -> Problem:
@@ -146,25 +112,17 @@ _NO_DRIVER_BEHIND = ("ENXIO", "ENODEV")
 
 def files_fix(machine: MachineKind, *files: str) -> str:
     """Return how this place gets device files of a GPU of AMD or Intel."""
+    # The resource of the makers' device plugins. Intel's is named after the kernel module
+    # (intel-device-plugins-for-kubernetes#1670).
+    plugins = ["amd.com/gpu"] if machine.has_pci(AMD) else []
+    plugins += [f"gpu.intel.com/{each.driver or 'xe'}" for each in machine.of_vendor(INTEL)]
+    either = "amd.com/gpu or gpu.intel.com/xe (or i915, as the node drives it)"
     return machine.fix(
         Need.FILES,
         files=" and ".join(files),
         flags=" ".join(f"--device {each}" for each in files),
-        plugin=_plugin(machine),
+        plugin=next(iter(plugins), either),
     )
-
-
-def _plugin(machine: MachineKind) -> str:
-    """Return the resource of the makers' device plugins for the GPUs on the bus.
-
-    Intel's is named after the kernel module (intel-device-plugins-for-kubernetes#1670).
-    """
-    found = [AMD_PLUGIN] if machine.has_pci(AMD) else []
-    found += [f"gpu.intel.com/{each.driver or 'xe'}" for each in machine.of_vendor(INTEL)]
-    return next(iter(found), f"{AMD_PLUGIN} or gpu.intel.com/xe (or i915, as the node drives it)")
-
-
-AMD_PLUGIN = "amd.com/gpu"
 
 
 def parse_tegra(release: str | None, compatible: str | None) -> str | None:
@@ -185,18 +143,21 @@ def has_server_cuda(tegra: str) -> bool:
     return "tegra264" in tegra or (release is not None and int(release[1]) >= 38)
 
 
-def parse_pci(answer: DriverAnswer) -> tuple[PciDevice, ...]:
-    """Read each line of the worker's list."""
-    return tuple(
-        PciDevice(
-            slot=answers.words(line.get("slot")),
-            vendor=_hex(line.get("vendor")),
-            device=_hex(line.get("device")),
+def parse_pci(answer: DriverAnswer) -> tuple[BusCard, ...]:
+    """Read each line of the worker's list; the ids are written as PCI tools do."""
+    found = []
+    for line in answers.calls(answer, "device"):
+        vendor, device = ids = _hex(line.get("vendor")), _hex(line.get("device"))
+        card = BusCard(
+            name=f"PCI {answers.words(line.get('slot'))}",
+            vendor=vendor,
+            device=device,
             driver=answers.words(line.get("driver")),
+            id=":".join("????" if part is None else f"{part:04x}" for part in ids),
             power=answers.words(line.get("power")),
         )
-        for line in answers.calls(answer, "device")
-    )
+        found.append(card)
+    return tuple(found)
 
 
 def _hex(value: object) -> int | None:
@@ -209,8 +170,7 @@ def _hex(value: object) -> int | None:
 def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
     """List the devices on the bus with their kernel modules, and the signs of the place."""
     bus = (
-        Evidence(f"PCI {device.slot}", f"{device.name} (driver {device.driver or 'none'})")
-        for device in machine.pci
+        Evidence(card.name, f"{card.id} (driver {card.driver or 'none'})") for card in machine.pci
     )
     return (*bus, *machine.signs)
 

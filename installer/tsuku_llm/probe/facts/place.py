@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
 
 from tsuku_llm.machine.hardware import Evidence
 from tsuku_llm.machine.host import Host
@@ -104,12 +104,8 @@ _MOST_FILES = 20
 _TOOLKIT = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES")
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceSign:
-    """One fact that speaks for a place."""
-
-    kind: Kind
-    fact: Evidence
+_Sign = tuple[Kind, Evidence]
+"""A place, and one fact that speaks for it."""
 
 
 def find_place(host: Host) -> tuple[MachinePlace, tuple[Evidence, ...]]:
@@ -118,13 +114,13 @@ def find_place(host: Host) -> tuple[MachinePlace, tuple[Evidence, ...]]:
     hypervisor = _hypervisor(host)
     wsl = is_wsl(host)
     place = MachinePlace(
-        kind=conclude(signs, wsl=wsl, virtual=hypervisor is not None),
+        kind=_conclude({kind for kind, _ in signs}, wsl=wsl, virtual=hypervisor is not None),
         hypervisor=hypervisor or None,
         ci=next((name for key, name in _SERVICES.items() if host.environment(key)), None),
         wsl=wsl,
         systems=_systems(host),
     )
-    facts = [each.fact for each in signs]
+    facts = [fact for _, fact in signs]
     if place.contained:
         told = ((name, host.environment(name)) for name in _TOOLKIT)
         facts += [Evidence(name, value[:64]) for name, value in told if value is not None]
@@ -135,39 +131,38 @@ def find_place(host: Host) -> tuple[MachinePlace, tuple[Evidence, ...]]:
     return place, tuple(facts)
 
 
-def conclude(signs: tuple[PlaceSign, ...], *, wsl: bool, virtual: bool) -> Kind:
+def _conclude(seen: AbstractSet[Kind], *, wsl: bool, virtual: bool) -> Kind:
     """Return the innermost place that a sign speaks for, else what the kernel runs on."""
-    seen = {each.kind for each in signs}
     # Incus and LXD also give their socket to virtual machines.
     if virtual and not seen & {Kind.LXC, Kind.CONTAINER}:
-        seen -= {Kind.INCUS, Kind.LXD}
+        seen = seen - {Kind.INCUS, Kind.LXD}
     found = next((kind for kind in _ORDER if kind in seen), None)
     return found or (Kind.WSL if wsl else Kind.VM if virtual else Kind.BARE_METAL)
 
 
-def _signs(host: Host) -> Iterator[PlaceSign]:
+def _signs(host: Host) -> Iterator[_Sign]:
     for name, kind in _VARIABLES.items():
         if value := host.environment(name):
-            yield PlaceSign(kind, Evidence(name, answers.words(value) or "set"))
+            yield (kind, Evidence(name, answers.words(value) or "set"))
     for path, kind in _MARKS.items():
         if host.access(path) is not None:
-            yield PlaceSign(kind, Evidence(path, "present"))
+            yield (kind, Evidence(path, "present"))
     yield from _said(host)
     for path in _CONTROL_GROUPS:
         text = host.read_text(path) or ""
         found = ((pattern.search(text), kind) for pattern, kind in _GROUPS)
-        yield from (PlaceSign(kind, Evidence(path, match[0])) for match, kind in found if match)
+        yield from ((kind, Evidence(path, match[0])) for match, kind in found if match)
     if _is_confined_snap(host):
-        yield PlaceSign(Kind.SNAP, Evidence("SNAP", host.environment("SNAP") or ""))
+        yield (Kind.SNAP, Evidence("SNAP", host.environment("SNAP") or ""))
     # The first process of a sandbox that has its own; Flatpak makes its sandboxes with it.
     if (host.read_text(_FIRST) or "").strip() == "bwrap":
-        yield PlaceSign(Kind.BUBBLEWRAP, Evidence(_FIRST, "bwrap"))
+        yield (Kind.BUBBLEWRAP, Evidence(_FIRST, "bwrap"))
     yield from _other_root(host)
     if named := host.read_text(_DEBIAN_CHROOT):
-        yield PlaceSign(Kind.CHROOT, Evidence(_DEBIAN_CHROOT, answers.words(named) or "present"))
+        yield (Kind.CHROOT, Evidence(_DEBIAN_CHROOT, answers.words(named) or "present"))
 
 
-def _other_root(host: Host) -> Iterator[PlaceSign]:
+def _other_root(host: Host) -> Iterator[_Sign]:
     """Yield what the mounts say of a root that is not the one of the system."""
     mounts = host.read_text(_MOUNTS)
     if not mounts:
@@ -175,14 +170,14 @@ def _other_root(host: Host) -> Iterator[PlaceSign]:
     root, first = _root_mount(mounts), _root_mount(host.read_text(_MOUNTS_OF_FIRST) or "")
     # The root of a plain chroot is a folder, which nothing is mounted on.
     if root is None:
-        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
+        yield (Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
     # bubblewrap makes it in a file system of its own, and leaves the name (bubblewrap.c).
     elif root[1:] == ("/newroot", "tmpfs"):
-        yield PlaceSign(Kind.BUBBLEWRAP, Evidence(_MOUNTS, "/newroot is mounted on /"))
+        yield (Kind.BUBBLEWRAP, Evidence(_MOUNTS, "/newroot is mounted on /"))
     # A folder that was mounted on itself first, as arch-chroot and schroot do. A service of
     # systemd has mounts of its own, and the same root.
     elif first and root != first:
-        yield PlaceSign(Kind.CHROOT, Evidence(_MOUNTS_OF_FIRST, "another root is mounted on /"))
+        yield (Kind.CHROOT, Evidence(_MOUNTS_OF_FIRST, "another root is mounted on /"))
 
 
 def _root_mount(mounts: str) -> tuple[str, str, str] | None:
@@ -196,14 +191,17 @@ def _root_mount(mounts: str) -> tuple[str, str, str] | None:
     return found
 
 
-def _said(host: Host) -> Iterator[PlaceSign]:
+def _said(host: Host) -> Iterator[_Sign]:
     """Yield what names the runtime: a variable, and files that it writes."""
     said = [("container", host.environment("container"))]
     said += [(path, host.read_text(path)) for path in _SAID_IN]
-    said.append((f"container in {_INIT}", _init_container(host)))
+    # What started the first process; only root and that process may read it.
+    for entry in (host.read_text(_INIT) or "").split("\0"):
+        if entry.startswith("container="):
+            said.append((f"container in {_INIT}", entry.partition("=")[2]))
     for name, word in said:
         if text := answers.words(word):
-            yield PlaceSign(_WORDS.get(text.lower(), Kind.CONTAINER), Evidence(name, text))
+            yield (_WORDS.get(text.lower(), Kind.CONTAINER), Evidence(name, text))
 
 
 def _systems(host: Host) -> tuple[str, ...]:
@@ -213,12 +211,6 @@ def _systems(host: Host) -> tuple[str, ...]:
     if "nomodeset" in (host.read_text("/proc/cmdline") or "").split():
         words.append("nomodeset")
     return (*systems_of(host.read_text("/etc/os-release") or ""), *words)
-
-
-def _init_container(host: Host) -> str | None:
-    """Return what started the first process, which only root and that process may read."""
-    entries = (host.read_text(_INIT) or "").split("\0")
-    return next((each.partition("=")[2] for each in entries if each.startswith("container=")), None)
 
 
 def _is_confined_snap(host: Host) -> bool:

@@ -44,7 +44,7 @@ def main(root: str, limit: float, questions: Sequence[str]) -> None:
         _require_threads()
         _watch(limit)
     except RuntimeError:
-        greeting.refuse("thread")
+        greeting.greet(lacking="thread")
         os._exit(1)
     greeting.greet()
     for question in questions:

@@ -10,7 +10,7 @@ from . import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 
@@ -34,13 +34,12 @@ class Channel:
         """Report that the question is answered."""
         self._write({"end": "done"})
 
-    def greet(self) -> None:
-        """Report that the child runs, before it has loaded any foreign code."""
-        self._write({})
+    def greet(self, **lacking: str) -> None:
+        """Report that the child runs, before it has loaded any foreign code.
 
-    def refuse(self, lacking: str) -> None:
-        """Report that the child cannot ask, for want of what the system does not allow."""
-        self._write({"lacking": lacking})
+        With ``lacking`` it cannot ask, for want of what the system does not allow.
+        """
+        self._write(lacking)
 
     def call(
         self,
@@ -75,7 +74,7 @@ class Channel:
         self.answer("open", library=None, names=list(names), errors=errors)
         return None
 
-    def _write(self, message: dict[str, Any]) -> None:
+    def _write(self, message: Mapping[str, Any]) -> None:
         line = encode({"ask": self._question, **message}).encode("ascii") + b"\n"
         try:
             while line:

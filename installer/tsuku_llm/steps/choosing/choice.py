@@ -34,7 +34,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import facts_of
 from tsuku_llm.machine.hardware import Hardware, Problem
-from tsuku_llm.probe import libraries, probe, program
+from tsuku_llm.probe import libc, probe, program
 from tsuku_llm.steps.choosing.passing_over import (
     NOT_IN_BUNDLE,
     RELEASE,
@@ -524,9 +524,9 @@ def _with_libraries(session: Session, release: Release, hardware: Hardware) -> H
     unknown = sorted(needed - hardware.libraries.keys())
     if not unknown or hardware.simulated:
         return hardware
-    host, asked = session.machine.host, libraries.question(unknown)
+    host, asked = session.machine.host, libc.library_question(unknown)
     answer = host.ask(program(host), (asked,), session.settings.probe_timeout)()[asked]
-    return replace(hardware, libraries={**hardware.libraries, **libraries.parse(answer)})
+    return replace(hardware, libraries={**hardware.libraries, **libc.parse_libraries(answer)})
 
 
 def conflict_in(variant: Variant) -> Reason | None:
