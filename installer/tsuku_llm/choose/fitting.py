@@ -11,14 +11,14 @@ Devices are also ordered here, by kind, memory and speed, whichever API lists th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from packaging.version import Version
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.catalog.requirements import CudaRequirement, Requirements
-from tsuku_llm.machine.backends import TABLE, backend_of_api, facts_of
+from tsuku_llm.machine.backends import TABLE, BackendFacts, backend_of_api, facts_of
 from tsuku_llm.machine.card_speeds import bandwidth_of
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware
 from tsuku_llm.machine.packages import brought_by
@@ -142,12 +142,24 @@ def why_not(variant: Variant, hardware: Hardware) -> Reason | None:
         found = ((part, why_not(part, hardware)) for part in variant.parts)
         reasons = (Reason(why.slug, f"{part.name}: {why.text}") for part, why in found if why)
         return next(reasons, None)
-    return next(_obstacles(variant, hardware), None)
+    if reason := system_obstacle(variant, hardware):
+        return reason
+    requires = variant.requires
+    for row in TABLE:
+        # The variant's own API, and any other one that its requirements name.
+        named = getattr(requires, row.name, None) or getattr(requires, row.api, None)
+        if row.api and (named or row.name == variant.backend):
+            reason = _device_obstacle(row, requires, hardware.api(row.api))
+            if reason:
+                return reason
+    # Last: where the driver or the card is missing, a toolkit's library would not help.
+    return check_libraries(requires, hardware)
 
 
 def system_obstacle(variant: Variant, hardware: Hardware) -> Reason | None:
     """Return the first fact about the system that excludes a variant on any device."""
-    return next(_system_obstacles(variant.requires, hardware), None)
+    reasons = (check(variant.requires, hardware) for check in _SYSTEM_CHECKS)
+    return next((reason for reason in reasons if reason), None)
 
 
 def usable_gpus(variant: Variant, hardware: Hardware) -> tuple[Gpu, ...]:
@@ -190,43 +202,24 @@ def has_machine_code(variant: Variant, gpu: Gpu | None) -> bool:
     return any(sass_serves(entry, capability) for entry in cuda.sass)
 
 
-def _obstacles(variant: Variant, hardware: Hardware) -> Iterator[Reason]:
-    requires = variant.requires
-    yield from _system_obstacles(requires, hardware)
-    for row in TABLE:
-        # The variant's own API, and any other one that its requirements name.
-        named = getattr(requires, row.name, None) or getattr(requires, row.api, None)
-        if not row.api or not (named or row.name == variant.backend):
-            continue
-        api = hardware.api(row.api)
-        if reason := api_obstacle(api):
-            yield reason
-            continue
-        hidden = next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None)
-        # A start gives a build the cards that are left, if its backend can be told.
-        if hidden and not (row.given_by and any(not gpu.hidden_by for gpu in api.hardware_gpus)):
-            text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
-            yield Reason("hidden-device", text)
-        rule = _DEVICE_RULES.get(row.name, _any_device)
-        found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
-        refused = [(gpu, reason) for gpu, reason in found if reason]
-        # One usable device is enough.
-        if len(refused) < len(found):
-            continue
-        # The best device decides among those that something can be done about.
-        ranks = device_ranks(api.hardware_gpus)
-        refused.sort(key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))
-        yield refused[0][1]
-    # Last: where the driver or the card is missing, a toolkit's library would not help.
-    if reason := check_libraries(requires, hardware):
-        yield reason
-
-
-def _system_obstacles(requires: Requirements, hardware: Hardware) -> Iterator[Reason]:
-    for check in _SYSTEM_CHECKS:
-        reason = check(requires, hardware)
-        if reason:
-            yield reason
+def _device_obstacle(row: BackendFacts, requires: Requirements, api: Api) -> Reason | None:
+    """Tell why an API offers no device for a backend; None if one device is usable."""
+    if reason := api_obstacle(api):
+        return reason
+    hidden = next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None)
+    # A start gives a build the cards that are left, if its backend can be told.
+    if hidden and not (row.given_by and any(not gpu.hidden_by for gpu in api.hardware_gpus)):
+        text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
+        return Reason("hidden-device", text)
+    rule = _DEVICE_RULES.get(row.name, _any_device)
+    found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
+    refused = [(gpu, reason) for gpu, reason in found if reason]
+    # One usable device is enough.
+    if len(refused) < len(found):
+        return None
+    # The best device decides among those that something can be done about.
+    ranks = device_ranks(api.hardware_gpus)
+    return min(refused, key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))[1]
 
 
 # --- the machine -----------------------------------------------------------------------

@@ -216,15 +216,11 @@ class Selection:
         return next(fitting, nearest.variant if nearest else None)
 
 
-def _no_conflict(_: Variant) -> Reason | None:
-    return None
-
-
 def select(
     release: Release,
     hardware: Hardware,
     request: Request,
-    conflict: Callable[[Variant], Reason | None] = _no_conflict,
+    conflict: Callable[[Variant], Reason | None] | None = None,
 ) -> Selection:
     """Sort the platform's variants into those that fit, best first, and the others.
 
@@ -247,7 +243,7 @@ def select(
     rejected: list[Rejection] = []
     for variant in variants:
         reason = not_requested(variant, requested, vendor) or why_not(variant, hardware)
-        if reason is None and variant.parts:
+        if reason is None and variant.parts and conflict:
             reason = conflict(variant)
         considered = hardware
         # First the machine's own reason, such as a missing driver; then the maker of the GPUs.
@@ -323,7 +319,7 @@ def _offer(
     release: Release,
     hardware: Hardware,
     request: Request,
-    conflict: Callable[[Variant], Reason | None],
+    conflict: Callable[[Variant], Reason | None] | None,
 ) -> CombinedOffer | None:
     """Return the combined variant that ``Request.combine`` would choose."""
     wanted = replace(request, combine=True)

@@ -14,6 +14,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
 _LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MORE_SPACE = "free some space, or set TSUKU_HOME to a folder on a larger disk"
 _NEXT_TO_NOTHING = 1 << 20
 """Bytes. What failed for want of room has often removed its own file."""
 
@@ -27,7 +28,21 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _disk_error(error, doing, folder) from error
+        facts = (f"{error.strerror or error}, while {doing}", f"folder: {folder}")
+        if error.errno in _FULL:
+            raise NoSpace(
+                "there is no space left on the disk", facts=facts, hint=_MORE_SPACE
+            ) from error
+        if error.errno in _FORBIDDEN:
+            hint = "make that folder yours and writable, or set TSUKU_HOME to one that is"
+            text = f"the system does not allow {doing}"
+            raise NotWritable(text, facts=facts, hint=hint) from error
+        text = "a file could not be read or written"
+        hint = "check the disk, then run the command again"
+        if error.errno in _LIMITED:
+            text = system_limits.reached(error) or str(error)
+            hint = system_limits.fix_of(text) or ""
+        raise StoreError(text, facts=facts, hint=hint) from error
 
 
 def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:
@@ -43,7 +58,7 @@ def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> Non
         raise NoSpace(
             f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
             facts=(*facts, f"folder: {folder}"),
-            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
+            hint=_MORE_SPACE,
         )
 
 
@@ -63,27 +78,3 @@ def _free(folder: Path) -> int:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
-
-
-def _disk_error(error: OSError, doing: str, folder: Path) -> StoreError:
-    facts = (f"{error.strerror or error}, while {doing}", f"folder: {folder}")
-    if error.errno in _FULL:
-        return NoSpace(
-            "there is no space left on the disk",
-            facts=facts,
-            hint="free some space, or set TSUKU_HOME to a folder on a larger disk",
-        )
-    if error.errno in _FORBIDDEN:
-        return NotWritable(
-            f"the system does not allow {doing}",
-            facts=facts,
-            hint="make that folder yours and writable, or set TSUKU_HOME to one that is",
-        )
-    if error.errno in _LIMITED:
-        limit = system_limits.reached(error) or str(error)
-        return StoreError(limit, facts=facts, hint=system_limits.fix_of(limit) or "")
-    return StoreError(
-        "a file could not be read or written",
-        facts=facts,
-        hint="check the disk, then run the command again",
-    )

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -167,32 +167,30 @@ def opened(base: Path, *parts: str) -> Iterator[Folder | None]:
     The way to ``base`` may contain links, ``parts`` may not. Raises CorruptStore if a part is a
     link or not a folder, UnsafeLocation if another user owns it, StoreError.
     """
-    with ExitStack() as stack:
-        yield _opened(stack, base, parts)
-
-
-def _opened(stack: ExitStack, base: Path, parts: Sequence[str]) -> Folder | None:
     path = base
-    with disk_errors(f"opening the folder {path.joinpath(*parts).name}", base):
-        try:
-            folder = stack.enter_context(_outermost(base))
-            require_trusted_owner(base, folder.own_status())
-            for part in parts:
-                path = folder.path / part
-                # Each step opens its folder below the descriptor of the one before: a rename on the
-                # way cannot lead us elsewhere.
-                folder = stack.enter_context(folder.inner(part))
-                require_trusted_owner(path, folder.own_status())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno not in _NO_FOLDER:
-                raise
-            raise no_folder(path, base) from error
-    return folder
+    found: Folder | None = None
+    with ExitStack() as stack:
+        with disk_errors(f"opening the folder {path.joinpath(*parts).name}", base):
+            try:
+                folder = stack.enter_context(_outermost(base))
+                require_trusted_owner(base, folder.own_status())
+                for part in parts:
+                    path = folder.path / part
+                    # Each step opens its folder below the descriptor of the one before: a rename
+                    # on the way cannot lead us elsewhere.
+                    folder = stack.enter_context(folder.inner(part))
+                    require_trusted_owner(path, folder.own_status())
+                found = folder
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if error.errno not in _NO_FOLDER:
+                    raise
+                raise _no_folder(path, base) from error
+        yield found
 
 
-def no_folder(path: Path, base: Path) -> CorruptStore:
+def _no_folder(path: Path, base: Path) -> CorruptStore:
     """Make the error for a link or a file in the place of a folder below ``base``."""
     linked = os.path.islink(path)
     hint = f"to use a larger disk, make {base} itself a link, or set TSUKU_HOME to a folder there"

@@ -17,8 +17,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
 if TYPE_CHECKING:
@@ -197,20 +197,28 @@ def parse_json(
     surrogate may stand for a byte of a path that is not UTF-8. ``parse_int`` and ``parse_float``
     may refuse more. Raises ``ValueError`` only.
     """
+    import gc
     import json
 
+    text = data if isinstance(data, str) else data.decode("utf-8")
+    # Let nothing be collected while the decoder goes as deep as its input says. A collection runs
+    # the finalizers of others' objects, which have no frame left at the deepest level: Python
+    # prints a traceback for each, and continues.
+    collects = gc.isenabled()
+    gc.disable()
     try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        with _no_collection():
-            value = json.loads(
-                text,
-                object_pairs_hook=_no_repeats,
-                parse_int=parse_int or _integer,
-                parse_float=parse_float or _float,
-                parse_constant=_no_constant,
-            )
+        value = json.loads(
+            text,
+            object_pairs_hook=_no_repeats,
+            parse_int=parse_int or _integer,
+            parse_float=parse_float or _float,
+            parse_constant=_no_constant,
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
+    finally:
+        if collects:
+            gc.enable()
     _require_shallow(value)
     # Bytes can only have one as an escape. Two of them may be one letter.
     if isinstance(data, str) or _SURROGATE.search(text):
@@ -226,24 +234,6 @@ def parse_object(data: bytes | str, *, ours: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let nothing be collected while a decoder goes as deep as its input says.
-
-    A collection runs the finalizers of others' objects, which have no frame left at the deepest
-    level: Python prints a traceback for each, and continues.
-    """
-    import gc
-
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

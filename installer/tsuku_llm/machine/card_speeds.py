@@ -60,15 +60,11 @@ arc a380=186 arc a310=124 gpu max 1550=3277 gpu max 1100=1229 gpu flex 170=576 g
 """
 
 
-def _table() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for rows in (_NVIDIA, _AMD, _INTEL):
-        for name, number in re.findall(r"([^=]+)=(\d+)\s+", rows):
-            found[name.strip()] = int(number)
-    return found
-
-
-BANDWIDTH = _table()
+BANDWIDTH = {
+    name.strip(): int(number)
+    for rows in (_NVIDIA, _AMD, _INTEL)
+    for name, number in re.findall(r"([^=]+)=(\d+)\s+", rows)
+}
 """GB/s by the part of the name that tells a card from others, in lower case."""
 
 

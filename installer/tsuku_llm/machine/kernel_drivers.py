@@ -180,9 +180,4 @@ Vulkan drivers, and llama.cpp's CUDA for Maxwell and newer."""
 
 def generation_of(device: int | None) -> Generation | None:
     """Return the generation of a PCI device number; None if it is not known."""
-    if device is None:
-        return None
-    return next(
-        (each for each in GENERATIONS if any(a <= device <= z for a, z in each.ids)),
-        None,
-    )
+    return next((each for each in GENERATIONS if _in(device, each.ids)), None)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         Asking,
         Child,
         DriverAnswer,
-        StartProcess,
         Tell,
     )
 Raw = str | int | None
@@ -122,7 +121,10 @@ class LocalHost:
         command = [sys.executable, "-I", "-S", "-E", "-c", _START, str(program.folder)]
         command += [program.module, self._root, str(limit)]
         start = functools.partial(_start, command, environ, scratch)
-        first = _started(start, questions) if questions else None
+        first = None
+        if questions:
+            with contextlib.suppress(OSError):  # Child starts it again and reports that it fails
+                first = start(questions)
         try:
             # Import these only now: the child starts in the meantime.
             from tsuku_llm.ground.processes.driver_child import Asking, Child
@@ -219,13 +221,6 @@ def _start(
         start_new_session=True,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
-
-
-def _started(start: StartProcess, questions: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    try:
-        return start(questions)
-    except OSError:  # Child starts it again and reports that it does not start
-        return None
 
 
 def _ask_in(scratch: str | None, child: Child, questions: Sequence[str]) -> dict[str, DriverAnswer]:

@@ -101,11 +101,9 @@ def updater_of(facts: CopyFacts) -> Updater:
     if facts.clone:
         return _clone(facts, facts.clone)
     if facts.uv_tool:
-        again = "install a newer wheel: uv tool install --force FILE.whl"
-        return _tool("uv-tool", "uv tool", again, facts)
+        return _tool("uv-tool", "uv tool", facts)
     if facts.pipx:
-        again = "install a newer wheel: pipx install --force FILE.whl"
-        return _tool("pipx", "pipx", again, facts)
+        return _tool("pipx", "pipx", facts)
     if facts.installer is None:
         return Updater(
             "source",
@@ -195,11 +193,16 @@ def _clone(facts: CopyFacts, clone: Path) -> Updater:
     return Updater(way, text, tool, clone, facts.editable)
 
 
-def _tool(way: str, by: str, again: str, facts: CopyFacts) -> Updater:
+def _tool(way: str, by: str, facts: CopyFacts) -> Updater:
     text = f"installed with {by}, in {facts.prefix}"
     if facts.origin.startswith("file:"):
+        again = f"install a newer wheel: {by} install --force FILE.whl"
         return Updater(way, text, reason=f"it came from {facts.origin}", hint=again)
-    return _found(Updater(way, text, "uv" if way == "uv-tool" else "pip", index=facts.index), facts)
+    # Every copy has pip.
+    if way == "uv-tool" and "uv" not in facts.tools:
+        hint = f"install it, or run this where it is: uv tool upgrade {NAME}"
+        return Updater(way, text, reason="uv is not on the PATH", hint=hint)
+    return Updater(way, text, "uv" if way == "uv-tool" else "pip", index=facts.index)
 
 
 def _pip(facts: CopyFacts) -> Updater:
@@ -229,15 +232,3 @@ def _pip(facts: CopyFacts) -> Updater:
         return Updater("environment", text, reason=f"it came from {facts.origin}", hint=hint)
     uses_uv = facts.installer == "uv" and "uv" in facts.tools
     return Updater("environment", text, "uv" if uses_uv else "pip")
-
-
-def _found(updater: Updater, facts: CopyFacts) -> Updater:
-    """Refuse a way whose tool is missing; every copy has pip."""
-    if updater.tool in ("pip", *facts.tools):
-        return updater
-    return Updater(
-        updater.way,
-        updater.text,
-        reason=f"{updater.tool} is not on the PATH",
-        hint=f"install it, or run this where it is: uv tool upgrade {NAME}",
-    )

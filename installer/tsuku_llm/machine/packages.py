@@ -102,7 +102,13 @@ def command_for(libraries: tuple[str, ...], family: str, *, container: bool = Fa
 
 def _packages(libraries: tuple[str, ...], family: str) -> list[str | None]:
     # A system from which packages are installed as an image has the names of its family.
-    return [_package(library, "fedora" if family == "ostree" else family) for library in libraries]
+    family = "fedora" if family == "ostree" else family
+    found: list[str | None] = []
+    for library in libraries:
+        keys = (key for key in (*_table(), *_ADVICE) if library.startswith(key))
+        names = _table().get(max(keys, key=len, default=""), {})
+        found.append(names.get(family, names.get("linux") if family in _LINUX else None))
+    return found
 
 
 def install_command(
@@ -115,12 +121,6 @@ def install_command(
     sudo = "" if container or family in _WITHOUT_ROOT else SUDO
     restart = ", then restart the machine" if family == "ostree" else ""
     return f"{sudo}{_COMMANDS[family]} {' '.join(found)}{restart}"
-
-
-def _package(library: str, family: str) -> str | None:
-    keys = (key for key in (*_table(), *_ADVICE) if library.startswith(key))
-    names = _table().get(max(keys, key=len, default=""), {})
-    return names.get(family, names.get("linux") if family in _LINUX else None)
 
 
 @cache
@@ -140,9 +140,9 @@ def family_of(system: str, release_file: str = "") -> str:
     """
     if system != "linux":
         return {"darwin": "homebrew", "windows": "winget"}.get(system, "")
-    words = _words_of(release_file)
-    family = next((_FAMILIES[name] for name in _ids(words) if name in _FAMILIES), "")
-    return "ostree" if family == "fedora" and "OSTREE_VERSION" in words else family
+    ids, has_ostree = _read(release_file)
+    family = next((_FAMILIES[name] for name in ids if name in _FAMILIES), "")
+    return "ostree" if family == "fedora" and has_ostree else family
 
 
 def systems_of(release_file: str) -> tuple[str, ...]:
@@ -150,24 +150,22 @@ def systems_of(release_file: str) -> tuple[str, ...]:
 
     A system whose programs are read-only is like no other: what helps there does not help here.
     """
-    words = _words_of(release_file)
-    ids = tuple(dict.fromkeys(_ids(words)))
+    found, has_ostree = _read(release_file)
+    ids = tuple(dict.fromkeys(found))
     if ids and _FAMILIES.get(ids[0]) == "":
         return ids[:1]
-    return ("ostree", *ids) if "OSTREE_VERSION" in words else ids
+    return ("ostree", *ids) if has_ostree else ids
 
 
-def _words_of(release_file: str) -> dict[str, list[str]]:
+def _read(release_file: str) -> tuple[list[str], bool]:
+    """Return the ids of a system, its own first, and whether packages are installed as images."""
     words: dict[str, list[str]] = {}
     for line in release_file.splitlines():
         key, _, value = line.partition("=")
         words[key] = value.strip().strip("\"'").lower().split()
-    return words
-
-
-def _ids(words: Mapping[str, Sequence[str]]) -> list[str]:
     # Without an ID, the first word of the name says what it is.
     first = [*words.get("NAME", ()), *words.get("PRETTY_NAME", ())][:1]
     ids = (*words.get("ID", first), *words.get("ID_LIKE", ()))
     # The whole id counts first, then its first part, as in "opensuse-leap".
-    return [name for word in ids for name in (word, word.partition("-")[0])]
+    names = [name for word in ids for name in (word, word.partition("-")[0])]
+    return names, "OSTREE_VERSION" in words

@@ -1,6 +1,6 @@
 """The place in which this program runs, as far as the advice for a GPU depends on it.
 
-Values only: ``probe.facts.place`` finds it out, and ``machine.fixes`` says what helps there.
+Values only: ``probe.place`` finds it out, and ``machine.fixes`` says what helps there.
 """
 
 from __future__ import annotations

@@ -52,11 +52,7 @@ class RecordingHost:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._recording = Recording(system=host.system())
-
-    @property
-    def name(self) -> str | None:
-        """The name of the host behind it."""
-        return self._host.name
+        self.name = host.name
 
     def system(self) -> Mapping[str, Raw]:
         """Answer as ``Host`` describes, from the recording."""
@@ -64,13 +60,10 @@ class RecordingHost:
 
     def read_text(self, path: str) -> str | None:
         """Answer as ``Host`` describes, and record the text, or what of it is asked for."""
-        cut = _CUT.get(path)
-        if cut is None:
-            return _once(self._recording.files, path, self._host.read_text)
 
         def read(path: str) -> str | None:
-            text = self._host.read_text(path)
-            return None if text is None else cut(text)
+            text, cut = self._host.read_text(path), _CUT.get(path)
+            return cut(text) if cut and text is not None else text
 
         return _once(self._recording.files, path, read)
 
@@ -152,11 +145,14 @@ def _once(known: dict[str, T], key: str, ask: Callable[[str], T]) -> T:
 
 
 class ReplayHost:
-    """A recorded machine. A question that is not in the recording is answered with "absent"."""
+    """A recorded machine; ``name`` is the recording's file name.
+
+    A question that is not in the recording is answered with "absent".
+    """
 
     def __init__(self, recording: Recording, name: str) -> None:
         self.recording = recording
-        self._name = name
+        self.name = name
 
     @classmethod
     def load(cls, path: Path) -> ReplayHost:
@@ -173,11 +169,6 @@ class ReplayHost:
                 facts=(reason[:300],),
                 hint=f"make one with: {TSUKU} probe --record FILE",
             ) from error
-
-    @property
-    def name(self) -> str:
-        """The recording's file name."""
-        return self._name
 
     def system(self) -> Mapping[str, Raw]:
         """Answer as ``Host`` describes, from the recording."""

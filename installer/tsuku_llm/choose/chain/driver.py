@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from tsuku_llm.choose.chain.links import Link, LinkState, Stage, Subject
 from tsuku_llm.choose.chain.ways import CLOSED_FILES, adapters_in, install_api
@@ -23,7 +23,11 @@ from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 
 def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, ...]:
     """Judge the five links from the bus to the device."""
-    adapters = tuple(adapters_in(hardware.evidence, _vendors(subject, api)))
+    # The vendors whose adapters matter: the device's, or all that the backend serves.
+    gpu = subject.gpu or next(iter(api.hardware_gpus), None)
+    known = gpu.vendor_id if gpu else None
+    vendors = frozenset({known}) if known else facts_of(subject.backend).vendors
+    adapters = tuple(adapters_in(hardware.evidence, vendors))
     evidence = _evidence(api, adapters)
     faults = _faults(subject.backend, hardware, api, adapters)
     # A listed device proves the library too, also if its path was not found out.
@@ -35,28 +39,16 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
         Stage.INIT: api.state is ApiState.OK or Stage.DEVICE in faults,
         Stage.DEVICE: listed,
     }
-    return tuple(
-        Link(stage, _state(stage, faults, held=held), tuple(evidence[stage]), faults.get(stage))
-        for stage, held in holds.items()
-    )
-
-
-def _state(stage: Stage, faults: Mapping[Stage, Problem], *, held: bool) -> LinkState:
-    if stage in faults:
-        return LinkState.BROKEN
-    # Without evidence a link is unknown: a container may hide the bus and the modules.
-    return LinkState.OK if held else LinkState.UNKNOWN
+    links = []
+    for stage, held in holds.items():
+        fault = faults.get(stage)
+        # Without evidence a link is unknown: a container may hide the bus and the modules.
+        state = LinkState.BROKEN if fault else LinkState.OK if held else LinkState.UNKNOWN
+        links.append(Link(stage, state, tuple(evidence[stage]), fault))
+    return tuple(links)
 
 
 # --- evidence --------------------------------------------------------------------------------
-
-
-def _vendors(subject: Subject, api: Api) -> frozenset[int]:
-    """Return the vendors whose adapters matter: the device's, or all that the backend serves."""
-    gpu = subject.gpu or next(iter(api.hardware_gpus), None)
-    if gpu and gpu.vendor_id:
-        return frozenset({gpu.vendor_id})
-    return facts_of(subject.backend).vendors
 
 
 def _evidence(api: Api, adapters: Iterable[BusCard]) -> dict[Stage, list[str]]:
@@ -204,14 +196,15 @@ def _nvidias(adapters: tuple[BusCard, ...], hardware: Hardware) -> Problem | Non
 
 def _unbound(backend: str, adapters: tuple[BusCard, ...], hardware: Hardware) -> Problem | None:
     """Return the fault if the backend can use none of the adapters as the kernel drives them."""
-    # One adapter without a fault is enough.
-    faults = [_not_driven(backend, adapter, hardware) for adapter in adapters]
-    return None if None in faults else next(iter(faults), None)
-
-
-def _not_driven(backend: str, card: BusCard, hardware: Hardware) -> Problem | None:
-    if backend == "cuda" and card.driver == "nouveau":
-        text = f"{card.name} uses the driver nouveau, which does not support CUDA"
-        fix = fix_for(Need.NVIDIA_DRIVER, hardware.place)
-        return Problem("nouveau", text, f"{fix}; or use Vulkan")
-    return not_driven(card, hardware.place) if hardware.os == "linux" else None
+    faults = []
+    for card in adapters:
+        fault = not_driven(card, hardware.place) if hardware.os == "linux" else None
+        if backend == "cuda" and card.driver == "nouveau":
+            text = f"{card.name} uses the driver nouveau, which does not support CUDA"
+            fix = fix_for(Need.NVIDIA_DRIVER, hardware.place)
+            fault = Problem("nouveau", text, f"{fix}; or use Vulkan")
+        # One adapter without a fault is enough.
+        if fault is None:
+            return None
+        faults.append(fault)
+    return next(iter(faults), None)

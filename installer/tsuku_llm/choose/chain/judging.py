@@ -104,7 +104,7 @@ def _fix(subject: Subject, reason: Reason, selection: Selection, hardware: Hardw
     own = system_fix(reason.slug, hardware)
     if reason.slug == "libraries" and subject.variant:
         lacking = lacking_libraries(subject.variant.requires, hardware)
-        own = advice_for(lacking, hardware.packages, container=hardware.container)
+        own = advice_for(lacking, hardware.packages, container=hardware.place.contained)
     return "; or: ".join(fix for fix in (own, _instead(subject, selection)) if fix) or NOTHING
 
 

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from tsuku_llm.catalog.manifest import Variant
-from tsuku_llm.choose.chain.ways import adapters_in, cheapest_backend
+from tsuku_llm.choose.chain.ways import adapters_in, ways_to_gpus
 from tsuku_llm.choose.selection import Selection, best_gpu
 from tsuku_llm.ground.errors import SelectionError, TsukuError
 from tsuku_llm.ground.records import documented
@@ -179,8 +179,8 @@ def _most_promising(selection: Selection, hardware: Hardware) -> str | None:
 
     The order among equals is the manifest's.
     """
-    if cheapest := cheapest_backend(selection, hardware):
-        return cheapest
+    if ways := ways_to_gpus(selection, hardware):
+        return min(ways, key=lambda way: way.effort).backend
     backends = [each.backend for each in selection.variants if each.backend != "cpu"]
     return max(backends, key=lambda each: _promise(hardware.api(facts_of(each).api)), default=None)
 

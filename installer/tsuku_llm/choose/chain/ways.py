@@ -10,7 +10,6 @@ import enum
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from tsuku_llm.catalog.manifest import Variant
 from tsuku_llm.choose.fitting import Reason, system_obstacle, why_not
@@ -125,12 +124,6 @@ def ways_to_gpus(everything: Selection, hardware: Hardware) -> tuple[Way, ...]:
     return tuple(way for way in found if way)
 
 
-def cheapest_backend(everything: Selection, hardware: Hardware) -> str | None:
-    """Return the backend of the way that takes the least, None without one."""
-    best = min(ways_to_gpus(everything, hardware), key=lambda way: way.effort, default=None)
-    return best.backend if best else None
-
-
 def _unused(everything: Selection, hardware: Hardware) -> Iterator[tuple[str, int]]:
     """Yield the cards that would be better than what is used, by name and maker."""
     best = next(iter(everything.compatible), None)
@@ -188,11 +181,11 @@ def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | 
     fixes = [system_fix(system.slug, hardware)] if system else []
     effort = _effort_of(system.slug) if system else Effort.NONE
     if device:
-        step = _step(variant.backend, vendor, device, hardware)
-        fixes.insert(0, step.fix)
-        effort += step.effort
+        fix, more_effort = _step(variant.backend, vendor, device, hardware)
+        fixes.insert(0, fix)
+        effort += more_effort
         more = _nvidias_part(hardware) if vendor == NVIDIA and variant.backend == "vulkan" else ""
-        if more and more != step.fix:
+        if more and more != fix:
             fixes.append(more)
             effort += Effort.PACKAGE
     if effort >= Effort.NEVER or not all(fixes):
@@ -215,15 +208,8 @@ def system_fix(slug: str, hardware: Hardware) -> str:
     return FIXES.get(slug, "")
 
 
-class DriverStep(NamedTuple):
-    """What a driver API needs for a card, and how much that is."""
-
-    fix: str
-    effort: int
-
-
-def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> DriverStep:
-    """Return what brings the cards of a vendor to a driver API."""
+def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> tuple[str, int]:
+    """Return what brings the cards of a vendor to a driver API, and the effort of that."""
     api, cuda = hardware.api(facts_of(backend).api), hardware.api("cuda")
     machine = next((each for each in hardware.problems if each.slug in OF_MACHINE), None)
     if machine:
@@ -238,30 +224,30 @@ def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> Driv
     if api.hardware_gpus:
         return _of(Problem(reason.slug, reason.text, FIXES.get(reason.slug, "")))
     # A container may be shown the host's bus without the host's modules.
-    if hardware.os == "linux" and not hardware.container:
+    if hardware.os == "linux" and not hardware.place.contained:
         cards = adapters_in(hardware.evidence, frozenset({vendor}))
         if problem := undriven(cards, hardware.place):
             return _of(problem)
     return _missing(backend, vendor, hardware)
 
 
-def _of(problem: Problem, more: int = 0) -> DriverStep:
-    return DriverStep(problem.fix, _effort_of(problem.slug) + more)
+def _of(problem: Problem, more: int = 0) -> tuple[str, int]:
+    return problem.fix, _effort_of(problem.slug) + more
 
 
-def _missing(backend: str, vendor: int, hardware: Hardware) -> DriverStep:
+def _missing(backend: str, vendor: int, hardware: Hardware) -> tuple[str, int]:
     """Return how an interface is installed that is missing, or has no driver of a maker."""
     row, cuda = facts_of(backend), hardware.api("cuda")
     api = hardware.api(row.api)
     if api.state is ApiState.NOT_ASKED:
-        return DriverStep("", Effort.NEVER)
+        return "", Effort.NEVER
     if vendor == NVIDIA and cuda.gpus and api.library is not None:
         # The loader is there and lists no NVIDIA card.
         fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))
-        return DriverStep(fix, Effort.PACKAGE)
+        return fix, Effort.PACKAGE
     fix = install_api(row, hardware, {vendor})
     known = fix not in (row.api_fix, VENDOR_DRIVER)
-    return DriverStep(fix, Effort.PACKAGE if known else Effort.DRIVER)
+    return fix, Effort.PACKAGE if known else Effort.DRIVER
 
 
 OF_MACHINE = ("wsl-without-gpu", "drivers-not-asked")
@@ -324,5 +310,5 @@ def install_api(backend: BackendFacts, hardware: Hardware, seen: Collection[int 
         for library in names
     ]
     wanted = tuple(dict.fromkeys(libraries))
-    command = command_for(wanted, hardware.packages, container=hardware.container)
+    command = command_for(wanted, hardware.packages, container=hardware.place.contained)
     return command or backend.api_fix

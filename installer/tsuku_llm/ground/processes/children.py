@@ -127,7 +127,10 @@ def which(program: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 def python(code: str, *arguments: str) -> list[str]:
     """Return the line that runs ``code`` in an isolated Python with the modules of this process."""
-    here = _callers_folder()
+    try:
+        here = os.getcwd()
+    except OSError:  # it was removed
+        here = ""
     own = os.path.dirname(os.path.dirname(os.path.abspath(tsuku_llm.__file__)))
     # ``python -m`` and ``-c`` put the caller's folder first: it counts only if we are from there.
     found = (each for each in sys.path if os.path.isabs(each) and os.path.exists(each))
@@ -143,10 +146,3 @@ def this_program(*arguments: str) -> list[str]:
     # The program looks there for what it was called.
     named = f"sys.argv[0] = {sys.argv[0]!r}; "
     return python(f"{named}from tsuku_llm.cli.main import main; main()", *arguments)
-
-
-def _callers_folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it was removed
-        return ""

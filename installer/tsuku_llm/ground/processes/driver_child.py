@@ -318,7 +318,12 @@ class Asking:
         try:
             # On Windows Ctrl-C interrupts no endless wait, so wait in steps of a second.
             while not self._ended.wait(1.0):
-                self._tell_slow()
+                # Tell the user of each slow question, once: only the caller's thread prints. The
+                # other thread only appends to the list.
+                for question in self._child.slow[self._told :]:
+                    self._told += 1
+                    if self._tell:
+                        self._tell(question, self._child.limit)
         except BaseException:
             self.end()
             raise
@@ -332,14 +337,6 @@ class Asking:
         self._child.cancel()
         # Wait for the thread, which also removes the child's scratch folder.
         self._ended.wait()
-
-    def _tell_slow(self) -> None:
-        """Tell the user of each question that is slow, once; only the caller's thread prints."""
-        # The other thread only appends to the list.
-        for question in self._child.slow[self._told :]:
-            self._told += 1
-            if self._tell:
-                self._tell(question, self._child.limit)
 
     def _run(self) -> None:
         try:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tsuku_llm.ground.errors import StoreError, UnsafeLocation
@@ -54,26 +55,24 @@ def is_private(folder: str | Path) -> bool:
     return True
 
 
-class no_core_dumps:  # noqa: N801 - a context manager, without contextlib's time at each start
+@contextmanager
+def no_core_dumps() -> Iterator[None]:
     """Let the processes that start in the block make no core dumps.
 
     A core of a server is as large as its model, and may hold prompts. Only the soft limit is 0:
     the user can raise it for a process that runs (``prlimit --core=unlimited --pid PID``).
     """
-
-    def __enter__(self) -> None:
-        """Set the limit."""
-        if sys.platform != "win32":
-            # Around the start and not in the child: code between fork and exec is not safe with
-            # threads. For this moment the limit is ours as well, also in other threads, which does
-            # no harm.
-            self._limits = resource.getrlimit(resource.RLIMIT_CORE)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, self._limits[1]))
-
-    def __exit__(self, *_: object) -> None:
-        """Set it back."""
-        if sys.platform != "win32":
-            resource.setrlimit(resource.RLIMIT_CORE, self._limits)
+    if sys.platform == "win32":
+        yield
+        return
+    # Around the start and not in the child: code between fork and exec is not safe with threads.
+    # For this moment the limit is ours as well, also in other threads, which does no harm.
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, limits)
 
 
 def _home_of_account() -> str:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,14 +64,22 @@ class Process:
         except ProcessLookupError:
             return False
 
-    def is_gone_within(self, limit: float, pause: Callable[[float], None] = time.sleep) -> bool:
+    def is_gone_within(self, limit: float) -> bool:
         """Wait at most ``limit`` seconds for its end; return whether it ended."""
         end = time.monotonic() + limit
         while self.is_alive:
             if time.monotonic() >= end:
                 return False
-            pause(_PAUSE)
+            time.sleep(_PAUSE)
         return True
+
+
+def _send_by_number(process: Process, number: int) -> bool:
+    # The race: the process can end after this check, and its pid be reused.
+    if process.is_alive:
+        os.kill(process.pid, number)
+        return True
+    return False
 
 
 if sys.platform == "linux":
@@ -124,13 +131,4 @@ else:
                 return f"{process.create_time():.3f}"
         return None
 
-    def _send(process: Process, number: int) -> bool:
-        return _send_by_number(process, number)
-
-
-def _send_by_number(process: Process, number: int) -> bool:
-    # The race: the process can end after this check, and its pid be reused.
-    if process.is_alive:
-        os.kill(process.pid, number)
-        return True
-    return False
+    _send = _send_by_number

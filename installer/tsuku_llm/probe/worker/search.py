@@ -40,8 +40,8 @@ def find(root: str, name: str) -> tuple[str, mmap.mmap] | None:
         if path in seen:
             continue
         seen.add(path)
-        data = _map(root + path)
-        if data is not None and _is_for(data, wanted):
+        data = _mapped(root + path, wanted)
+        if data is not None:
             return path, data
     return None
 
@@ -114,16 +114,11 @@ def _cached(root: str, name: str) -> Iterator[str]:
             yield path.decode("utf-8", "surrogateescape")
 
 
-def _map(path: str) -> mmap.mmap | None:
+def _mapped(path: str, wanted: int | None) -> mmap.mmap | None:
+    """Return the content of a file for this processor, None for any other file."""
     try:
         with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return data if elf.machine(data) == wanted else None
     except (OSError, ValueError):
         return None
-
-
-def _is_for(data: mmap.mmap, wanted: int | None) -> bool:
-    try:
-        return elf.machine(data) == wanted
-    except ValueError:
-        return False

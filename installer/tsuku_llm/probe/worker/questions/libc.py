@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 
 from .. import elf, search
@@ -21,7 +20,9 @@ def ask(channel: Channel, root: str) -> None:
     loaders = tuple(each for each in loaders if os.path.exists(root + each))
     for loader in loaders:
         real = os.path.realpath(root + loader).removeprefix(root)
-        channel.answer("loader", path=loader, banner=_musl_banner(root + loader), real=real)
+        # musl's linker tells its version when it runs without a program.
+        said = search.said_by(root + loader) if "musl" in loader else None
+        channel.answer("loader", path=loader, banner=(said or "")[:200] or None, real=real)
     for name in ("libc.so.6", "libstdc++.so.6"):
         channel.answer(name, **_library(root, name, loaders))
 
@@ -34,23 +35,11 @@ def _library(root: str, name: str, loaders: tuple[str, ...]) -> dict[str, Any]:
         return {"path": None, "error": error}
     path, data = found
     with data:
-        return {"path": path, "versions": _versions(data), "banner": _banner(name, data)}
-
-
-def _versions(data: mmap.mmap) -> list[str]:
-    try:
-        return elf.version_definitions(data)
-    except ValueError:
-        return []
-
-
-def _banner(name: str, data: mmap.mmap) -> str | None:
-    start = data.find(BANNER) if name == "libc.so.6" else -1
-    if start < 0:
-        return None
-    return data[start : start + 200].partition(b"\n")[0].decode("ascii", "replace")
-
-
-def _musl_banner(loader: str) -> str | None:
-    """Return what musl's linker prints when it runs without a program: its version."""
-    return (search.said_by(loader) or "")[:200] or None if "musl" in loader else None
+        try:
+            versions = elf.version_definitions(data)
+        except ValueError:
+            versions = []
+        start = data.find(BANNER) if name == "libc.so.6" else -1
+        line = data[start : start + 200].partition(b"\n")[0] if start >= 0 else None
+    banner = None if line is None else line.decode("ascii", "replace")
+    return {"path": path, "versions": versions, "banner": banner}

@@ -23,6 +23,8 @@ SUCCESS, INCOMPLETE = 0, 5
 SHARED_MEMORY, INVOCATIONS = 54, 58
 """Where maxComputeSharedMemorySize and maxComputeWorkGroupInvocations are, in units of 32 bits."""
 DISCRETE = 2
+FLOAT_16 = b"VK_KHR_shader_float16_int8"
+"""The extension by which shaders compute with half precision; it is part of Vulkan 1.2."""
 LIBRARIES = {
     "win32": ["vulkan-1.dll"],
     "darwin": ["libvulkan.1.dylib", "/opt/homebrew/lib/libvulkan.1.dylib", "libMoltenVK.dylib"],
@@ -212,9 +214,13 @@ def _device(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
     }
     if min(api, properties.api) >= VERSION_1_1:
         facts |= _more(vulkan, device, properties.api)
-        facts["storage16"] = _storage16(vulkan, device)
+        # ggml refuses devices without 16-bit values in storage buffers. The structure is part of
+        # Vulkan 1.1; ``VkPhysicalDeviceVulkan11Features`` is only answered by devices of 1.2.
+        storage = Storage16Features(1000083000, None)
+        facts["storage16"] = _has_feature(vulkan, device, storage, "storage_buffer")
         if properties.api >= VERSION_1_2 or FLOAT_16 in _extensions(vulkan, device):
-            facts["float16"] = _float16(vulkan, device)
+            floats = Float16Features(1000082000, None)
+            facts["float16"] = _has_feature(vulkan, device, floats, "float_16")
     return facts
 
 
@@ -238,31 +244,15 @@ def _more(vulkan: ctypes.CDLL, device: c_void_p, api: int) -> dict[str, Any]:
     return facts
 
 
-def _storage16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
-    """Tell whether shaders may use 16-bit values in storage buffers; ggml refuses other devices.
-
-    The structure is part of Vulkan 1.1. ``VkPhysicalDeviceVulkan11Features`` has the same answer,
-    but only from devices of Vulkan 1.2.
-    """
+def _has_feature(
+    vulkan: ctypes.CDLL, device: c_void_p, asked: ctypes.Structure, field: str
+) -> bool | None:
+    """Tell whether a device has the feature of this structure and field; None without the call."""
     if not hasattr(vulkan, "vkGetPhysicalDeviceFeatures2"):
         return None
-    storage = Storage16Features(1000083000, None)
-    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(storage), c_void_p))
+    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(asked), c_void_p))
     vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
-    return bool(storage.storage_buffer)
-
-
-FLOAT_16 = b"VK_KHR_shader_float16_int8"
-
-
-def _float16(vulkan: ctypes.CDLL, device: c_void_p) -> bool | None:
-    """Tell whether shaders compute with half precision (Vulkan 1.2, or an extension)."""
-    if not hasattr(vulkan, "vkGetPhysicalDeviceFeatures2"):
-        return None
-    floats = Float16Features(1000082000, None)
-    query = DeviceFeatures2(1000059000, ctypes.cast(ctypes.pointer(floats), c_void_p))
-    vulkan.vkGetPhysicalDeviceFeatures2(device, byref(query))
-    return bool(floats.float_16)
+    return bool(getattr(asked, field))
 
 
 def _heaps(vulkan: ctypes.CDLL, device: c_void_p) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 
 from ..protocol import Channel
 
@@ -78,22 +79,13 @@ def _values(key: str, names: tuple[str, ...]) -> dict[str, Any]:
     try:
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
             for name in names:
-                found[name] = _value(opened, name)
+                found[name] = None
+                with suppress(OSError):  # the key lacks this value
+                    value = winreg.QueryValueEx(opened, name)[0]
+                    found[name] = value if isinstance(value, (str, int)) else None
     except OSError:
         return {}
     return found
-
-
-def _value(opened: Any, name: str) -> str | int | None:
-    if sys.platform != "win32":
-        return None
-    import winreg  # noqa: PLC0415 - mypy reads this on Linux
-
-    try:
-        value = winreg.QueryValueEx(opened, name)[0]
-    except OSError:
-        return None
-    return value if isinstance(value, (str, int)) else None
 
 
 def _is_there(kernel: Any, name: str) -> bool:
