@@ -26,7 +26,7 @@ GPU_ROWS = [row for row in TABLE if row.name != "cpu"]
 
 MAY_NAME = {
     "choose.fitting": {"cuda", "rocm", "vulkan", "opencl"},
-    "choose.chain.driver": {"cuda"},
+    "choose.chain.judging": {"cuda"},
     "choose.chain.ways": {"cuda", "vulkan"},
     "launch.gpu.gpu_use": {"cuda", "rocm"},
     "launch.gpu.nvml": {"cuda"},
@@ -36,9 +36,9 @@ MAY_NAME = {
 
 ``fitting`` has a rule for each requirement that only one backend has. ``choose.chain.ways`` knows
 that NVIDIA's kernel module serves CUDA and Vulkan, and has the fix for one requirement.
-``choose.chain.driver`` says that nouveau has no CUDA. ``launch.gpu.gpu_use`` knows that ggml's code
-for ROCm complains in the words of CUDA. ``launch.gpu.nvml`` starts a child with the environment of
-a CUDA build. ``steps.install.from_source`` knows how a compiler names cards.
+``choose.chain.judging`` says that nouveau has no CUDA. ``launch.gpu.gpu_use`` knows that ggml's
+code for ROCm complains in the words of CUDA. ``launch.gpu.nvml`` starts a child with the
+environment of a CUDA build. ``steps.install.from_source`` knows how a compiler names cards.
 """
 
 

@@ -50,7 +50,7 @@ def ask_every_part() -> None:
     """Check what each part says about the new backend."""
     from support.machines import machine, release, variant
 
-    from tsuku_llm.choose.chain.driver import driver_links
+    from tsuku_llm.choose.chain.judging import driver_links
     from tsuku_llm.choose.chain.links import Subject
     from tsuku_llm.choose.selection import Request, select
     from tsuku_llm.config.keys import parse_preference

@@ -454,7 +454,10 @@ def _rocm_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:
         return None
     if gpu.gfx not in rocm.gfx:
         return Reason("rocm-gfx", f"{gpu.name}: {gpu.gfx or 'its gfx target'} is not in the build")
-    needed, found = _hip_abi(rocm.runtime), _found_hip_abi(api)
+    # If HIP does not tell its version, the name of its library has one.
+    named = _HIP_LIBRARY.search(api.library or "")
+    version = api.version or (named[1] if named else None)
+    needed, found = _hip_abi(rocm.runtime), _hip_abi(version) if version else None
     # An unknown version passes: without its libraries the build lists no device at the gate.
     if found in (None, needed):
         return None
@@ -472,14 +475,6 @@ def _hip_abi(version: str) -> int:
     Up to 7 it is the major version. HIP and ROCm have the same versions.
     """
     return min(Version(version).major, _HIP_ABI)
-
-
-def _found_hip_abi(api: Api) -> int | None:
-    """Return the ABI number of the installed HIP library; None if nothing tells it."""
-    if api.version:
-        return _hip_abi(api.version)
-    named = _HIP_LIBRARY.search(api.library or "")
-    return _hip_abi(named[1]) if named else None
 
 
 def _vulkan_device(requires: Requirements, api: Api, gpu: Gpu) -> Reason | None:

@@ -265,7 +265,7 @@ def select(
     # A user who names a maker wants its own interface, unless an order of backends says otherwise.
     if vendor is not None and isinstance(prefer, str):
         prefer = (*backends_of(requested), *platform.preference.get(prefer, ()))
-    order = _preference(platform, prefer)
+    order = platform.preference.get(prefer, ()) if isinstance(prefer, str) else prefer
     positions = {variant.name: index for index, variant in enumerate(variants)}
 
     def rank(
@@ -281,7 +281,7 @@ def select(
             # A build whose own interface reads the variable that leaves cards out.
             _lists_hidden(variant, hardware),
             # Then the policy's order of backends, the most cards, then what starts at once.
-            order(variant),
+            order.index(variant.backend) if variant.backend in order else len(order),
             -len(cards),
             compiles_at_first_start(variant, gpu),
             # If the driver does not tell its version, the oldest toolkit most likely runs.
@@ -528,8 +528,3 @@ def _no_device_of(word: str, variant: Variant, hardware: Hardware) -> Reason | N
         return None
     text = f"{word} was requested, {row.api_label} lists no such GPU"
     return Reason("no-device-of-maker", text)
-
-
-def _preference(platform: Platform, prefer: str | tuple[str, ...]) -> Callable[[Variant], int]:
-    order = platform.preference.get(prefer, ()) if isinstance(prefer, str) else prefer
-    return lambda variant: order.index(variant.backend) if variant.backend in order else len(order)

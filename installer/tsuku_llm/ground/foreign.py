@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 TYPE_CHECKING = False  # as in typing, which takes time to import, also for --version
@@ -265,13 +265,13 @@ def _require_shallow(value: Any) -> None:
     # Level by level and not by recursion: the input decides how deep it is.
     level = [value]
     for _ in range(_DEEPEST):
-        level = [inner for each in level for inner in _within(each)]
-        if not level:
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+        if not below:
             return
+        level = below
     raise ValueError(f"it is nested more than {_DEEPEST} deep")
-
-
-def _within(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list) else ()

@@ -169,6 +169,11 @@ class Hardware:
     place: MachinePlace = field(default_factory=MachinePlace)
 
     @property
+    def container(self) -> bool:
+        """Whether the kernel, its modules and its device files are a host's."""
+        return self.place.contained
+
+    @property
     def platform(self) -> str:
         """The manifest's platform key, such as ``linux-amd64``."""
         return f"{self.os}-{self.arch}"

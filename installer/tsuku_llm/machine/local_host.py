@@ -75,7 +75,12 @@ class LocalHost:
     def system(self) -> Mapping[str, Raw]:
         """Answer as ``Host`` describes, without the node name, which would identify a machine."""
         bits = 64 if sys.maxsize > 1 << 32 else 32
-        return {"os": sys.platform, "libc": _libc_of_python(), "bits": bits, **_kernel()}
+        libc = None
+        if sys.platform == "linux":
+            # The C library that this interpreter runs on, such as "glibc 2.36".
+            with contextlib.suppress(OSError, ValueError):
+                libc = os.confstr("CS_GNU_LIBC_VERSION")
+        return {"os": sys.platform, "libc": libc, "bits": bits, **_kernel()}
 
     def read_text(self, path: str) -> str | None:
         """Answer as ``Host`` describes."""
@@ -242,16 +247,6 @@ def _remove(scratch: str) -> None:
 
         with contextlib.suppress(OSError):  # ignore_errors does not cover everything in it
             shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _libc_of_python() -> str | None:
-    """Return the C library that this interpreter runs on, such as "glibc 2.36"."""
-    if sys.platform != "linux":
-        return None
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION")
-    except (OSError, ValueError):
-        return None
 
 
 def _kernel() -> Mapping[str, Raw]:

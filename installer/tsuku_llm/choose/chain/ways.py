@@ -224,7 +224,7 @@ def _step(backend: str, vendor: int, reason: Reason, hardware: Hardware) -> tupl
     if api.hardware_gpus:
         return _of(Problem(reason.slug, reason.text, FIXES.get(reason.slug, "")))
     # A container may be shown the host's bus without the host's modules.
-    if hardware.os == "linux" and not hardware.place.contained:
+    if hardware.os == "linux" and not hardware.container:
         cards = adapters_in(hardware.evidence, frozenset({vendor}))
         if problem := undriven(cards, hardware.place):
             return _of(problem)
@@ -310,5 +310,5 @@ def install_api(backend: BackendFacts, hardware: Hardware, seen: Collection[int 
         for library in names
     ]
     wanted = tuple(dict.fromkeys(libraries))
-    command = command_for(wanted, hardware.packages, container=hardware.place.contained)
+    command = command_for(wanted, hardware.packages, container=hardware.container)
     return command or backend.api_fix

@@ -86,17 +86,14 @@ if sys.platform == "linux":
 
     def _started(pid: int) -> str | None:
         with suppress(OSError):
-            state, ticks = _fields(pid)
+            # The name in parentheses may contain spaces and parentheses: split after the last one.
+            # The words are those of proc_pid_stat(5): the state, and the start in ticks.
+            words = read_kernel(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            state, ticks = words[0], int(words[19])
             if state not in (b"Z", b"X"):
                 # Each boot counts ticks from zero: the boot id tells one boot from another.
                 return f"{read_kernel(_BOOT).strip().decode()}:{ticks}"
         return None
-
-    def _fields(pid: int) -> tuple[bytes, int]:
-        """Read the state of a process, and its start in ticks since boot (proc_pid_stat(5))."""
-        # The name in parentheses may contain spaces and parentheses: split after the last one.
-        words = read_kernel(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        return words[0], int(words[19])
 
     def _send(process: Process, number: int) -> bool:
         try:

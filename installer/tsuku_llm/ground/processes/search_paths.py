@@ -30,7 +30,14 @@ def find_no_program_here() -> None:
 def drop_relative(environ: MutableMapping[str, str]) -> None:
     """Drop the relative and the empty entries of all search paths in these variables."""
     for name in _SEARCH_PATHS & environ.keys():
-        kept = _absolute_entries(name, environ[name])
+        # The loader also splits these two at spaces. A plain name is one of the system's libraries.
+        loaded = name in ("LD_PRELOAD", "LD_AUDIT")
+        value = environ[name].replace(" ", os.pathsep) if loaded else environ[name]
+        kept = os.pathsep.join(
+            each
+            for each in value.split(os.pathsep)
+            if os.path.isabs(each) or (loaded and each and os.sep not in each)
+        )
         if kept and kept == environ[name]:
             continue
         if kept:
@@ -38,14 +45,3 @@ def drop_relative(environ: MutableMapping[str, str]) -> None:
         else:
             # An empty variable would mean the caller's folder again.
             del environ[name]
-
-
-def _absolute_entries(name: str, value: str) -> str:
-    # The loader also splits these two at spaces. A plain name is one of the system's libraries.
-    loaded = name in ("LD_PRELOAD", "LD_AUDIT")
-    entries = (
-        value.replace(" ", os.pathsep).split(os.pathsep) if loaded else value.split(os.pathsep)
-    )
-    return os.pathsep.join(
-        each for each in entries if os.path.isabs(each) or (loaded and each and os.sep not in each)
-    )
