@@ -381,7 +381,7 @@ def test_a_driver_without_a_gpu_is_told_from_what_is_seen(
     problem = parse(RawNvidia(cuda=NO_GPU, visible=visible), machine).problem
     assert problem
     # A variable hides nothing where there is no kernel module, or no card.
-    if visible and (machine.wsl or (machine.os == "windows" and not machine.pci)):
+    if visible and (machine.place.wsl or (machine.os == "windows" and not machine.pci)):
         assert problem.slug == "cuda-hidden"
     else:
         assert words in problem.text

@@ -7,7 +7,6 @@ people; it is never a reason to skip a question.
 from __future__ import annotations
 
 import functools
-import os
 
 from tsuku_llm.machine.local_host import ChildProgram
 from tsuku_llm.probe.facts import environment
@@ -83,7 +82,7 @@ def program(host: Host) -> ChildProgram:
     """
     first = environment.WSL_LIBRARIES if environment.is_wsl(host) else None
     return ChildProgram(
-        folder=os.path.dirname(__file__),  # noqa: PTH120 - a text, for a child without pathlib
+        folder=__path__[0],
         module="worker.main",
         environment=functools.partial(environment.child_environment, first_library_folder=first),
     )

@@ -177,7 +177,7 @@ def _problem(raw: RawAmd, targets: tuple[str, ...], machine: MachineKind) -> Pro
     if answers.library(raw.hip) is None:
         return _runtime_problem(raw.hip, targets, machine)
     # The kernel lists GPUs of the whole machine in every container, also without the device file.
-    if raw.access is None and targets and machine.container:
+    if raw.access is None and targets and machine.place.contained:
         return Problem(
             "container-without-gpu",
             f"this {machine.place.name} sees an AMD GPU but was not given {COMPUTE_DEVICE}",
@@ -198,7 +198,7 @@ def _no_device(raw: RawAmd, machine: MachineKind, *, seen: bool) -> Problem:
         name, value = raw.hiding[0]
         text = f"{name}={value!r} leaves no AMD GPU of this machine visible"
         return Problem("rocm-hidden", text, f"unset {name}")
-    fix = _IN_WSL if machine.wsl else "use Vulkan; ROCm supports few of AMD's GPUs"
+    fix = _IN_WSL if machine.place.wsl else "use Vulkan; ROCm supports few of AMD's GPUs"
     return Problem("rocm-no-device", "AMD's HIP runtime finds no device", fix)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind
-from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 VERSION_FILE = "/System/Library/CoreServices/SystemVersion.plist"
@@ -27,8 +27,9 @@ X86_NAMES = {
 }
 
 
-def parse(answer: DriverAnswer) -> Api:
+def parse(by_question: Mapping[str, DriverAnswer]) -> Api:
     """Read the API ``metal``."""
+    answer = by_question.get("metal", ABSENT)
     state = answers.state(answer, "MTLCopyAllDevices")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     return Api(

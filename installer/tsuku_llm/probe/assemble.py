@@ -76,7 +76,7 @@ def _darwin(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> H
         os_version=apple.parse_version(answer, host.read_text(apple.VERSION_FILE), release),
         cpu=cpu.processor(arch, *apple.parse_cpu(answer)),
         memory=answers.positive(answers.value(answer, "hw.memsize", "value")),
-        apis=(apple.parse(by_question.get("metal", ABSENT)),),
+        apis=(apple.parse(by_question),),
         problems=answers.not_asked(by_question),
         simulated=host.name,
         packages=family_of("darwin"),
@@ -110,16 +110,14 @@ def _windows(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> 
 def _apis(
     host: Host, by_question: Mapping[str, DriverAnswer], kind: machine.MachineKind
 ) -> tuple[Api, ...]:
-    intel_answer = by_question.get("level_zero", ABSENT)
-    level_zero = intel.parse(intel_answer, kind)
-    cl = opencl.parse(by_question.get("opencl", ABSENT))
+    level_zero, cl = intel.parse(by_question, kind), opencl.parse(by_question)
     apis = (
         nvidia.parse(nvidia.collect(host, by_question), kind),
         amd.parse(amd.collect(host, by_question), kind),
         level_zero,
         vulkan.parse(vulkan.collect(host, by_question), kind),
         cl,
-        intel.openvino(level_zero, cl, intel_answer),
+        intel.openvino(level_zero, cl, by_question),
     )
     set_here = ((name, host.environment(name)) for name in visible.VARIABLES)
     return visible.mark_hidden(apis, {name: value for name, value in set_here if value is not None})

@@ -9,11 +9,11 @@ from typing import Any
 from tsuku_llm.machine.backends import INTEL
 from tsuku_llm.machine.fixes import Need
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, Gpu, GpuKind, Problem
-from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.machine import MachineKind
 
-TYPE_GPU, TYPE_CPU, TYPE_NPU = 1, 2, 5
+TYPE_GPU, TYPE_NPU = 1, 5
 FLAG_INTEGRATED = 1
 CODES = {
     0: "ZE_RESULT_SUCCESS",
@@ -23,8 +23,9 @@ CODES = {
 }
 
 
-def parse(answer: DriverAnswer, machine: MachineKind) -> Api:
+def parse(by_question: Mapping[str, DriverAnswer], machine: MachineKind) -> Api:
     """Read the API ``level_zero``: only its GPUs, as SYCL uses no other device."""
+    answer = by_question.get("level_zero", ABSENT)
     state = answers.state(answer, "zeInit", "zeDriverGet")
     lines = _of_type(answer, TYPE_GPU) if state is ApiState.OK else ()
     return Api(
@@ -46,12 +47,13 @@ def _lacking(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
     return Problem("intel-runtime-missing", text, machine.fix(Need.INTEL_RUNTIME))
 
 
-def openvino(level_zero: Api, opencl: Api, answer: DriverAnswer) -> Api:
+def openvino(level_zero: Api, opencl: Api, by_question: Mapping[str, DriverAnswer]) -> Api:
     """List Intel's GPUs as OpenCL does, which OpenVINO uses, and the NPUs of Level Zero.
 
     The build contains the OpenVINO runtime, so there is no library to ask.
     """
     gpus = [gpu for gpu in opencl.hardware_gpus if gpu.vendor_id == INTEL]
+    answer = by_question.get("level_zero", ABSENT)
     npus = _of_type(answer, TYPE_NPU) if level_zero.state is ApiState.OK else ()
     # An NPU is part of the processor, also if Level Zero does not say so.
     gpus += [replace(_gpu(0, line), kind=GpuKind.INTEGRATED) for line in npus]

@@ -297,7 +297,7 @@ _WITHOUT_UVM = (3, 304, 999)
 def _uvm(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of the device file for CUDA's memory, if that is what is missing."""
     # WSL and Jetsons have other device files.
-    if machine.os != "linux" or machine.wsl or machine.tegra:
+    if machine.os != "linux" or machine.place.wsl or machine.tegra:
         return None
     if raw.no_uvm:
         text = f"NVIDIA's driver has no {UVM_DEVICE} here, which CUDA needs"
@@ -329,7 +329,7 @@ def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
         return None
     if found := _too_old(raw, machine) or _held(raw, machine, SET_ASIDE):
         return found
-    if machine.container:
+    if machine.place.contained:
         return _container(raw, machine)
     text = "there is an NVIDIA GPU, but its driver library (libcuda) is not installed"
     return Problem("nvidia-driver-missing", text, _driver_fix(machine))
@@ -440,8 +440,8 @@ GPU_IS_LOST = 15
 
 
 def _not_given(raw: RawNvidia, machine: MachineKind) -> Problem | None:
-    given = raw.control is not None or machine.wsl
-    return _container(raw, machine) if machine.container and not given else None
+    given = raw.control is not None or machine.place.wsl
+    return _container(raw, machine) if machine.place.contained and not given else None
 
 
 def _switched_off(raw: RawNvidia, machine: MachineKind) -> Problem | None:
@@ -450,7 +450,8 @@ def _switched_off(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     The files of a container are not the host's.
     """
     # WSL has another kernel module, which no file of its own keeps away.
-    if raw.kept_away is None or raw.kernel is not None or machine.container or machine.wsl:
+    place = machine.place
+    if raw.kept_away is None or raw.kernel is not None or place.contained or place.wsl:
         return None
     program, file = raw.kept_away
     text = f"{program or 'a file'} keeps NVIDIA's kernel module from being loaded ({file})"
@@ -461,8 +462,8 @@ def _switched_off(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 def _off_bus(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a driver without a card: unplugged, off, removed, or left over."""
     # WSL has Microsoft's adapters on its bus. A container with device files has a card of its host.
-    given = machine.container and raw.control is not None
-    if not machine.pci or machine.has_pci(NVIDIA) or machine.wsl or machine.tegra or given:
+    given = machine.place.contained and raw.control is not None
+    if not machine.pci or machine.has_pci(NVIDIA) or machine.place.wsl or machine.tegra or given:
         return None
     text = "NVIDIA's driver is installed, but there is no NVIDIA GPU on the PCI bus"
     return Problem("cuda-no-device", text, machine.fix(Need.NVIDIA_OFF_BUS))
@@ -478,7 +479,7 @@ def _no_module(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 def _leftover(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a driver without its kernel module."""
     # WSL has other device files, and another kernel module.
-    if raw.kernel is not None or machine.wsl or machine.os != "linux":
+    if raw.kernel is not None or machine.place.wsl or machine.os != "linux":
         return None
     text = "NVIDIA's library is installed, but its kernel module is not loaded"
     return Problem("nvidia-module-missing", text, machine.fix(Need.NVIDIA_MODULE))
@@ -505,7 +506,7 @@ NO_PERMISSION = 4
 
 def _no_files(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a module that is loaded and whose device files are not made yet."""
-    if raw.kernel is None or raw.control is not None or machine.wsl or machine.tegra:
+    if raw.kernel is None or raw.control is not None or machine.place.wsl or machine.tegra:
         return None
     text = "NVIDIA's module is loaded, but its device files (/dev/nvidia*) are not made yet"
     fix = machine.fix(Need.NVIDIA_FILES)
@@ -514,7 +515,7 @@ def _no_files(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 
 def _taken_away(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a container whose device rules were loaded again without its GPU."""
-    if not machine.container or answers.code(raw.nvml, "nvmlInit_v2") != UNKNOWN_ERROR:
+    if not machine.place.contained or answers.code(raw.nvml, "nvmlInit_v2") != UNKNOWN_ERROR:
         return None
     text = f"this {machine.place.name} may not open the device files of its GPU any more"
     return Problem("container-lost-gpu", text, machine.fix(Need.DEVICE_RULES), transient=True)
@@ -528,7 +529,7 @@ def _not_started(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     # The module lets go of a card that it cannot start at its own start (NVSentinel#155).
     unbound = raw.kernel is not None and not any(each.driver for each in cards)
     listed = answers.value(raw.nvml, "nvmlDeviceGetCount_v2", "count")
-    if not cards or not (unbound or listed == 0) or machine.os != "linux" or machine.wsl:
+    if not cards or not (unbound or listed == 0) or machine.os != "linux" or machine.place.wsl:
         return None
     text, need = "NVIDIA's module serves this card, but could not start it", Need.NVIDIA_START
     asleep = next((each.slot for each in cards if each.power == "D3cold"), None)
@@ -541,7 +542,7 @@ def _not_started(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return why the driver serves none of the cards: its branch, or its module's flavour."""
     version = kernel_version(raw.kernel) or _version_in(answers.library(raw.cuda))
-    if version is None or machine.os != "linux" or machine.wsl:
+    if version is None or machine.os != "linux" or machine.place.wsl:
         return None
     branch, flavour = int(version.partition(".")[0]), kernel_flavour(raw.kernel)
     cards = machine.of_vendor(NVIDIA)

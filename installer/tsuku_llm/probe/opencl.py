@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Problem
-from tsuku_llm.machine.host import DriverAnswer
+from tsuku_llm.machine.host import ABSENT, DriverAnswer
 from tsuku_llm.probe.facts import answers
 
 TYPE_CPU, TYPE_GPU = 2, 4
@@ -14,12 +14,21 @@ CODES = {0: "CL_SUCCESS", -1: "CL_DEVICE_NOT_FOUND", -1001: "CL_PLATFORM_NOT_FOU
 NO_PLATFORM = -1001
 
 
-def parse(answer: DriverAnswer) -> Api:
+def parse(by_question: Mapping[str, DriverAnswer]) -> Api:
     """Read the API ``opencl``; devices are numbered across all platforms."""
+    answer = by_question.get("opencl", ABSENT)
     state = answers.state(answer, "clGetPlatformIDs")
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(index, line) for index, line in enumerate(lines))
-    hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
+    problem = None
+    if all(gpu.kind is GpuKind.SOFTWARE for gpu in gpus):
+        problem = answers.broken(answer, "an OpenCL driver")
+        if not problem and answers.code(answer, "clGetPlatformIDs") == NO_PLATFORM:
+            problem = Problem(
+                "opencl-loader-without-icd",
+                "the OpenCL loader is installed, but no OpenCL driver",
+                "install the OpenCL driver of this machine's GPU",
+            )
     return Api(
         name="opencl",
         state=state,
@@ -27,7 +36,7 @@ def parse(answer: DriverAnswer) -> Api:
         version=_version(answer) if gpus else None,
         gpus=gpus,
         evidence=answers.evidence(answer, CODES),
-        problem=None if hardware else _problem(answer),
+        problem=problem,
     )
 
 
@@ -62,14 +71,3 @@ def _kind(bits: int | None, unified: int | None) -> GpuKind:
     if bits & TYPE_GPU:
         return GpuKind.INTEGRATED if unified else GpuKind.DISCRETE
     return GpuKind.SOFTWARE if bits & TYPE_CPU else GpuKind.OTHER
-
-
-def _problem(answer: DriverAnswer) -> Problem | None:
-    broken = answers.broken(answer, "an OpenCL driver")
-    if broken or answers.code(answer, "clGetPlatformIDs") != NO_PLATFORM:
-        return broken
-    return Problem(
-        "opencl-loader-without-icd",
-        "the OpenCL loader is installed, but no OpenCL driver",
-        "install the OpenCL driver of this machine's GPU",
-    )

@@ -8,7 +8,7 @@ maker's interface was not given is marked in the others, and no build uses it th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -131,14 +131,12 @@ def given_to(backend: str, hardware: Hardware) -> tuple[str, str] | None:
     cards = [gpu for gpu in usable if gpu.kind is GpuKind.DISCRETE]
     # As the backends do by themselves: the cards, else one that is part of the processor.
     cards = cards or usable[:1]
-    # Two drivers may list one card.
-    once = [gpu for at, gpu in enumerate(cards) if gpu.uuid not in _uuids(cards[:at])]
+    once: dict[str | int, Gpu] = {}
+    for gpu in cards:
+        # Two drivers may list one card.
+        once.setdefault(gpu.uuid or gpu.index, gpu)
     name, first, nothing = facts_of(backend).given_by
-    return name, first + ",".join(str(gpu.index) for gpu in once) if once else nothing
-
-
-def _uuids(cards: Iterable[Gpu]) -> set[str]:
-    return {gpu.uuid for gpu in cards if gpu.uuid}
+    return name, first + ",".join(str(gpu.index) for gpu in once.values()) if once else nothing
 
 
 def _given(own: Api | None, value: str) -> tuple[Gpu | None, ...]:

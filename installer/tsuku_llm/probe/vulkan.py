@@ -202,7 +202,7 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
 def _undriven(machine: MachineKind) -> Problem | None:
     cards = [card for card in machine.pci if card.vendor in _MESA]
     # A container may be shown the host's bus without the host's modules.
-    hidden = machine.container and any(card.driver is None for card in cards)
+    hidden = machine.place.contained and any(card.driver is None for card in cards)
     return None if hidden else undriven(cards, machine.place)
 
 
@@ -221,7 +221,7 @@ def _loader_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | Non
         return Problem("driver-not-searched", text, machine.fix(Need.NIX_VULKAN))
     if not _installed(answer):
         return None
-    command = command_for((LOADER,), machine.packages, container=machine.container)
+    command = command_for((LOADER,), machine.packages, container=machine.place.contained)
     return Problem(
         "vulkan-icd-without-loader",
         f"a Vulkan driver is installed, but the Vulkan loader ({LOADER}) is not",
@@ -238,7 +238,7 @@ def _icd_problem(files: tuple[Mapping[str, Any], ...], machine: MachineKind) -> 
             continue
         # The loader's message begins with the file that it misses.
         wanted = posixpath.basename(error.partition(":")[0])
-        command = command_for((wanted,), machine.packages, container=machine.container)
+        command = command_for((wanted,), machine.packages, container=machine.place.contained)
         fix = command or f"install what provides {wanted}"
         if wanted == posixpath.basename(name):
             fix = "reinstall the GPU's driver, or remove its file from vulkan/icd.d"
@@ -261,22 +261,15 @@ def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     return None
 
 
-def _no_driver(answer: DriverAnswer) -> bool:
-    created = answers.code(answer, "vkCreateInstance")
-    listed = answers.code(answer, "vkEnumeratePhysicalDevices")
-    count = answers.value(answer, "vkEnumeratePhysicalDevices", "count")
-    return created in NO_DRIVER or listed in NO_DRIVER or count == 0
-
-
 def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | None:
     if not gpus:
         return None
     names = ", ".join(gpu.name for gpu in gpus)
     text = f"Vulkan has only a software device ({names})"
-    if machine.container:
+    if machine.place.contained:
         # A software device is Mesa's: its drivers are installed.
         return Problem("software-only", text, _container_fix(machine, has_drivers=True))
-    if machine.wsl:
+    if machine.place.wsl:
         return Problem("software-only", text, _SOFTWARE_WSL)
     mine = any(machine.has_pci(vendor) for vendor in (NVIDIA, *_MESA))
     return Problem("software-only", text, ("" if mine else for_any_gpu(machine.place)) or _SOFTWARE)
@@ -331,16 +324,19 @@ def _driver_fix(machine: MachineKind) -> str:
 
 
 def _error_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | None:
-    if _no_driver(answer) and machine.os != "linux":
+    calls = ("vkCreateInstance", "vkEnumeratePhysicalDevices")
+    codes = [answers.code(answer, call) for call in calls]
+    none_listed = answers.value(answer, "vkEnumeratePhysicalDevices", "count") == 0
+    no_driver = none_listed or any(number in NO_DRIVER for number in codes)
+    if no_driver and machine.os != "linux":
         return replace(_NO_ICD, fix="install the GPU's driver from its vendor")
-    if _no_driver(answer):
+    if no_driver:
         has_drivers = bool(_installed(answer))
         problem = _NO_DEVICE if has_drivers else replace(_NO_ICD, fix=_driver_fix(machine))
-        if not machine.container:
+        if not machine.place.contained:
             return problem
         return replace(problem, fix=_container_fix(machine, has_drivers=has_drivers))
-    for call in ("vkCreateInstance", "vkEnumeratePhysicalDevices"):
-        number = answers.code(answer, call)
+    for call, number in zip(calls, codes, strict=True):
         if number:
             text = f"Vulkan does not initialise: {call} returned {number} ({CODES.get(number)})"
             return Problem("vulkan-error", text, "reinstall the GPU's Vulkan driver")

@@ -38,16 +38,6 @@ class MachineKind:
     pci: tuple[BusCard, ...] = ()
     packages: str = ""
 
-    @property
-    def wsl(self) -> bool:
-        """Whether the kernel is that of WSL."""
-        return self.place.wsl
-
-    @property
-    def container(self) -> bool:
-        """Whether the kernel is that of a host."""
-        return self.place.contained
-
     def fix(self, need: Need, **facts: str) -> str:
         """Return what helps in this place."""
         return fix_for(need, self.place, **facts)
@@ -94,7 +84,7 @@ def closed_file(machine: MachineKind, device: str, access: str = "") -> Problem:
     elif error == "nodev":
         slug, need = "nodev", Need.NODEV
         text = f"{device} cannot be opened: it is on a file system that is mounted with nodev"
-    elif machine.selinux and error in ("", "EACCES") and (allowed or machine.container):
+    elif machine.selinux and error in ("", "EACCES") and (allowed or machine.place.contained):
         # A group would not help: the label of the process decides.
         slug, need = "selinux-denies", Need.SELINUX
         text = f"{device} may not be opened here, and SELinux enforces its rules"

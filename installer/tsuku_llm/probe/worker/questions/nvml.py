@@ -39,7 +39,7 @@ def ask(channel: Channel, _root: str) -> None:
 def _names() -> list[str]:
     if sys.platform != "win32":
         return ["libnvidia-ml.so.1"]
-    programs = os.environ.get("ProgramFiles", r"C:\Program Files")  # noqa: SIM112 - as Windows writes it
+    programs = os.environ.get("PROGRAMFILES", r"C:\Program Files")
     return ["nvml.dll", rf"{programs}\NVIDIA Corporation\NVSMI\nvml.dll"]
 
 

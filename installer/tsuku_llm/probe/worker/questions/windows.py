@@ -8,6 +8,9 @@ from contextlib import suppress
 
 from ..protocol import Channel
 
+if sys.platform == "win32":
+    import winreg
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -71,20 +74,14 @@ def ask(channel: Channel, _root: str) -> None:
 
 
 def _values(key: str, names: tuple[str, ...]) -> dict[str, Any]:
-    if sys.platform != "win32":
-        return {}
-    import winreg  # noqa: PLC0415 - mypy reads this on Linux
-
     found: dict[str, Any] = {}
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
+    if sys.platform == "win32":
+        with suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, key) as opened:
             for name in names:
                 found[name] = None
                 with suppress(OSError):  # the key lacks this value
                     value = winreg.QueryValueEx(opened, name)[0]
                     found[name] = value if isinstance(value, (str, int)) else None
-    except OSError:
-        return {}
     return found
 
 
