@@ -28,7 +28,7 @@ def parse(answer: DriverAnswer, python: object = None) -> Libc:
     """
     loaders = [str(line.get("path")) for line in answers.calls(answer, "loader")]
     if any("ld-linux" in path for path in loaders):
-        # Its newest symbol version is at most as new as the library.
+        # The banner tells the version, else a symbol's, which is at most as new as the library.
         match = _BANNER.search(answers.words(answers.value(answer, "libc.so.6", "banner")) or "")
         version = match[1] if match else newest_symbol(answer, "libc.so.6", "GLIBC_")
         # Alpine's gcompat has glibc's names, and no glibc behind them.
@@ -75,7 +75,7 @@ def refusal(
 
 
 def newest_symbol(answer: DriverAnswer, library: str, prefix: str) -> str | None:
-    """Return the newest version of the symbols that a library defines, such as GLIBCXX_3.4.30."""
+    """Return the newest version of a library's symbols, such as 3.4.30 of GLIBCXX_3.4.30."""
     versions = answers.value(answer, library, "versions")
     numbers = [
         tuple(int(part) for part in number.split("."))

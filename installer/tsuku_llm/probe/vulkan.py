@@ -77,10 +77,11 @@ def parse(raw: RawVulkan, machine: MachineKind) -> Api:
     lines = answers.calls(answer, "device") if state is ApiState.OK else ()
     gpus = tuple(_gpu(line) for line in lines)
     hardware = [gpu for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE]
-    version = version_text(answers.value(answer, "vkEnumerateInstanceVersion", "version"))
-    # The call came with Vulkan 1.1: a loader without it supports 1.0.
-    if version is None and answers.library(answer):
-        version = "1.0"
+    version = None
+    if answers.library(answer):
+        told = version_text(answers.value(answer, "vkEnumerateInstanceVersion", "version"))
+        # The call came with Vulkan 1.1: a loader without it supports 1.0.
+        version = told or "1.0"
     return Api(
         name="vulkan",
         state=state,
