@@ -18,7 +18,7 @@ from support.program import COMMAND
 from support.tools import require_tool
 
 from tsuku_llm.cli.terminal.answer import plain
-from tsuku_operator.cli.render.fleet import lines
+from tsuku_operator.cli.commands.fleet import lines
 from tsuku_operator.fleet.fleet import judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")

@@ -22,8 +22,8 @@ from support.tools import require_tool
 from support.user_systemd import verify_all
 
 from tsuku_llm.cli.render.services import metrics
-from tsuku_llm.cli.render.services.login import launchd_plist, windows_task
 from tsuku_llm.cli.render.services.units import OnDemand, Service, file_text, line_text, unit_texts
+from tsuku_llm.cli.services.login import launchd_plist, windows_task
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.ground.safe_text import shell_word

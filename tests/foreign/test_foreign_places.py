@@ -59,7 +59,7 @@ from tsuku_llm.steps.report.bench import _checked
 from tsuku_llm.store.records.updates import MARKS, read_marks
 from tsuku_llm.trust import decode_json
 from tsuku_operator.bundle.bundle import _given_wheel
-from tsuku_operator.mirror.registry_push import of_file
+from tsuku_operator.mirror.registry_mirror import of_file
 from tsuku_publish.archives.binaries import needs_of
 from tsuku_publish.archives.contents import load_contents
 from tsuku_publish.errors import content_of
@@ -185,7 +185,7 @@ FILES = [
         lambda at: credentials_of(REGISTRY.api, {"REGISTRY_AUTH_FILE": str(at / "auth.json")}),
     ),
     Place(
-        "tsuku_operator.mirror.registry_push",
+        "tsuku_operator.mirror.registry_mirror",
         "file",
         lambda at: next(of_file(at / "file", "a").chunks(), b""),
     ),

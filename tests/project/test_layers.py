@@ -157,8 +157,7 @@ OPERATOR_ROOMS = {
         ".mirror catalog choose fetch fetch.http fetch.places machine probe steps steps.choosing "
         "steps.metadata steps.program"
     ),
-    "cli.render": ".bundle .fleet .mirror cli.terminal",
-    "cli.commands": ".bundle .cli.render .fleet .mirror cli cli.terminal config",
+    "cli.commands": ".bundle .fleet .mirror cli cli.terminal config",
 }
 """Which rooms of the client each room of the operator's package may import; its own have a dot.
 

@@ -9,12 +9,12 @@ import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command, Group
-from tsuku_llm.cli.render import settings as render
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import table
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
-from tsuku_llm.config.settings import NAMING, Configuration, load
+from tsuku_llm.config.settings import NAMING, Configuration, Setting, load
 from tsuku_llm.ground.errors import TsukuError
 
 
@@ -88,7 +88,7 @@ def list_(console: Console) -> CommandResult:
     configuration = _configuration(console)
     shown = [setting.shown for setting in configuration.entries]
     data = {"settings": shown, "warnings": configuration.warnings}
-    return CommandResult(data, render.lines(configuration))
+    return CommandResult(data, _lines(configuration))
 
 
 @config_command.command("path")
@@ -125,4 +125,28 @@ def _unknown(console: Console) -> dict[str, TsukuError]:
 def _changed(console: Console, key: Key) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
     setting = _configuration(console).setting(key.name)
-    return CommandResult(setting.shown, (render.setting_line(setting),))
+    return CommandResult(setting.shown, (_line(setting),))
+
+
+def _lines(configuration: Configuration) -> tuple[str, ...]:
+    """Return all settings for people; credentials in URLs are hidden."""
+    rows = [
+        (entry.key.name, _value(entry), f"{_mark(entry)}{entry.source}")
+        for entry in (each.shown for each in configuration.entries)
+    ]
+    return table(rows, indent=0)
+
+
+def _line(setting: Setting) -> str:
+    """Return one setting for people, with what is wrong with it."""
+    shown = setting.shown
+    return f"{shown.key.name} = {_value(shown)} ({_mark(shown)}{shown.source})"
+
+
+def _value(shown: Setting) -> str:
+    return text_of(shown.value) or "(none)"
+
+
+def _mark(shown: Setting) -> str:
+    """Return what stands before the source of a wrong value."""
+    return "" if shown.written is None else f"instead of {shown.written!r}, which is wrong: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -10,12 +11,13 @@ from tsuku_llm.catalog.repositories import OFFICIAL, remove_repository
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.render import installed
-from tsuku_llm.cli.render import repository as render
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import table
 from tsuku_llm.steps.metadata import repository as operations
 from tsuku_llm.steps.metadata.refresh import refresh as fetch_newest
+from tsuku_llm.steps.metadata.repository import AddedRepository, RepositoryState
 
 
 @click.group("repository", cls=Group)
@@ -50,7 +52,7 @@ def add(
     url, *others = urls
     with open_session(console) as session:
         added = operations.add(session, name, url, root, fingerprint=fingerprint, others=others)
-    return CommandResult(added, render.added_lines(added, compared=fingerprint is not None))
+    return CommandResult(added, _added_lines(added, compared=fingerprint is not None))
 
 
 @repository_command.command("refresh")
@@ -75,7 +77,7 @@ def list_(console: Console) -> CommandResult:
     """List the repositories."""
     with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
-    return CommandResult({"repositories": repositories}, render.lines(repositories))
+    return CommandResult({"repositories": repositories}, _lines(repositories))
 
 
 @repository_command.command("remove")
@@ -88,3 +90,42 @@ def remove(console: Console, *, name: str) -> CommandResult:
     return CommandResult(
         {"name": name}, (f"Removed the repository {name}; its builds stay installed.",)
     )
+
+
+_SHOWN = 16
+"""Digits of a key's id that are shown to people."""
+
+
+def _added_lines(found: AddedRepository, *, compared: bool) -> tuple[str, ...]:
+    """Return an added repository for people: what its owner can compare, unless it was."""
+    rows = [
+        (
+            name,
+            f"{role.threshold} of {len(role.keys)} keys",
+            ", ".join(key[:_SHOWN] for key in role.keys),
+        )
+        for name, role in found.roles.items()
+    ]
+    added = found.added
+    return (
+        f"Added the repository {added.name}.",
+        f"  its address is {_places(added)}",
+        f"  its root {found.number} has the fingerprint (SHA-256) {added.fingerprint}",
+        *table(rows),
+        "it is the fingerprint that you gave"
+        if compared
+        else "compare the fingerprint with the one that the owner gives you separately",
+    )
+
+
+def _places(state: RepositoryState) -> str:
+    return ", ".join((state.url, *state.others))
+
+
+def _lines(repositories: Sequence[RepositoryState]) -> tuple[str, ...]:
+    """Return all repositories for people."""
+    rows = [
+        (one.name, _places(one), one.state, f"root sha256 {one.fingerprint}")
+        for one in repositories
+    ]
+    return table(rows, indent=0)

@@ -1,17 +1,26 @@
-"""``update --systemd-unit``: a service and a timer for unattended updates, printed or written."""
+"""``update --systemd-unit``: a service and a timer for unattended updates, printed or written.
+
+What the options mean is in systemd.timer(5) and systemd.service(5).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tsuku_llm.cli.render.services import timer as render
-from tsuku_llm.cli.render.services.units import environment_file
+from tsuku_llm.cli.render.services.units import (
+    RESTRICTED,
+    USER_FOLDER,
+    environment_file,
+    environment_lines,
+    quoted_line,
+)
 from tsuku_llm.cli.services.command_line import this_program
 from tsuku_llm.cli.services.units import units_answer
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret, has_secret
 from tsuku_llm.steps.servers.service import handover, keep_credentials
 from tsuku_llm.steps.session import Session, working_folder
@@ -22,6 +31,58 @@ _DAY = 24 * 60
 
 _NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 """Variables without which this machine may reach no host; a service does not have the user's."""
+
+_UNIT = "tsuku-llm-update"
+
+_START_COMMAND = f"systemctl --user daemon-reload && systemctl --user enable --now {_UNIT}.timer"
+"""The command that enables the timer once the files are in place."""
+
+
+_HEAD = f"""\
+# Made by: {TSUKU} update --systemd-unit
+# Save both units as {USER_FOLDER}/{_UNIT}.{{service,timer}}, then:
+#   {_START_COMMAND}
+# To update while you are not logged in: loginctl enable-linger
+"""
+
+_SERVICE = """\
+{head}
+[Unit]
+Description=Update of the llama.cpp builds, by tsuku-llm
+
+[Service]
+Type=oneshot
+{environment}ExecStart={line}
+# A download and a load may take long; each of them has a limit of its own.
+TimeoutStartSec=infinity
+# An update that is stopped is finished, or taken back, by the next one.
+KillMode=mixed
+Nice=10
+IOSchedulingClass=idle
+
+UMask=0022
+LimitCORE=0
+NoNewPrivileges=yes
+{restricted}
+"""
+
+_TIMER = """\
+{head}
+[Unit]
+Description=Time for an update of the llama.cpp builds
+
+[Timer]
+OnCalendar={calendar}
+# Each machine at another moment: a host serves them one after the other, and a release that is
+# bad does not reach all at once.
+RandomizedDelaySec={delay}min
+AccuracySec=1min
+# {persistent_why}
+Persistent={persistent}
+
+[Install]
+WantedBy=timers.target
+"""
 
 
 def timer(
@@ -53,13 +114,13 @@ def timer(
     credentials = None
     if secret:
         content = environment_file(secret)
-        credentials = keep_credentials(session.paths.state, render.UNIT, secret, content)
+        credentials = keep_credentials(session.paths.state, _UNIT, secret, content)
         session.user.note(
             f"{', '.join(secret)}: not in the unit; it loads {credentials}, which only you can read"
         )
     parsed = None if window is None else _window(window)
-    texts = render.unit_texts(line, told, credentials, parsed)
-    return units_answer(texts, credentials, output, (f"start it with: {render.START_COMMAND}",))
+    texts = _unit_texts(line, told, credentials, parsed)
+    return units_answer(texts, credentials, output, (f"start it with: {_START_COMMAND}",))
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -72,3 +133,37 @@ def _window(text: str) -> tuple[int, int]:
     hours, minutes, to_hours, to_minutes = map(int, found.groups())
     begin, end = hours * 60 + minutes, to_hours * 60 + to_minutes
     return begin, (end - begin) % _DAY or _DAY - 1
+
+
+def _unit_texts(
+    line: Sequence[str],
+    told: Mapping[str, str],
+    credentials: Path | None,
+    window: tuple[int, int] | None,
+) -> dict[str, str]:
+    """Return each unit of an update by a timer, by the name of its file.
+
+    ``line`` updates, with the variables in ``told``. ``credentials`` is the file with the variables
+    that the unit must not show, None without any. ``window`` is the part of the day, in minutes:
+    when it begins, and how long it lasts. Without one it runs once a day, at any time.
+    """
+    begin, length = window or (0, _DAY - 1)
+    hours, minutes = divmod(begin, 60)
+    why = "A machine that was off updates soon after it is on again."
+    if window:
+        why = "A machine that is off in this part of the day updates in the next one."
+    return {
+        f"{_UNIT}.service": _SERVICE.format(
+            head=_HEAD,
+            environment=environment_lines(told, credentials),
+            line=" ".join(quoted_line(line)),
+            restricted=RESTRICTED,
+        ),
+        f"{_UNIT}.timer": _TIMER.format(
+            head=_HEAD,
+            calendar=f"*-*-* {hours:02}:{minutes:02}:00",
+            delay=length,
+            persistent_why=why,
+            persistent="no" if window else "yes",
+        ),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +12,12 @@ from tsuku_llm.cli.command import Command, Group
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import size, table
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import TSUKU
+
+if TYPE_CHECKING:
+    from tsuku_operator.bundle.bundle import BundleReport
 
 
 @click.group("bundle", cls=Group)
@@ -81,7 +86,6 @@ def create(
     """
     from tsuku_operator.bundle.bundle import create_bundle
     from tsuku_operator.bundle.bundle_choice import BundleWish
-    from tsuku_operator.cli.render import bundle as render
 
     if no_program and (wheel is not None or pythons):
         raise UsageError(
@@ -98,7 +102,7 @@ def create(
         repository=repository,
     ) as session:
         report = create_bundle(session, file, wish, force=force, dry_run=dry_run)
-    return CommandResult(report, render.lines(report))
+    return CommandResult(report, _lines(report))
 
 
 @bundle_command.command("show")
@@ -110,8 +114,30 @@ def show(console: Console, *, file: Path) -> CommandResult:
     Nothing of it is verified: install does that.
     """
     from tsuku_operator.bundle.bundle import show_bundle
-    from tsuku_operator.cli.render import bundle as render
 
     with open_session(console, looking=True):
         report = show_bundle(file)
-    return CommandResult(report, render.lines(report))
+    return CommandResult(report, _lines(report))
+
+
+def _lines(report: BundleReport) -> tuple[str, ...]:
+    """Return what a bundle has, for people."""
+    about, count = report.description, len(report.description.artifacts)
+    holds = f"{len(about.builds)} builds in {count} archives of {about.repository}"
+    first = {
+        "planned": f"The bundle {report.path} would have {holds}, {size(report.size)}.",
+        "created": f"Made the bundle {report.path}: {holds}, {size(report.size)}.",
+        "shown": f"The bundle {report.path} is whole: {holds}, {size(report.size)}.",
+    }[report.outcome]
+    told = [first]
+    rows = [(each.release, each.platform, each.variant, each.channel) for each in about.builds]
+    told += table((("release", "platform", "variant", "channel"), *rows))
+    for each in about.programs:
+        needs = f", glibc {each.glibc} or newer" if each.glibc else ""
+        told.append(f"  tsuku-llm {about.made_by} for {each.platform}, Python {each.python}{needs}")
+    if not about.programs and report.outcome != "planned":
+        told.append("  without the program: install it there first")
+    told.append(f"  its signed metadata expires: {about.expires}")
+    if report.sha256:
+        told += [f"  sha256: {report.sha256}", f"  root of {about.repository}: {about.fingerprint}"]
+    return tuple(told)

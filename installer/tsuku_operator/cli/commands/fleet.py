@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Group
-from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import table
+from tsuku_llm.ground.errors import FleetFailed, UsageError
+
+if TYPE_CHECKING:
+    from tsuku_operator.fleet.fleet import FleetHost
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,8 +82,6 @@ def apply(console: Console, /, **asked: Any) -> CommandResult:
 
 def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
     from tsuku_llm.cli.session import open_session
-    from tsuku_llm.ground.errors import FleetFailed, UsageError
-    from tsuku_operator.cli.render import fleet as render
     from tsuku_operator.fleet.fleet import FleetRequest, run_fleet
 
     for name in ("backend", "channel"):
@@ -87,10 +90,40 @@ def _run(console: Console, action: str, asked: dict[str, Any]) -> CommandResult:
             raise UsageError(f"--{name} must not be empty", hint=hint)
     with open_session(console) as session:
         hosts = run_fleet(session, action, FleetRequest(**asked), console.note)
-    failure = render.failure(hosts)
+    failure = _failure(hosts)
     return CommandResult(
         {"hosts": hosts},
-        render.lines(hosts),
+        lines(hosts),
         exit_code=FleetFailed.exit_code if failure else 0,
         failure=failure,
     )
+
+
+_HEAD = ("host", "GPU", "variant", "release", "state", "reason")
+
+
+def lines(hosts: Sequence[FleetHost]) -> tuple[str, ...]:
+    """Return every host in one line of a table; what is not known is a dash."""
+    rows = [
+        (
+            each.host,
+            each.device or "-",
+            each.variant or "-",
+            each.release or "-",
+            each.state,
+            each.reason or "",
+        )
+        for each in hosts
+    ]
+    return table([_HEAD, *rows], indent=0)
+
+
+def _failure(hosts: Sequence[FleetHost]) -> ReportedError | None:
+    """Return the error of a fleet in which a host failed; None if all are well."""
+    bad = [each for each in hosts if not each.is_well]
+    if not bad:
+        return None
+    facts = tuple(f"{each.host}: {each.state}: {each.reason or 'no reason'}" for each in bad)
+    many = f"{len(bad)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
+    error = FleetFailed(f"{many} failed or were not reached", facts=facts)
+    return ReportedError.of(error)

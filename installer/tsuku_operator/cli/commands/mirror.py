@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tsuku_llm.cli import options
 from tsuku_llm.cli.command import Command
 from tsuku_llm.cli.session import open_session
-from tsuku_llm.cli.terminal.answer import CommandResult
+from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.cli.terminal.text import listed, size
 from tsuku_llm.ground.errors import TamperedMirror, UsageError
 from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.ground.safe_text import shell_word
+
+if TYPE_CHECKING:
+    from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
+    from tsuku_operator.mirror.mirror_folder import Swept
 
 
 @click.command(
@@ -71,7 +78,6 @@ def mirror_command(
     Serve DIR with a web server or a share, and name it in llm.mirror there. A registry is named in
     llm.mirror as it is in --to.
     """
-    from tsuku_operator.cli.render import mirror as render
     from tsuku_operator.mirror.mirror import check_mirror, mirror
     from tsuku_operator.mirror.mirror_choice import Narrowing
     from tsuku_operator.mirror.registry_mirror import push_mirror
@@ -97,15 +103,63 @@ def mirror_command(
             )
         if folder is None or registry is not None:
             report = push_mirror(session, registry or "", narrow, dry_run=dry_run)
-            return CommandResult(report, render.lines(report))
+            return CommandResult(report, _lines(report))
         if check:
             found = check_mirror(session, folder)
-            failure = render.check_failure(found)
+            failure = _check_failure(found)
             return CommandResult(
                 found,
-                render.check_lines(found),
+                _check_lines(found),
                 exit_code=TamperedMirror.exit_code if failure else 0,
                 failure=failure,
             )
         report = mirror(session, folder, narrow, prune=prune, dry_run=dry_run)
-    return CommandResult(report, render.lines(report))
+    return CommandResult(report, _lines(report))
+
+
+def _lines(report: MirrorReport) -> tuple[str, ...]:
+    """Return what a mirror has, for people."""
+    name, count = report.repository, report.artifacts
+    holds = f"{count} archives of {len(report.releases)} releases, {size(report.size)}"
+    came = f"{len(report.fetched)} archives, {size(report.fetched_size)}"
+    first = {
+        "planned": f"The mirror {report.place} of {name} would have {holds}; to fetch: {came}.",
+        "updated": f"The mirror {report.place} of {name} has {holds}; fetched: {came}.",
+        "unchanged": f"The mirror {report.place} of {name} is up to date: {holds}.",
+    }[report.outcome]
+    told = [first]
+    if report.outcome == "planned":
+        told += [f"  {each.name}  {size(each.size)}" for each in report.fetched]
+    if swept := report.swept:
+        told.append(f"Removed {len(swept.unused)} files that nothing needs, {size(swept.size)}.")
+        told += _foreign(swept)
+    return tuple(told)
+
+
+def _check_lines(found: MirrorCheck) -> tuple[str, ...]:
+    """Return what a check found, for people."""
+    hashed = f"{found.artifacts} archives, {size(found.size)}"
+    state = "intact" if found.intact else "not intact"
+    told = [f"The mirror {found.place} of {found.repository} is {state}: {hashed}."]
+    if found.swept.unused:
+        told.append(
+            f"{len(found.swept.unused)} files are not needed any more: --prune removes them."
+        )
+    return (*told, *_foreign(found.swept))
+
+
+def _foreign(swept: Swept) -> tuple[str, ...]:
+    return listed("not of this program, and left alone:", swept.foreign) if swept.foreign else ()
+
+
+def _check_failure(found: MirrorCheck) -> ReportedError | None:
+    """Return the error of a mirror that is not intact, or None."""
+    if found.intact:
+        return None
+    return ReportedError(
+        TamperedMirror.slug,
+        f"the mirror {found.place} is not as it was signed",
+        found.differences,
+        "remove the named files, and bring the mirror up to date: "
+        f"{TSUKU} mirror {shell_word(found.place)}",
+    )

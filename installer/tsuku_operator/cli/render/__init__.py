@@ -1,1 +1,0 @@
-"""The text and data of what these commands answer."""
