@@ -43,30 +43,25 @@ JSON = click.Option(
 )
 
 
-def _be_quiet(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        _one_of_both(context, "quiet")
-        context.ensure_object(Console).be_quiet()
-
-
-def _be_verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        _one_of_both(context, "verbose")
-        context.ensure_object(Console).verbose = True
-
-
-def _one_of_both(context: click.Context, wanted: str) -> None:
+def _say_more_or_less(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
     console = context.ensure_object(Console)
-    if console.verbose if wanted == "quiet" else console.quiet:
+    quiet = parameter.name == "quiet"
+    if console.verbose if quiet else console.quiet:
         raise UsageError("--quiet and --verbose cannot be combined", hint="omit one of them")
+    if quiet:
+        console.be_quiet()
+    else:
+        console.verbose = True
 
 
 # Early: a note may come from the first option that is checked.
 QUIET = early_flag(
-    "-q", "--quiet", callback=_be_quiet, text="Print results, questions and errors only."
+    "-q", "--quiet", callback=_say_more_or_less, text="Print results, questions and errors only."
 )
 VERBOSE = early_flag(
-    "-v", "--verbose", callback=_be_verbose, text="Print all details of the answer, too."
+    "-v", "--verbose", callback=_say_more_or_less, text="Print all details of the answer, too."
 )
 COLOR = click.Option(
     ["--color"],

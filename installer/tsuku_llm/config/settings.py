@@ -83,11 +83,6 @@ class Setting(NamedTuple):
         """Whether the user set this value: by flag, environment or config file."""
         return self.source != DEFAULT and self.problem is None
 
-    @property
-    def by_flag(self) -> bool:
-        """Whether a flag of this command set this value."""
-        return self.source == _flag(self.key)
-
 
 class Settings(NamedTuple):
     """The values that operations use; each has the name of its key in ``[llm]``.
@@ -225,7 +220,7 @@ class Configuration(NamedTuple):
         return Settings(
             **_words(values),
             chosen=frozenset(chosen),
-            flags=frozenset(key for key, entry in chosen.items() if entry.by_flag),
+            flags=frozenset(key for key, each in chosen.items() if each.source == _flag(each.key)),
             places={key: entry.place for key, entry in chosen.items()},
         )
 

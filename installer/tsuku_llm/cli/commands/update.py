@@ -147,7 +147,7 @@ def _unattended(session: Session, metrics: Path | None) -> CommandResult:
         # Without this, a machine that fails each night would look like one that is asleep.
         if metrics:
             try:
-                write_output(metrics, render.failed_metrics(error.exit_code, now))
+                write_output(metrics, render.metrics(None, error.exit_code, now))
             except StoreError as unwritten:
                 # What ended the update matters more.
                 session.user.note(f"{metrics} was not written: {'; '.join(unwritten.facts)}")

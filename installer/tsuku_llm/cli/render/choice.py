@@ -34,25 +34,22 @@ def lines(choice: Choice) -> tuple[str, ...]:
         ),
     ]
     avoided = (f"not taken: {each.release}, {each.told}" for each in choice.passed_over)
+    # How GPUs come into use that are not, and which ones nothing helps.
+    helped = {way.gpu for way in choice.ways}
+    names = ", ".join(name for name in selection.idle if name not in helped)
+    idle = f"idle, as no build that fits can use it: {names}; why: {TSUKU} doctor --backend gpu"
     return (
         sentence(_best(choice)),
         *title(choice),
         *_stale(choice),
         *avoided,
         *table(rows),
-        *idle_lines(choice),
+        *(way.told for way in choice.ways),
+        *((idle,) if names else ()),
         *selection.tips,
         *problems(choice.hardware),
         *_helps(choice),
     )
-
-
-def idle_lines(choice: Choice) -> tuple[str, ...]:
-    """Return how GPUs come into use that are not, and which ones nothing helps."""
-    told = {way.gpu for way in choice.ways}
-    names = ", ".join(name for name in choice.selection.idle if name not in told)
-    idle = f"idle, as no build that fits can use it: {names}; why: {TSUKU} doctor --backend gpu"
-    return (*(way.told for way in choice.ways), *((idle,) if names else ()))
 
 
 def _stale(choice: Choice) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ def lines(examination: Examination) -> tuple[str, ...]:
     rows = [row for link in chain.links for row in _rows(link)]
     told = told_lines(examination.installed)
     stale = examination.choice.stale
+    # A problem that is a link's fault is shown there.
+    shown = {link.fault.text for link in chain.links if link.fault}
     return (
         _sentence(examination),
         f"from the GPU to the server, for {_subject(examination)}:",
@@ -43,8 +45,17 @@ def lines(examination: Examination) -> tuple[str, ...]:
         ),
         f"this is {PROGRAM} {__version__}, {examination.updater.summary}",
         *_verdict(examination),
-        *_ways(examination),
-        *(f"also {named_problem(problem)}" for problem in _others(examination)),
+        # The cheapest way to each GPU that is not used.
+        *(
+            f"then: {TSUKU} install" if chain.fault and way.fix == chain.fault.fix else way.told
+            for way in examination.choice.ways
+        ),
+        # ``explain`` has the fixes of the other problems of this machine.
+        *(
+            f"also {named_problem(problem)}"
+            for problem in examination.choice.hardware.all_problems
+            if problem.text not in shown
+        ),
         *told,
         *((stale,) if stale and stale not in told else ()),
         *rolled_back_lines(examination.rolled_back),
@@ -126,19 +137,5 @@ def _verdict(examination: Examination) -> tuple[str, ...]:
     return (f"first broken: {_broken(chain.broken, chain.fault)}", f"fix: {chain.fault.fix}")
 
 
-def _ways(examination: Examination) -> Iterator[str]:
-    """Yield the cheapest way to each GPU that is not used."""
-    fix = examination.chain.fault.fix if examination.chain.fault else ""
-    for way in examination.choice.ways:
-        yield f"then: {TSUKU} install" if way.fix == fix else way.told
-
-
 def _broken(link: Link, fault: Problem) -> str:
     return f"{_name(link.stage)}{' (temporary)' if fault.transient else ''}: {fault.text}"
-
-
-def _others(examination: Examination) -> list[Problem]:
-    """Return the other known problems of this machine; ``explain`` has their fixes."""
-    # A problem that is a link's fault has been shown there.
-    shown = {link.fault.text for link in examination.chain.links if link.fault}
-    return [each for each in examination.choice.hardware.all_problems if each.text not in shown]

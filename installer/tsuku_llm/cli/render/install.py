@@ -34,19 +34,31 @@ if TYPE_CHECKING:
 def lines(report: InstallReport) -> tuple[str, ...]:
     """Return the report for people: first what was done, in one sentence."""
     release, variant = report.choice.release, report.candidate.variant
+    if report.installed:
+        details = (*_computed(report.installed), f"  in {report.installed.tree}")
+    else:
+        archives = (
+            line
+            for each in variant.artifacts
+            for line in (f"  {each.url} ({size(each.size)})", f"    sha256 {each.sha256}")
+        )
+        details = (*archives, f"  {_to_download(report.download, variant)}")
+    now, before = report.choice.repository, report.bound_before
+    bound = f"  the same build was of repository {before}; it is of {now} now"
+    passed_over = table([(each.variant or "", each.told) for each in report.other_variants])
     return (
         _sentence(report),
         (
             f"  {variant.name} of {named(release.release, release.version)}, "
-            f"{origin(release.publisher, report.choice.repository)}"
+            f"{origin(release.publisher, now)}"
         ),
         *unattested(release.unattested),
         *unmeasured(release.unmeasured),
         f"  {_why(report)}",
-        *_details(report),
-        *_binding(report),
-        *_note(report),
-        *_passed_over(report),
+        *details,
+        *(() if before is None else (bound,)),
+        *((f"  {report.candidate.note}",) if report.candidate.note else ()),
+        *(("not taken:", *passed_over) if passed_over else ()),
     )
 
 
@@ -75,18 +87,6 @@ def _why(report: InstallReport) -> str:
     return f"{place} of the {count} variants that fit {machine}{asked}"
 
 
-def _details(report: InstallReport) -> tuple[str, ...]:
-    if report.installed:
-        return (*_computed(report.installed), f"  in {report.installed.tree}")
-    variant = report.candidate.variant
-    archives = (
-        line
-        for artifact in variant.artifacts
-        for line in (f"  {artifact.url} ({size(artifact.size)})", f"    sha256 {artifact.sha256}")
-    )
-    return (*archives, f"  {_to_download(report.download, variant)}")
-
-
 def _to_download(left: int | None, variant: Variant) -> str:
     whole = variant.download_size
     # Other versions, or an earlier run, may have a part of it.
@@ -96,24 +96,6 @@ def _to_download(left: int | None, variant: Variant) -> str:
 def _computed(installed: Installed) -> tuple[str, ...]:
     receipt = installed.receipt
     return tuple(f"  {each}" for each in computed(receipt.deviation, receipt.not_computed))
-
-
-def _binding(report: InstallReport) -> tuple[str, ...]:
-    if report.bound_before is None:
-        return ()
-    now = report.choice.repository
-    return (f"  the same build was of repository {report.bound_before}; it is of {now} now",)
-
-
-def _note(report: InstallReport) -> tuple[str, ...]:
-    return (f"  {report.candidate.note}",) if report.candidate.note else ()
-
-
-def _passed_over(report: InstallReport) -> tuple[str, ...]:
-    if not report.other_variants:
-        return ()
-    rows = [(each.variant or "", each.told) for each in report.other_variants]
-    return ("not taken:", *table(rows))
 
 
 def own_lines(report: OwnBuildReport) -> tuple[str, ...]:
@@ -179,6 +161,7 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
     source = origin(receipt.publisher, receipt.repository)
     if receipt.unsigned is not None:
         source = f"unsigned, from {receipt.unsigned}"
+    revoked = report.revocation.summary if report.revocation else ""
     return (
         _verdict(report),
         f"installed: {receipt.variant} of {installed}, {source}",
@@ -186,7 +169,7 @@ def update_lines(report: UpdateReport) -> tuple[str, ...]:
         f"{_sought(report)}: {newest}, {origin(release.publisher, repository)}",
         *unattested(release.unattested),
         *unmeasured(release.unmeasured),
-        *_revoked(report),
+        *((f"{receipt.release} was {revoked}; serve does not start it",) if revoked else ()),
         *_plan(report),
     )
 
@@ -199,13 +182,6 @@ def _sought(report: UpdateReport) -> str:
     young = any(each.slug == "young" for each in choice.passed_over)
     newest = "newest that is old enough" if young else "newest"
     return f"{newest} in channel {choice.channel}"
-
-
-def _revoked(report: UpdateReport) -> tuple[str, ...]:
-    if not report.revocation:
-        return ()
-    release = report.installed.receipt.release
-    return (f"{release} was {report.revocation.summary}; serve does not start it",)
 
 
 def _verdict(report: UpdateReport) -> str:
@@ -229,18 +205,12 @@ def _plan(report: UpdateReport) -> tuple[str, ...]:
         return (*((report.way_back,) if report.way_back else ()), *_better(report))
     if report.candidate is None:
         return (f"what each variant lacks: {TSUKU} explain",)
-    return (_cost(report), *_replaced(report), *map(_change, report.changes))
-
-
-def _cost(report: UpdateReport) -> str:
-    assert report.candidate
-    variant = report.candidate.variant
-    return f"{variant.name}, {_to_download(report.download, variant)}; run: {TSUKU} update"
-
-
-def _replaced(report: UpdateReport) -> tuple[str, ...]:
-    name = report.installed.receipt.variant
-    return (f"  instead of {name}: {report.replaced}",) if report.replaced else ()
+    variant, name = report.candidate.variant, report.installed.receipt.variant
+    return (
+        f"{variant.name}, {_to_download(report.download, variant)}; run: {TSUKU} update",
+        *((f"  instead of {name}: {report.replaced}",) if report.replaced else ()),
+        *map(_change, report.changes),
+    )
 
 
 def _change(change: FitChange) -> str:

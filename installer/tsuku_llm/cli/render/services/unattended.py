@@ -91,14 +91,12 @@ def failure(report: UnattendedReport) -> UpdateRolledBack | None:
 _PREFIX = "tsuku_llm_update"
 
 
-def metrics(report: UnattendedReport, code: int, now: datetime) -> str:
-    """Return the metrics of an update, in the text format that Prometheus reads."""
+def metrics(report: UnattendedReport | None, code: int, now: datetime) -> str:
+    """Return the metrics of an update, in the text format that Prometheus reads.
+
+    ``report`` is None if it ended with an error before it changed anything.
+    """
     return exposition(_Update(report, code, now))
-
-
-def failed_metrics(code: int, now: datetime) -> str:
-    """Return the metrics of an update that ended with an error before it changed anything."""
-    return exposition(_Update(None, code, now))
 
 
 class _Update(Collector):
