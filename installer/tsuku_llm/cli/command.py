@@ -155,7 +155,8 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note which command this is before its arguments can be wrong."""
-        _remember(ctx)
+        # The JSON document of an error has its name, without that of the program.
+        ctx.ensure_object(Console).command = " ".join(ctx.command_path.split()[1:])
         # click's own words for a stray argument do not say what to type. A group's are commands.
         ctx.allow_extra_args = True
         _refuse_empty(self, ctx, args)
@@ -341,13 +342,3 @@ def _stray(words: Sequence[str], given: Sequence[str], context: click.Context) -
     if call:
         return UsageError(message, hint=call.hint)
     return UsageError(message, hint=f"see: {typed(context.command_path)} --help")
-
-
-def _remember(context: click.Context) -> None:
-    """Write the command's full name into the console, for the JSON document of an error."""
-    names: list[str] = []
-    step: click.Context | None = context
-    while step is not None and step.parent is not None:
-        names.insert(0, step.info_name or "")
-        step = step.parent
-    context.ensure_object(Console).command = " ".join(names)

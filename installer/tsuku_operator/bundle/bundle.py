@@ -60,6 +60,7 @@ from tsuku_operator.bundle.program_wheels import (
     needed_there,
 )
 from tsuku_operator.mirror.mirror import catalog_to_copy, published_files
+from tsuku_operator.mirror.mirror_choice import each_once
 from tsuku_operator.mirror.mirror_folder import MARKER, mirror_marker
 
 _CHUNK = 1 << 20
@@ -198,12 +199,7 @@ def show_bundle(path: Path) -> BundleReport:
 
 def _artifacts(contents: BundleContents) -> list[Artifact]:
     """Return the archives of all builds, each once, in the order of their digests."""
-    found: dict[str, Artifact] = {}
-    for artifact in (each for build in contents.builds for each in build.variant.artifacts):
-        known = found.get(artifact.sha256)
-        # Two entries may name one archive, and only one of them its size.
-        if known is None or known.size is None:
-            found[artifact.sha256] = artifact
+    found = each_once(each for build in contents.builds for each in build.variant.artifacts)
     return [found[sha256] for sha256 in sorted(found)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -56,23 +56,29 @@ def contents_of(session: Session, catalog: Catalog, narrow: Narrowing) -> Mirror
             entries.append(entry)
     releases = [release for _, release in catalog.readable(entries, session.user.note)]
     _require_known(releases, narrow)
-    found: dict[str, Artifact] = {}
+    wanted: list[Artifact] = []
     tags = []
     for release in releases:
         variants = list(_variants(release, narrow, machines))
         tags += [release.release] if variants else []
-        for artifact in chain.from_iterable(each.artifacts for each in variants):
-            # Two entries may name one archive, and only one of them its size.
-            known = found.get(artifact.sha256)
-            if known is None or known.size is None:
-                found[artifact.sha256] = artifact
-    if not found:
+        wanted += chain.from_iterable(each.artifacts for each in variants)
+    if not wanted:
         raise UnknownRequest(
             "no build of this repository is all of what was asked for",
             facts=tuple(f"{release.release}: {_offer(release)}" for release in releases),
             hint="leave out one of the options that narrow the mirror",
         )
-    return MirrorContents(tuple(tags), tuple(found.values()))
+    return MirrorContents(tuple(tags), tuple(each_once(wanted).values()))
+
+
+def each_once(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
+    """Return each archive once, by its digest, with its size if one of them names that."""
+    found: dict[str, Artifact] = {}
+    for artifact in artifacts:
+        known = found.get(artifact.sha256)
+        if known is None or known.size is None:
+            found[artifact.sha256] = artifact
+    return found
 
 
 def _named(catalog: Catalog, narrow: Narrowing) -> tuple[ReleaseEntry, ...]:

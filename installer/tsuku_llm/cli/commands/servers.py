@@ -110,8 +110,7 @@ def logs_command(
 
     Without NAME, of the one called default.
     """
-    named = options.server_named(server, name)
-    chosen = options.DEFAULT_NAME if named is None else named
+    chosen = options.server_named(server, name) or options.DEFAULT_NAME
     if follow and console.json:
         raise UsageError("--follow and --json cannot be combined", hint="omit one of them")
     with open_session(console, looking=True, tolerant=True) as session:
@@ -135,8 +134,7 @@ def open_command(console: Console, *, name: str | None, server: str | None) -> C
 
     It opens in your browser. Without NAME: the page of the server called default.
     """
-    named = options.server_named(server, name)
-    chosen = options.DEFAULT_NAME if named is None else named
+    chosen = options.server_named(server, name) or options.DEFAULT_NAME
     with open_session(console, looking=True, tolerant=True) as session:
         url = page_of(session.paths.state, chosen)
     from tsuku_llm.cli.terminal.browser import open_page, why_none
@@ -264,8 +262,7 @@ def restart_command(console: Console, *, name: str | None, server: str | None) -
     """
     from tsuku_llm.steps.servers.server_trials import restart
 
-    named = options.server_named(server, name)
-    chosen = options.DEFAULT_NAME if named is None else named
+    chosen = options.server_named(server, name) or options.DEFAULT_NAME
     with open_session(console, looking=True, tolerant=True) as session:
         console.status.show(f"the server {chosen} starts again")
         try:

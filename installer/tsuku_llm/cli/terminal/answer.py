@@ -111,7 +111,8 @@ def plain(value: object) -> Any:
     if isinstance(value, TsukuError):
         value = ReportedError.of(value)
     # Before the lists: a named tuple is a tuple as well.
-    if names := getattr(value, "DOCUMENT", ()) or _fields_of(value):
+    fields = getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ())
+    if names := getattr(value, "DOCUMENT", ()) or tuple(fields):
         return plain(getattr(value, names)) if isinstance(names, str) else _object(value, names)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
@@ -149,8 +150,3 @@ def _nested(value: Any, indent: str) -> Iterator[str]:
             text := str(item).lower() if isinstance(item, bool) else str(item)
         ):
             yield f"{indent}{mark} {text}".rstrip()
-
-
-def _fields_of(value: object) -> tuple[str, ...]:
-    """Return the names of a value's fields, for a named tuple and for a dataclass."""
-    return tuple(getattr(value, "_fields", ()) or getattr(value, "__dataclass_fields__", ()))

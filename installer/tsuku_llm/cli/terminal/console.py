@@ -12,7 +12,6 @@ from tsuku_llm.cli.terminal.progress_bar import (
     Bars,
     JsonLines,
     Lines,
-    ProgressEvent,
     SparseStatus,
     Status,
 )
@@ -41,7 +40,7 @@ class Console:
         drawn = on_terminal and not json
         self.progress: Bars | Lines | JsonLines = Bars() if drawn else Lines(self.note)
         if json and not on_terminal:
-            self.progress = JsonLines(_write_event)
+            self.progress = JsonLines(lambda event: streams.control(sys.stderr, json_line(event)))
         self.status: Status | SparseStatus = Status() if drawn else SparseStatus(self.note)
 
     def be_quiet(self) -> None:
@@ -90,8 +89,3 @@ class Console:
             # The terminal has written ^C: what follows begins on a line of its own.
             streams.control(sys.stderr, "\n")
             raise
-
-
-def _write_event(event: ProgressEvent) -> None:
-    """Write an event as one line of ASCII on stderr."""
-    streams.control(sys.stderr, json_line(event))

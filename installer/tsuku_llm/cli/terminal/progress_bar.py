@@ -216,7 +216,6 @@ class Tracker(ABC):
         """Forget the archives: the next ones are of another build."""
         with self._lock:
             self._jobs = {}
-            self._emptied()
 
     @abstractmethod
     def _begun(self, job: Job) -> None: ...
@@ -229,9 +228,6 @@ class Tracker(ABC):
 
     @abstractmethod
     def _staged(self, job: Job) -> None: ...
-
-    @abstractmethod
-    def _emptied(self) -> None: ...
 
 
 class Bars(Tracker):
@@ -282,6 +278,12 @@ class Bars(Tracker):
         if stops:
             stops()
 
+    def finish(self) -> None:
+        """Forget the archives, and remove their lines."""
+        super().finish()
+        # The lines of one that another thread has begun since then are drawn again at once.
+        self.hide()
+
     def _begun(self, job: Job) -> None:
         job.sample(self._clock())
         self._draw()
@@ -313,9 +315,6 @@ class Bars(Tracker):
         self._draw()
 
     _staged = _ended
-
-    def _emptied(self) -> None:
-        self._write("", [])
 
     def _draw(self) -> None:
         if self._jobs and not self._closed:
@@ -379,9 +378,6 @@ class Lines(Tracker):
         if job.done or job.stage != "unpacking":
             self._note(f"{job.stage} {job.name}")
 
-    def _emptied(self) -> None:
-        pass
-
 
 class ProgressEvent(NamedTuple):
     """One line of progress on stderr: a file, and how much of it is there.
@@ -432,9 +428,6 @@ class JsonLines(Tracker):
     def _staged(self, job: Job) -> None:
         if job.done or job.stage != "unpacking":
             self._say(job.stage, job)
-
-    def _emptied(self) -> None:
-        pass
 
     def _say(self, event: str, job: Job) -> None:
         self._write(ProgressEvent(event, job.name, job.done, job.total))
