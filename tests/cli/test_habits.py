@@ -509,7 +509,7 @@ setup -> install
 init bash -> completion bash
 detect = probe
 devices list = probe
-bundle install b.tar -> install --from b.tar
+bundle install b.tar -> install --bundle b.tar
 docs = help
 tutorial = help
 quickstart = help

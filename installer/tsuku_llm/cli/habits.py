@@ -315,7 +315,7 @@ port -> status # it shows the address
 health -> status
 ping -> status
 save ... -> bundle create
-bundle install BUNDLE -> install --from BUNDLE
+bundle install BUNDLE -> install --bundle BUNDLE
 export ... -> bundle create
 ls-remote -> list --available
 list-all -> list --available
