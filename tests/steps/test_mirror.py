@@ -114,6 +114,20 @@ def test_a_second_run_changes_nothing(session: Session, folder: Path) -> None:
     assert before == {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before}
 
 
+def test_what_a_killed_run_was_writing_goes_with_the_next_one(
+    session: Session, folder: Path
+) -> None:
+    mirror(session, folder, Narrowing())
+    before = inside(folder)
+    for name in ("mirror.json", "metadata/7.targets.json", "targets/releases/b1.json"):
+        at = folder / name
+        at.with_name(f".{at.name}.0123456789abcdef.tmp").write_bytes(b"{")
+    foreign = folder / "metadata/.notes.tmp"
+    foreign.write_bytes(b"of the operator")
+    mirror(session, folder, Narrowing())
+    assert inside(folder) == before | {"metadata/.notes.tmp": b"of the operator"}
+
+
 def test_only_what_is_new_is_fetched(shop: FolderShop, session: Session, folder: Path) -> None:
     mirror(session, folder, ALL)
     old = inside(folder)

@@ -7,11 +7,12 @@ that reads the folder meanwhile sees a whole state: the one before or the one af
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from tsuku_llm.catalog.copies import LARGEST_FILE, OF_A_COPY, TIMESTAMP
@@ -186,6 +187,11 @@ class MirrorFolder:
         ``known`` is what ``mirror.json`` says now. Returns whether anything has changed.
         """
         with disk_errors("publishing the metadata", self.path):
+            # A run that was killed while it wrote one has left it. Nobody else writes here now.
+            for parts in {PurePosixPath(name).parent.parts for name in (MARKER, *files)}:
+                with opened(self.path, *parts) as folder:
+                    if folder is not None:
+                        folder.drop_temporaries(r"[^/]+", older_than=math.inf)
             changes = [self._put(name, data) for name, data in files.items() if name != TIMESTAMP]
             # All that it leads to is there, and flushed. This is the commit.
             changes.append(self._put(TIMESTAMP, files[TIMESTAMP]))
