@@ -136,6 +136,14 @@ def test_a_server_that_is_named_answers_whatever_its_model_is(home: Home) -> Non
     assert (done.returncode, done.stderr[:18]) == (7, "error[not-running]")
 
 
+def test_a_server_at_a_socket_answers_by_its_name(home: Home) -> None:
+    socket = home.path.parent / "s.sock"
+    words = ("--detach", "-m", "m.gguf", "--", "--host", str(socket))
+    assert home.run("serve", *words).code == 0
+    done = home.ask("Why?", "--name", "default")
+    assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
+
+
 def test_a_server_of_all_models_is_not_asked(home: Home) -> None:
     """A real b11434 refused the question: model name is missing from the request."""
     assert home.run("serve", "--detach", "--", "--port", "0", "--models-dir", ".").code == 0

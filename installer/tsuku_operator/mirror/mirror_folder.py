@@ -187,7 +187,7 @@ class MirrorFolder:
         ``known`` is what ``mirror.json`` says now. Returns whether anything has changed.
         """
         with disk_errors("publishing the metadata", self.path):
-            # A run that was killed while it wrote one has left it. Nobody else writes here now.
+            # A killed run may have left temporary files. The lock keeps other writers out.
             for parts in {PurePosixPath(name).parent.parts for name in (MARKER, *files)}:
                 with opened(self.path, *parts) as folder:
                     if folder is not None:

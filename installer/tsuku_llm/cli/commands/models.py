@@ -68,7 +68,7 @@ def models_command(console: Console) -> CommandResult:
 @click.option(
     "--name",
     metavar="NAME",
-    help="Talk to this server, which runs, whatever its model is.",
+    help="Use the running server of this name.",
     shell_complete=options.completed_by("server"),
 )
 @options.arguments

@@ -213,7 +213,7 @@ def api_key(wishes: Wishes) -> Secret | None:
 
 
 def require_keys(wishes: Wishes) -> None:
-    """Refuse a file of keys that has none.
+    """Refuse a key file that contains no key.
 
     Upstream's server then wants no key (b11434, as it ran). Raises UsageError. A file that cannot
     be read is refused by the server itself, with its own words.

@@ -57,7 +57,7 @@ _WENT_ON = re.compile(
 )
 
 _COMPLAINT = re.compile(
-    # The first is how upstream marks an error since 2026, in whatever words.
+    # The first pattern is upstream's mark of an error line (b10068 and later).
     r"^[\d.]+ E |error|fail|invalid|unknown|unsupported|illegal|incompatible|insufficient"
     r"|unavailable|needs|exception|terminat|abort|assert|unable|can ?not|can't|couldn't|could not"
     r"|does ?n[o']t"

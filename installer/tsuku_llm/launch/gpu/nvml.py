@@ -53,7 +53,7 @@ _SAME_MEMORY = 64 << 20
 class NvidiaDevice(NamedTuple):
     """The memory of one NVIDIA device, in bytes, and of each process there, by its id.
 
-    ``told`` names it for people. A process whose memory the driver does not tell has None. In a
+    ``told`` names the GPU for people. None is a process whose memory the driver does not tell. In a
     container the ids are the host's, or the driver tells no process.
     """
 

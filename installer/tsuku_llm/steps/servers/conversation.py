@@ -42,7 +42,9 @@ def answering_server(
     """
     environ = session.machine.environ
     if name is not None:
-        record = _ready(session, name)
+        record = server(session.paths.state, name)
+        if record.state not in (ServerState.RUNNING, ServerState.UNWATCHED):
+            raise NotRunning(f"the server {name} is not ready", hint=f"see: {TSUKU} status")
         argv, env = _command_of(session, record)
         _refuse_tls(argv, env)
         if not wishes_in(argv, env).names_model:
@@ -114,8 +116,14 @@ def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
     A router is asked for its models; there is at least one name.
     Raises ``NotRunning``, and ``LaunchError`` for a server that is not ready or has no port.
     """
-    record = _ready(session, name)
-    base = record.urls.base_url or ""
+    record = server(session.paths.state, name)
+    if not record.state.is_up:
+        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
+    if (base := record.urls.base_url) is None:
+        raise LaunchError(
+            f"the server {name} is not ready, or listens at no port",
+            hint=f"see its log: {record.log_command}",
+        )
     argv, env = _command_of(session, record)
     wishes = wishes_in(argv, env)
     alias = last_value(argv, env, ("-a", "--alias", "LLAMA_ARG_ALIAS"))
@@ -134,19 +142,6 @@ def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
 
 _OTHER = re.compile(r"[^A-Za-z0-9.:/@+_-]")
 _PLAIN = re.compile(r"[A-Za-z0-9.:/@+_-]+")
-
-
-def _ready(session: Session, name: str) -> Record:
-    """Return the record of a server that has a base URL. Raises NotRunning and LaunchError."""
-    record = server(session.paths.state, name)
-    if not record.state.is_up:
-        raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
-    if record.urls.base_url is None:
-        raise LaunchError(
-            f"the server {name} is not ready, or listens at no port",
-            hint=f"see its log: {record.log_command}",
-        )
-    return record
 
 
 def _refuse_tls(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
