@@ -209,6 +209,19 @@ def test_hidden_devices_are_blamed_on_the_variable(
     assert repr(value) in api.problem.text
 
 
+@pytest.mark.parametrize("value", ["x", "pci"])
+def test_an_unknown_order_is_blamed_on_its_variable(
+    stubs: StubDrivers, tmp_path: Path, value: str
+) -> None:
+    """Two H200s with driver 580.159.04: cuInit returned 101, and no device was found."""
+    environ = {"CUDA_DEVICE_ORDER": value} | paths(stubs)
+    api = cuda(stubs.host("cuda", root=with_module(tmp_path), environ=environ, cuInit=101))
+    assert slug(api) == "cuda-hidden"
+    assert api.problem
+    assert f"CUDA_DEVICE_ORDER={value!r}" in api.problem.text
+    assert api.problem.fix == "unset CUDA_DEVICE_ORDER"
+
+
 def paths(stubs: StubDrivers) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": str(stubs.library("cuda").parent)}
 

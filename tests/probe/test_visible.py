@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from tsuku_llm.machine.hardware import Api, ApiState, Gpu, GpuKind, Hardware, Problem
 from tsuku_llm.probe.amd import vulkan_uuid
@@ -36,7 +38,8 @@ def test_only_the_card_that_was_given_is_not_marked(name: str) -> None:
     assert hidden(mark_hidden(apis, {variable: "1"})) == [variable, None]
     assert hidden(mark_hidden(apis, {variable: "GPU-b"})) == [variable, None]
     assert hidden(mark_hidden(apis, {})) == [None, None]
-    assert hidden(mark_hidden(apis, {variable: "1", "GGML_VK_VISIBLE_DEVICES": "1"})) == [None] * 2
+    both = {variable: "1", "GGML_VK_VISIBLE_DEVICES": "0,1"}
+    assert hidden(mark_hidden(apis, both)) == [None, None], "the build's own variable decides"
 
 
 @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles"])
@@ -87,6 +90,52 @@ def test_vulkans_variable_limits_the_other_interfaces() -> None:
     assert (
         hidden(mark_hidden(apis, {name: "1", "CUDA_VISIBLE_DEVICES": "0,1"}), "cuda") == [None] * 2
     )
+
+
+LISTED = {
+    "": "",
+    "x": "",
+    "7": "",
+    "-1": "",
+    "5": "",
+    "0,7": "",
+    "7,0": "",
+    "0": "a",
+    "1": "b",
+    " 1": "b",
+    "0,x": "a",
+    "0x1": "a",
+    "+1": "b",
+    "1;0": "b",
+    "0 1": "ab",
+    "1,0": "ab",
+    "0,,1": "ab",
+    ",1": "b",
+    "0,0": "a",
+}
+"""The cards that a Vulkan build listed on two H200s (b10434, driver 580.159.04) by the variable.
+
+Those with 7 among others, a sign, ``;``, ``0x1`` and empty parts: as ``ggml_vk_instance_init`` of
+ggml-vulkan.cpp reads them, a ``std::stringstream`` whose commas became blanks.
+"""
+
+
+@pytest.mark.parametrize("value", LISTED)
+def test_vulkans_variable_leaves_a_build_what_the_build_reads_of_it(value: str) -> None:
+    name = "GGML_VK_VISIBLE_DEVICES"
+    (found,) = mark_hidden((api("vulkan", 0x10DE, "a", "b"),), {name: value})
+    assert "".join(str(gpu.uuid) for gpu in found.gpus if not gpu.hidden_by) == LISTED[value]
+    assert (found.problem.slug if found.problem else "") == (
+        "" if LISTED[value] else "vulkan-hidden"
+    )
+    if found.problem:
+        assert f"{name}={value!r}" in found.problem.text
+
+
+@hypothesis.given(st.text(alphabet="0123 ,+-x\u0660", max_size=12))
+def test_no_value_of_vulkans_variable_ends_the_probe(value: str) -> None:
+    (found,) = mark_hidden((api("vulkan", 0x10DE, "a"),), {"GGML_VK_VISIBLE_DEVICES": value})
+    assert bool(found.problem) is bool(found.gpus[0].hidden_by)
 
 
 def test_a_maker_that_vulkan_does_not_list_is_not_limited_by_it() -> None:

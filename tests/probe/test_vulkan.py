@@ -278,6 +278,31 @@ def test_a_variable_that_names_a_missing_file_is_the_cause(
     assert "/nowhere.json" in api.problem.text
 
 
+@pytest.mark.parametrize("variable", ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"])
+@pytest.mark.parametrize("value", ["", ":"])
+def test_a_variable_that_names_nothing_is_the_cause(
+    stubs: StubDrivers, tmp_path: Path, variable: str, value: str
+) -> None:
+    """The loader then looks nowhere: no device with NVIDIA's driver and with lavapipe (1.3.239)."""
+    root = with_icd(tmp_path, str(stubs.library("hip")))
+    environ = {variable: value, "LD_LIBRARY_PATH": _folder(stubs)}
+    api = vulkan(stubs.host(root=root, environ=environ, vkCreateInstance=-9))
+    assert slug(api) == "vulkan-driver-file-missing"
+    assert api.problem
+    assert f"{variable} is set and names no Vulkan driver" in api.problem.text
+    assert any((item.call, item.result) == (variable, "names no driver") for item in api.evidence)
+
+
+def test_an_empty_variable_that_adds_drivers_changes_nothing(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    root = with_icd(tmp_path, str(stubs.library("hip")))
+    environ = {"VK_ADD_DRIVER_FILES": "", "LD_LIBRARY_PATH": _folder(stubs)}
+    assert (
+        slug(vulkan(stubs.host(root=root, environ=environ, vulkan_count=0))) == "vulkan-no-device"
+    )
+
+
 def test_without_a_loader_a_missing_file_is_no_driver() -> None:
     """Without it, and with a driver's file, the fix would be the loader."""
     absent = "libvulkan.so.1: cannot open shared object file: No such file or directory"

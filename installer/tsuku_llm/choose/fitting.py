@@ -207,18 +207,22 @@ def _device_obstacle(row: BackendFacts, requires: Requirements, api: Api) -> Rea
     if reason := api_obstacle(api):
         return reason
     hidden = next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None)
+    left = [gpu for gpu in api.hardware_gpus if not gpu.hidden_by]
+    # A variable of the backend's own leaves nothing.
+    if not left and api.problem:
+        return Reason(api.problem.slug, api.problem.text)
     # A start gives a build the cards that are left, if its backend can be told.
-    if hidden and not (row.given_by and any(not gpu.hidden_by for gpu in api.hardware_gpus)):
+    if hidden and not (row.given_by and left):
         text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
         return Reason("hidden-device", text)
     rule = _DEVICE_RULES.get(row.name, _any_device)
-    found = [(gpu, rule(requires, api, gpu)) for gpu in api.hardware_gpus]
+    found = [(gpu, rule(requires, api, gpu)) for gpu in left]
     refused = [(gpu, reason) for gpu, reason in found if reason]
     # One usable device is enough.
     if len(refused) < len(found):
         return None
     # The best device decides among those that something can be done about.
-    ranks = device_ranks(api.hardware_gpus)
+    ranks = device_ranks(left)
     return min(refused, key=lambda each: (each[1].slug in BY_CARD, ranks[each[0]]))[1]
 
 

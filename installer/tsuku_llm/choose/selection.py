@@ -498,8 +498,12 @@ def _unchecked_toolkit(variant: Variant, hardware: Hardware) -> Version:
 
 def _lists_hidden(variant: Variant, hardware: Hardware) -> bool:
     """Tell whether a build lists cards that a variable of another interface leaves out."""
-    apis = (hardware.api(facts_of(part).api) for part in parts_of(variant.backend))
-    return any(gpu.hidden_by for api in apis for gpu in api.hardware_gpus)
+    rows = [facts_of(part) for part in parts_of(variant.backend)]
+    return any(
+        gpu.hidden_by and gpu.hidden_by not in row.hiding_variables
+        for row in rows
+        for gpu in hardware.api(row.api).hardware_gpus
+    )
 
 
 def only_of(vendor: int, hardware: Hardware) -> Hardware:

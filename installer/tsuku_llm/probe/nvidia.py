@@ -35,6 +35,8 @@ CONTROL_DEVICE = "/dev/nvidiactl"
 UVM_DEVICE = "/dev/nvidia-uvm"
 NIX_DRIVERS = "/run/opengl-driver/lib"
 MPS_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+ORDER = "CUDA_DEVICE_ORDER"
+_ORDERS = "FASTEST_FIRST, PCI_BUS_ID"
 
 CUDA_CODES = {
     0: "CUDA_SUCCESS",
@@ -101,7 +103,7 @@ _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 
 @dataclass(frozen=True, slots=True)
 class RawNvidia:
-    """The raw answers: two APIs, the kernel module's text, two variables, two device files.
+    """The raw answers: two APIs, the kernel module's text, variables, two device files.
 
     ``no_uvm`` tells that /dev/nvidia-uvm is known not to exist: older recordings do not say.
     ``nix`` tells that the driver's library is where only programs of NixOS look. ``kept_away`` is
@@ -112,6 +114,7 @@ class RawNvidia:
     nvml: DriverAnswer = ABSENT
     kernel: str | None = None
     visible: str | None = None
+    order: str | None = None
     control: str | None = None
     uvm: str | None = None
     no_uvm: bool = False
@@ -127,6 +130,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
         nvml=by_question.get("nvml", ABSENT),
         kernel=host.read_text(KERNEL_MODULE),
         visible=host.environment("CUDA_VISIBLE_DEVICES"),
+        order=host.environment(ORDER),
         control=host.access(CONTROL_DEVICE),
         uvm=host.access(UVM_DEVICE),
         no_uvm=host.lacks(UVM_DEVICE),
@@ -486,6 +490,10 @@ def _leftover(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 
 
 def _hidden(raw: RawNvidia, _: MachineKind) -> Problem | None:
+    if raw.order is not None and answers.code(raw.cuda, "cuInit") == INVALID_DEVICE:
+        # The driver refuses every other value with this code (two H200s, driver 580.159.04).
+        text = f"{ORDER}={raw.order!r} is not an order that NVIDIA's driver knows ({_ORDERS})"
+        return Problem("cuda-hidden", text, f"unset {ORDER}")
     if raw.visible is None:
         return None
     text = f"CUDA_VISIBLE_DEVICES={raw.visible!r} leaves no NVIDIA GPU of this machine visible"
@@ -502,6 +510,7 @@ def _closed(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 
 
 NO_PERMISSION = 4
+INVALID_DEVICE = 101
 
 
 def _no_files(raw: RawNvidia, machine: MachineKind) -> Problem | None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tsuku_llm.machine.backends import TABLE, VENDORS, backends_of, facts_of, parts_of
-from tsuku_llm.machine.hardware import Api, Gpu, GpuKind, Hardware
+from tsuku_llm.machine.hardware import Api, Gpu, GpuKind, Hardware, Problem
 
 
 class Limit(NamedTuple):
@@ -74,8 +74,7 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
     vulkan = next((api for api in apis if api.name == _INDEXED), None)
     if vulkan is None or _BY_INDEX not in variables:
         return apis
-    numbers = re.findall(r"[0-9]{1,4}", variables[_BY_INDEX])
-    chosen = [gpu for gpu in vulkan.gpus if str(gpu.index) in numbers]
+    chosen = _chosen_by_index(vulkan, variables[_BY_INDEX])
     for maker in VENDORS.values():
         # A maker whose cards Vulkan does not list at all was not chosen from.
         if not any(gpu.vendor_id == maker for gpu in vulkan.hardware_gpus):
@@ -87,7 +86,37 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
             else _marked(api, maker, given, _BY_INDEX)
             for api in apis
         )
-    return apis
+    own = _only_chosen(vulkan, chosen, variables[_BY_INDEX])
+    return tuple(own if api.name == _INDEXED else api for api in apis)
+
+
+def _chosen_by_index(vulkan: Api, value: str) -> tuple[Gpu, ...]:
+    """Return the devices of Vulkan's loader that ggml's backend takes; none if one is missing.
+
+    As ``ggml_vk_instance_init`` reads it: blanks or commas between the numbers, the first other
+    character ends the list, and a number without a device ends the backend.
+    """
+    numbers: list[int] = []
+    rest = value
+    while found := re.match(r"[\s,]*([+-]?[0-9]+)", rest, re.ASCII):
+        numbers.append(int(found[1][:20]))
+        rest = rest[found.end() :]
+    indices = {gpu.index for gpu in vulkan.gpus}
+    if not indices.issuperset(numbers):
+        return ()
+    return tuple(gpu for gpu in vulkan.gpus if gpu.index in numbers)
+
+
+def _only_chosen(vulkan: Api, chosen: tuple[Gpu, ...], value: str) -> Api:
+    """Mark what ggml's Vulkan backend leaves out: Vulkan's loader does not read the variable."""
+    if not vulkan.hardware_gpus:
+        return vulkan
+    gpus = tuple(gpu if gpu in chosen else replace(gpu, hidden_by=_BY_INDEX) for gpu in vulkan.gpus)
+    problem = vulkan.problem
+    if all(gpu.hidden_by for gpu in gpus if gpu.kind is not GpuKind.SOFTWARE):
+        text = f"{_BY_INDEX}={value!r} leaves no GPU of this machine to a Vulkan build"
+        problem = Problem("vulkan-hidden", text, f"correct or unset {_BY_INDEX}")
+    return replace(vulkan, gpus=gpus, problem=problem)
 
 
 def _named(limit: Limit, variables: Mapping[str, str]) -> str | None:

@@ -252,10 +252,12 @@ def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
     """Return the problem of a variable that hides a driver, or names one that does not exist."""
     for line in files:
         name, path = answers.words(line.get("variable")), answers.words(line.get("file"))
-        if not name or not path or any(word in path for word in SOFTWARE_FILES):
+        if not name or any(word in (path or "") for word in SOFTWARE_FILES):
             continue
-        if line.get("missing") is True:
+        if path is None or line.get("missing") is True:
             text = f"{name} names the Vulkan driver {path}, which does not exist"
+            if path is None:
+                text = f"{name} is set and names no Vulkan driver, so the Vulkan loader has none"
             return Problem("vulkan-driver-file-missing", text, f"correct {name}, or unset it")
         text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
         return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")

@@ -163,6 +163,7 @@ _OF_API = {
     "nvidia-files-missing": Stage.DEVICE,
     **dict.fromkeys(CLOSED_FILES, Stage.DEVICE),
     "rocm-hidden": Stage.DEVICE,
+    "vulkan-hidden": Stage.DEVICE,
     "rocm-no-device": Stage.DEVICE,
     "no-kernel-driver": Stage.MODULE,
     "old-kernel-driver": Stage.MODULE,

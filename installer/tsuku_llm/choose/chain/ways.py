@@ -86,10 +86,10 @@ CLOSED_FILES = (
 
 _EFFORTS = {
     **dict.fromkeys(
-        ("cuda-hidden", "rocm-hidden", "vulkan-driver-hidden", "vulkan-driver-file-missing"),
-        Effort.VARIABLE,
+        ("cuda-hidden", "rocm-hidden", "vulkan-hidden", "vulkan-driver-hidden"), Effort.VARIABLE
     ),
     **dict.fromkeys(("cuda-stub-library", "zluda", "driver-not-searched"), Effort.VARIABLE),
+    "vulkan-driver-file-missing": Effort.VARIABLE,
     **dict.fromkeys(
         ("vulkan-icd-without-loader", "vulkan-loader-without-icd", "vulkan-icd-broken"),
         Effort.PACKAGE,

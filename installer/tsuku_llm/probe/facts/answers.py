@@ -213,8 +213,10 @@ def _item(line: Mapping[str, Any], codes: Codes) -> Evidence | None:
 
 
 def _driver_file(line: Mapping[str, Any]) -> Evidence:
-    name = f"{words(line.get('file'))} → {words(line.get('library'))}"
-    variable = words(line.get("variable"))
+    file, variable = words(line.get("file")), words(line.get("variable"))
+    if file is None and variable:
+        return Evidence(variable, "names no driver")
+    name = f"{file} → {words(line.get('library'))}"
     if line.get("missing") is True:
         return Evidence(name, f"missing (named by {variable})")
     return Evidence(

@@ -27,12 +27,13 @@ def drivers(root: str, *, load: bool, before: Callable[[str], None]) -> Iterator
     """Yield each driver's file and library, and, if ``load``, why the library does not load.
 
     ``before`` announces each load: a driver's library may crash or hang. ``variable`` is the
-    variable because of which the loader passes the file over, or which names a missing file.
+    variable because of which the loader passes the file over, or which names a missing file, or,
+    with the file "", none at all.
     """
     for path, named_by in _files(root):
         fact: dict[str, Any] = {"file": path, "library": _library(root + path), "error": None}
         filtered_by = _filter(os.path.basename(path))
-        if named_by and not os.path.exists(root + path):
+        if named_by and not (path and os.path.exists(root + path)):
             fact |= {"variable": named_by, "missing": True}
         elif filtered_by:
             # The loader does not load it, so neither do we: this may be why the user left it out.
@@ -48,12 +49,14 @@ def _files(root: str) -> Iterator[tuple[str, str | None]]:
     """Yield each file in the loader's order, with the variable that names it."""
     # The first two replace the whole search; the second is the older name. The third adds to it.
     for variable in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"):
-        named = os.environ.get(variable, "")
-        for path in filter(None, named.split(":")):
+        named = os.environ.get(variable)
+        for path in (named or "").split(":"):
             # Each is a file, or a folder of files.
-            inside = _manifests(root, path) if os.path.isdir(root + path) else (path,)
-            yield from ((each, variable) for each in inside)
-        if named and variable != "VK_ADD_DRIVER_FILES":
+            inside = _manifests(root, path) if path and os.path.isdir(root + path) else (path,)
+            yield from ((each, variable) for each in inside if each)
+        if named is not None and variable != "VK_ADD_DRIVER_FILES":
+            if not named.strip(":"):
+                yield "", variable  # set and empty: the loader looks nowhere
             return
     seen = set()
     for folder in _folders():
