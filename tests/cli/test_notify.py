@@ -163,14 +163,14 @@ def test_systemd_hears_of_a_loss_and_a_stop_in_the_pause_leaves_no_record(
 ) -> None:
     settings = {"TSUKU_LLM_ON_GPU_LOSS": "restart", "TSUKU_LLM_CANARY": "false"}
     with manager.service((f"die {LOST}", "listen"), backend="vulkan", **settings) as child:
-        assert manager.judged("READY").startswith("unknown (unknown)")
+        assert manager.judged("READY").startswith("not known (no sign")
         for pause in (1, 2):
             (server,) = manager.status()
             assert server["report"]["restarts"] == pause - 1
             request(server["port"])
             assert manager.heard_with("STATUS")["STATUS"].startswith("ended, since ")
             if pause == 1:
-                assert manager.judged().startswith("unknown (unknown)")
+                assert manager.judged().startswith("not known (no sign")
         # Now it waits for two seconds.
         child.send_signal(signal.SIGTERM)
         assert child.wait() == 143
@@ -191,7 +191,7 @@ def test_a_server_that_is_started_again_is_not_idle_because_it_was_away(
         manager.heard_with("STATUS")
         # It serves again before it is ended.
         message = manager.heard_with("STATUS")
-        while not message["STATUS"].startswith("unknown (unknown)"):
+        while not message["STATUS"].startswith("not known (no sign"):
             assert "STOPPING" not in message
             message = manager.heard_with("STATUS")
         assert child.wait() == 0

@@ -107,6 +107,16 @@ def test_variables_that_hide_devices_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_the_users_own_variable_is_named_and_not_the_one_that_a_start_sets(tmp_path: Path) -> None:
+    """Seen on two H200s: ``CUDA_VISIBLE_DEVICES=`` gave the blame to a variable nobody had set."""
+    build = stand_in(tmp_path, devices=NO_DEVICE_STEPS)
+    error = refused(build, CUDA_VISIBLE_DEVICES="", GGML_VK_VISIBLE_DEVICES="")
+    assert "CUDA_VISIBLE_DEVICES= leaves it none" in error.message
+    assert error.hint.startswith("correct or unset CUDA_VISIBLE_DEVICES")
+    own = refused(build, GGML_VK_VISIBLE_DEVICES="")
+    assert own.facts == ("GGML_VK_VISIBLE_DEVICES= is set and can hide devices",)
+
+
 @pytest.mark.parametrize("mode", ["version", "devices"])
 @pytest.mark.parametrize(
     ("steps", "named"),

@@ -32,7 +32,7 @@ from tsuku_llm.launch.plan.devices import (
 )
 from tsuku_llm.launch.plan.planning import Build, plan_question
 from tsuku_llm.launch.plan.upstream_config import reads_config
-from tsuku_llm.machine.backends import facts_of, parts_of
+from tsuku_llm.machine.backends import TABLE, BackendFacts, facts_of, parts_of
 
 GATE_LIMIT = 60.0
 """Seconds for each question. The first start after a boot loads a driver from disk."""
@@ -166,9 +166,20 @@ def no_device(build: Build, listing: DeviceListing, environ: Mapping[str, str]) 
     """Explain why a list lacks the backend's devices: what is listed instead, and the cause.
 
     The cause comes from the driver's output, if that has a known complaint. The facts are the
-    environment variables that can hide devices.
+    environment variables that can hide devices. A start sets the backend's own variable if one of
+    another interface leaves cards out: then that one is the user's.
     """
     backend = facts_of(build.backend)
+    hiding = [name for name in backend.hiding_variables if name in environ]
+    given, _, nothing = backend.given_by or ("", "", "")
+    if given in hiding and environ[given] == nothing and (theirs := _of_others(backend, environ)):
+        value = f"{theirs}={environ[theirs]}"
+        fix = f"correct or unset {theirs}"
+        return Diagnosis(
+            *("no-device", f"it lists no device: {value} leaves it none", fix, CPU_OVERRIDE),
+            facts=(f"{value} is set, and {given}={nothing} follows from it",),
+            fault="backend",
+        )
     # Another backend's devices in the list show that the build itself works.
     others = ", ".join(device.name for device in listing.devices)
     found = f"only {others}" if others else "no device"
@@ -179,12 +190,17 @@ def no_device(build: Build, listing: DeviceListing, environ: Mapping[str, str]) 
         f"it lists {found}: {cause}",
         known.fix if known else backend.first_look,
         CPU_OVERRIDE,
-        facts=tuple(
-            f"{name}={environ[name]} is set and can hide devices"
-            for name in backend.hiding_variables
-            if name in environ
-        ),
+        facts=tuple(f"{name}={environ[name]} is set and can hide devices" for name in hiding),
         fault="backend",
+    )
+
+
+def _of_others(backend: BackendFacts, environ: Mapping[str, str]) -> str | None:
+    """Return the variable of another interface for cards that this backend can use."""
+    others = (row for row in TABLE if row.vendors & backend.vendors)
+    names = (name for row in others for name in row.hiding_variables)
+    return next(
+        (each for each in names if each in environ and each not in backend.hiding_variables), None
     )
 
 

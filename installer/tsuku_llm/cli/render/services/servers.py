@@ -173,6 +173,8 @@ def _trouble(trouble: Trouble) -> str:
 def _runs_on(report: StartReport) -> str:
     if report.ready and not report.is_judged:
         return "not known yet"  # for a moment: it is ready before this is looked at
+    if report.backend is None and report.verdict == "unknown":
+        return "not known (no sign of a GPU at work)"
     return f"{report.backend or 'unknown'} ({_told_verdict(report.verdict)})"
 
 
