@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from support.fake_roots import with_pci
 from support.stub_drivers import StubDrivers
 
+from tsuku_llm.machine.backends import NVIDIA
 from tsuku_llm.machine.hardware import Api, ApiState, Evidence, GpuKind
 from tsuku_llm.machine.host import DriverAnswer, LocalHost
 from tsuku_llm.machine.kernel_drivers import BusCard
 from tsuku_llm.machine.places import Kind, MachinePlace
+from tsuku_llm.machine.snapshot import RecordingHost
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.facts.machine import MachineKind
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
@@ -144,7 +146,7 @@ def test_a_broken_nvml_does_not_harm_cuda(stubs: StubDrivers) -> None:
 @pytest.mark.parametrize(
     ("code", "name", "transient"),
     [
-        (2, "cuda-error", False),
+        (2, "cuda-no-memory", True),
         (34, "cuda-stub-library", False),
         (35, "cuda-driver-too-old", False),
         (36, "cuda-driver-too-old", False),
@@ -231,6 +233,21 @@ def test_mig_without_an_instance_is_named(stubs: StubDrivers, tmp_path: Path) ->
     assert slug(cuda(host)) == "mig-without-instance"
 
 
+@pytest.mark.parametrize("folder", ["/opt/x", "/opt/x/"])
+def test_a_broken_library_of_a_variable_is_taken_out_of_it(folder: str) -> None:
+    """An empty libcuda.so.1 before the driver's, on an H200: no package was broken."""
+    why = "/opt/x/libcuda.so.1: file too short"
+    opened = {"call": "open", "library": None, "names": ["libcuda.so.1"], "errors": [why]}
+    raw = RawNvidia(cuda=DriverAnswer((opened,), "done"))
+    told = parse(raw, MachineKind(library_path=f"/a:{folder}")).problem
+    other = parse(raw, MachineKind(library_path="/a")).problem
+    assert told
+    assert other
+    assert told.slug == other.slug == "cuda-library-broken"
+    assert told.fix == "take /opt/x out of LD_LIBRARY_PATH"
+    assert other.fix == "reinstall the NVIDIA driver's packages"
+
+
 def test_a_library_without_its_kernel_module_is_named(stubs: StubDrivers, tmp_path: Path) -> None:
     assert slug(cuda(stubs.host("cuda", root=tmp_path, cuInit=100))) == "nvidia-module-missing"
 
@@ -242,6 +259,51 @@ def test_a_device_file_that_may_not_be_opened_is_named() -> None:
         RawNvidia(cuda=answer, kernel=KERNEL.format("580.95.05"), control=""), MachineKind()
     )
     assert slug(api) == "gpu-permission"
+
+
+NO_CARD = DriverAnswer(
+    (
+        {"call": "open", "library": "/usr/lib/libcuda.so.1"},
+        {"call": "cuInit", "code": 100},
+    ),
+    "done",
+)
+
+
+@pytest.mark.parametrize(
+    ("cards", "name"),
+    [
+        ((("/dev/nvidia0", " EACCES"), ("/dev/nvidia1", " EACCES")), "gpu-permission"),
+        ((("/dev/nvidia0", "rw EPERM"),), "device-rules"),
+        ((("/dev/nvidia0", "rw EPERM"), ("/dev/nvidia1", "rw")), "nvidia-card-not-started"),
+        ((), "nvidia-card-not-started"),
+    ],
+)
+def test_the_files_of_the_cards_count_where_the_control_file_opens(
+    cards: tuple[tuple[str, str], ...], name: str
+) -> None:
+    """As a user on two H200s without rights to either card, and in a job that was given none.
+
+    cuInit answered 100 there. With ConstrainDevices, Slurm refuses a job the cards that it did not
+    ask for (cgroup.conf), and never /dev/nvidiactl.
+    """
+    raw = RawNvidia(cuda=NO_CARD, kernel=KERNEL.format("580.159.04"), control="rw", cards=cards)
+    card = BusCard("PCI 0000:00:06.0", NVIDIA, 0x2335, driver=None)
+    problem = parse(raw, MachineKind(pci=(card,))).problem
+    assert problem
+    assert problem.slug == name
+    assert ("/dev/nvidia0" in problem.text) is (name != "nvidia-card-not-started")
+
+
+def test_the_files_of_the_cards_are_asked_only_where_none_is_listed(
+    stubs: StubDrivers, tmp_path: Path
+) -> None:
+    """To open one starts a card that sleeps."""
+    root = with_module(tmp_path, **{"dev/nvidia0": ""})
+    for code in (0, 100):
+        host = RecordingHost(stubs.host("cuda", root=root, cuInit=code))
+        probe(host)
+        assert ("/dev/nvidia0" in host.content()["access"]) is (code == 100)
 
 
 def test_groups_of_a_container_are_given_at_its_start() -> None:

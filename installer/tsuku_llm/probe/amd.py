@@ -215,7 +215,8 @@ def _runtime_problem(
     error = answers.missing_dependency(answer)
     if error:
         text = f"AMD's HIP runtime is installed but does not load: {error}"
-        return Problem("rocm-library-broken", text, "reinstall ROCm's runtime packages")
+        fix = answers.reinstall(error, machine.library_path, "ROCm's runtime packages")
+        return Problem("rocm-library-broken", text, fix)
     if not targets:
         return None
     return Problem(

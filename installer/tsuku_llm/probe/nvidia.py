@@ -6,7 +6,7 @@ Codes: cuda.h (``CUresult``) and nvml.h (``nvmlReturn_t``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,6 +105,7 @@ _VERSION = re.compile(r"\b\d{3,4}(?:\.\d{1,4}){1,2}\b")
 class RawNvidia:
     """The raw answers: two APIs, the kernel module's text, variables, two device files.
 
+    ``cards`` are the cards' device files with this user's access, if the driver lists no card.
     ``no_uvm`` tells that /dev/nvidia-uvm is known not to exist: older recordings do not say.
     ``nix`` tells that the driver's library is where only programs of NixOS look. ``kept_away`` is
     the program that keeps the kernel module from being loaded, "" if a person does, and the file.
@@ -117,6 +118,7 @@ class RawNvidia:
     order: str | None = None
     control: str | None = None
     uvm: str | None = None
+    cards: tuple[tuple[str, str], ...] = ()
     no_uvm: bool = False
     mps: str | None = None
     nix: bool = False
@@ -125,19 +127,33 @@ class RawNvidia:
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawNvidia:
     """Take the answers of both APIs and ask for the supporting facts."""
+    cuda = by_question.get("cuda", ABSENT)
+    none_listed = answers.code(cuda, "cuInit") == NO_DEVICE
     return RawNvidia(
-        cuda=by_question.get("cuda", ABSENT),
+        cuda=cuda,
         nvml=by_question.get("nvml", ABSENT),
         kernel=host.read_text(KERNEL_MODULE),
         visible=host.environment("CUDA_VISIBLE_DEVICES"),
         order=host.environment(ORDER),
         control=host.access(CONTROL_DEVICE),
         uvm=host.access(UVM_DEVICE),
+        cards=tuple(_card_files(host)) if none_listed else (),
         no_uvm=host.lacks(UVM_DEVICE),
         mps=host.environment(MPS_PIPE),
         nix=any(name.startswith("libcuda.so") for name in host.list_dir(NIX_DRIVERS) or ()),
         kept_away=_kept_away(host),
     )
+
+
+def _card_files(host: Host) -> Iterator[tuple[str, str]]:
+    for number in range(_MOST_CARDS):
+        access = host.access(f"/dev/nvidia{number}")
+        if access is None:
+            return
+        yield f"/dev/nvidia{number}", access
+
+
+_MOST_CARDS = 16
 
 
 def _kept_away(host: Host) -> tuple[str, str] | None:
@@ -320,11 +336,9 @@ def _uvm(raw: RawNvidia, machine: MachineKind) -> Problem | None:
 def _library_problem(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     error = answers.missing_dependency(raw.cuda)
     if error:
-        return Problem(
-            "cuda-library-broken",
-            f"NVIDIA's libcuda is installed but does not load: {error}",
-            "reinstall the NVIDIA driver's packages",
-        )
+        text = f"NVIDIA's libcuda is installed but does not load: {error}"
+        fix = answers.reinstall(error, machine.library_path, "the NVIDIA driver's packages")
+        return Problem("cuda-library-broken", text, fix)
     if raw.nix:
         text = f"NVIDIA's driver library is in {NIX_DRIVERS}, where only programs of NixOS look"
         return Problem("driver-not-searched", text, machine.fix(Need.NIX_DRIVER))
@@ -503,13 +517,16 @@ def _hidden(raw: RawNvidia, _: MachineKind) -> Problem | None:
 def _closed(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     managed = answers.code(raw.nvml, "nvmlInit_v2")
     if (raw.control is None or raw.control == "rw") and managed != NO_PERMISSION:
-        return None
+        # A job of a cluster may open the control file, and not one card (Slurm, ConstrainDevices).
+        usable = not raw.cards or any(access == "rw" for _, access in raw.cards)
+        return None if usable else closed_file(machine, *raw.cards[0])
     # NVML's refusal is a permission's, also where the node itself opens.
     access = "" if raw.control in (None, "rw") else raw.control
     return closed_file(machine, CONTROL_DEVICE, access)
 
 
 NO_PERMISSION = 4
+NO_DEVICE = 100
 INVALID_DEVICE = 101
 
 
@@ -627,6 +644,12 @@ _ZLUDA = Problem(
     "take ZLUDA's folder out of LD_LIBRARY_PATH, and use Vulkan or ROCm",
 )
 _INIT_PROBLEMS = {
+    2: Problem(
+        "cuda-no-memory",
+        "NVIDIA's driver gets too little memory to start (cuInit 2)",
+        "raise the limits on memory: ulimit -v unlimited, and that of the container or the job",
+        transient=True,
+    ),
     34: Problem(
         "cuda-stub-library",
         "the libcuda that was found is the toolkit's stub, not a driver",

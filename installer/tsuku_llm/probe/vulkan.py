@@ -216,7 +216,8 @@ def _loader_problem(answer: DriverAnswer, machine: MachineKind) -> Problem | Non
     error = answers.missing_dependency(answer)
     if error:
         text = f"the Vulkan loader is installed but does not load: {error}"
-        return Problem("vulkan-loader-broken", text, "reinstall the Vulkan loader")
+        fix = answers.reinstall(error, machine.library_path, "the Vulkan loader")
+        return Problem("vulkan-loader-broken", text, fix)
     if machine.place.systems[:1] == ("nixos",) and machine.pci:
         text = "Vulkan's loader is where only programs of NixOS look"
         return Problem("driver-not-searched", text, machine.fix(Need.NIX_VULKAN))

@@ -5,6 +5,7 @@ Answers come from drivers through a pipe, or from a recording that a user sent.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -82,6 +83,14 @@ def missing_dependency(answer: DriverAnswer) -> str | None:
         if isinstance(name, str) and isinstance(error, str) and not is_absence(name, error):
             return words(error)
     return None
+
+
+def reinstall(error: str, library_path: str, packages: str) -> str:
+    """Return the fix for a library that does not load; it may be a variable's and no package's."""
+    folder = posixpath.dirname(error.partition(":")[0])
+    if folder and folder in (each.rstrip("/") for each in library_path.split(":")):
+        return f"take {folder} out of LD_LIBRARY_PATH"
+    return f"reinstall {packages}"
 
 
 def is_absence(name: str, error: str) -> bool:

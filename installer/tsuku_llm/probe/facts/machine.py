@@ -24,8 +24,8 @@ class MachineKind:
     """The kind of machine; on Windows only ``os``, ``pci`` and ``packages`` carry information.
 
     ``packages`` is the family of its package manager, ``place`` where this runs, and ``signs``
-    what speaks for that place. ``selinux`` tells that SELinux enforces its rules, ``apparmor`` that
-    a profile of AppArmor limits this process.
+    what speaks for that place. ``library_path`` is LD_LIBRARY_PATH. ``selinux`` tells that SELinux
+    enforces its rules, ``apparmor`` that a profile of AppArmor limits this process.
     """
 
     os: str = "linux"
@@ -37,6 +37,7 @@ class MachineKind:
     tegra: str | None = None
     pci: tuple[BusCard, ...] = ()
     packages: str = ""
+    library_path: str = ""
 
     def fix(self, need: Need, **facts: str) -> str:
         """Return what helps in this place."""
@@ -63,6 +64,7 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
         pci=parse_pci(by_question.get("pci", ABSENT)),
         packages=family_of("linux", host.read_text("/etc/os-release") or ""),
+        library_path=host.environment("LD_LIBRARY_PATH") or "",
     )
 
 
