@@ -49,7 +49,7 @@ from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
 from tsuku_llm.launch.gpu.proc import _is_gguf
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.upstream_config import settings_in
+from tsuku_llm.launch.plan.upstream_config import configured
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
 from tsuku_llm.model_caches.finding import _read, find_models
@@ -159,8 +159,8 @@ FILES = [
     Place("launch.memory.gguf", "m.gguf", lambda at: read_layout(str(at / "m.gguf"))),
     Place(
         "launch.plan.upstream_config",
-        "config.ini",
-        lambda at: [*settings_in([at / "config.ini"], ("-c, --ctx-size N   (env: X)",))],
+        "llama.cpp/config.ini",
+        lambda at: configured({"XDG_CONFIG_HOME": str(at)}, ("-c, --ctx-size N   (env: X)",)),
     ),
     Place(
         "launch.failed.model_file",
