@@ -52,7 +52,7 @@ from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.upstream_config import configured
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.model_caches.finding import _read, find_models
+from tsuku_llm.model_caches.finding import find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
@@ -126,7 +126,9 @@ def get_file(below: Path) -> object:
 
 
 def lm_studio(below: Path) -> object:
-    places = places_of({}, str(below), "linux", (), _read)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(below))
+        places = places_of({}, ())
     assert places  # those of the other programs are there in any case
     return find_models(places)
 
