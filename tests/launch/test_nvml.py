@@ -24,6 +24,7 @@ from tsuku_llm.launch.gpu.nvml import (
     with_holders,
 )
 from tsuku_llm.launch.memory.fit import Card
+from tsuku_llm.launch.plan.report import DriverFault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 
@@ -235,12 +236,13 @@ def test_a_fault_of_a_device_is_heard_at_once(stub: dict[str, str]) -> None:
     memory, fault = first_lines({**stub, **settings}, 2)
     assert memory.memory
     assert memory.memory.processes == {77: GIB}
-    assert fault == NvidiaLine(faults=((79, "GPU 0"),))
+    assert fault == NvidiaLine(faults=(DriverFault(79, "GPU 0"),))
 
 
 def test_a_device_that_the_driver_lost_is_told(stub: dict[str, str]) -> None:
     (line,) = first_lines({**stub, "STUB_nvmlDeviceGetMemoryInfo": "15"}, 1)
-    assert line == NvidiaLine(lost=("GPU 0",))
+    assert line.memory is None
+    assert line.faults == (DriverFault(None, "GPU 0", "the driver has lost it"),)
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])

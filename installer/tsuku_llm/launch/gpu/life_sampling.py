@@ -17,8 +17,8 @@ from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.processes.process import processor_seconds
 from tsuku_llm.launch.ask.canary import takes_tasks
 from tsuku_llm.launch.ask.health import is_healthy
-from tsuku_llm.launch.gpu.life import DriverFault, LifeSample
-from tsuku_llm.launch.gpu.nvml import GpuMemory, NvidiaWatch, holders_of
+from tsuku_llm.launch.gpu.life import LifeSample
+from tsuku_llm.launch.gpu.nvml import ANY, GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.gpu.proc import (
     computing_processes,
     counts_work,
@@ -28,7 +28,7 @@ from tsuku_llm.launch.gpu.proc import (
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.fingerprint import open_error, seconds_asleep
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.report import GpuHolder, Verdict
+from tsuku_llm.launch.plan.report import DriverFault, GpuHolder, Verdict
 from tsuku_llm.launch.plan.wishes import wishes_in
 
 _CLOSE_LOOKS = 4
@@ -42,9 +42,6 @@ _ONE_THREAD = 1.2
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO)
 _REFUSED = (errno.EPERM, errno.EACCES)
-
-_ANY = "a GPU"
-"""The name of a device that the driver did not tell."""
 
 
 class Work(NamedTuple):
@@ -211,11 +208,7 @@ class LifeSampler:
                     for device in line.memory.devices
                     if not device.processes.keys().isdisjoint(self._pids)
                 )
-            found += (
-                DriverFault(xid, device, "" if xid is not None else "double-bit ECC error")
-                for xid, device in line.faults
-            )
-            found += (DriverFault(None, device, "the driver has lost it") for device in line.lost)
+            found += line.faults
         if self._driver and self._driver.is_silent:
             # The last answer says nothing of now.
             self.nvidia = None
@@ -223,7 +216,7 @@ class LifeSampler:
         self._nvidia_worked = True in worked or (None if unknown else False)
         # A fault of another GPU is not the server's. Where the driver does not tell which ones it
         # is on, as in a container, any may be.
-        return tuple(each for each in found if not self._used or each.device in {*self._used, _ANY})
+        return tuple(each for each in found if not self._used or each.device in {*self._used, ANY})
 
     def _worked(self, *, close: bool) -> bool | None:
         """Tell whether the processes worked since the last call, which was ``close`` or not."""

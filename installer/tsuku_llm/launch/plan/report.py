@@ -87,6 +87,17 @@ class GpuHolder(NamedTuple):
     memory: int
 
 
+class DriverFault(NamedTuple):
+    """A fault that a driver reports: NVIDIA's number of it, or None and a text.
+
+    ``device`` names the GPU. One with a text is certain to concern the hardware.
+    """
+
+    xid: int | None
+    device: str
+    text: str = ""
+
+
 def told_size(count: int) -> str:
     """Return bytes in words, such as ``7.4 GB`` or ``820 MB``."""
     gigabytes = count / 1e9
