@@ -19,6 +19,7 @@ from support.model_shelves import (
     split_model,
 )
 
+from tsuku_llm.model_caches import files
 from tsuku_llm.model_caches.files import walk
 from tsuku_llm.model_caches.finding import FoundModels, find_models, local_models
 from tsuku_llm.model_caches.naming import LocalModel
@@ -418,12 +419,13 @@ def test_many_notes_are_cut_short(tmp_path: Path) -> None:
 # --- large trees, and nothing changed ------------------------------------------------------
 
 
-def test_a_walk_ends_in_a_tree_of_any_size(tmp_path: Path) -> None:
+def test_a_walk_ends_in_a_tree_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_ENTRIES", 40)
     for number in range(30):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").touch()
     notes: list[str] = []
-    seen = list(walk(str(tmp_path), notes.append, most=40))
+    seen = list(walk(str(tmp_path), notes.append))
     assert len(seen) <= 40
     assert "has more than 40 files" in notes[0]
     deep = tmp_path / "deep"

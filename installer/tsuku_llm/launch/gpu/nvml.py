@@ -26,7 +26,7 @@ _LIMIT = 10.0
 
 _NONSENSE = 1 << 53
 
-SIGNS = ("/dev/nvidiactl", "/dev/dxg")
+_SIGNS = ("/dev/nvidiactl", "/dev/dxg")
 """Device nodes of NVIDIA's driver, natively and in WSL. Without one, do not ask."""
 
 # The child has no site-packages (-I, -S), so it cannot import our package: the worker is
@@ -226,14 +226,12 @@ def _name(index: int) -> str:
     return f"GPU {int(index)}"
 
 
-def gpu_memory(
-    env: Mapping[str, str], *, since: int = 0, signs: Sequence[str] = SIGNS
-) -> GpuMemory | None:
+def gpu_memory(env: Mapping[str, str], *, since: int = 0) -> GpuMemory | None:
     """Ask now; None without the driver or an answer. ``env`` is the server's environment.
 
     ``since`` is for ``working``: microseconds since 1970, 0 if that is not asked.
     """
-    if sys.platform != "win32" and not any(map(os.path.exists, signs)):
+    if sys.platform != "win32" and not any(map(os.path.exists, _SIGNS)):
         return None
     argv = (*_CHILD, str(since))
     try:
