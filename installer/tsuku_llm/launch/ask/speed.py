@@ -14,7 +14,7 @@ from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.foreign import parse_json, parse_object
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.canary import exchange
+from tsuku_llm.launch.ask.health import exchange
 from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, read_completion
 from tsuku_llm.launch.plan.addresses import ServerAddress
 

@@ -19,9 +19,8 @@ from typing import Literal, NamedTuple, NoReturn
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.files import FOLDER_MODE, drop_tree
-from tsuku_llm.launch.ask.canary import exchange
 from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, start_apart
-from tsuku_llm.launch.ask.health import Readiness
+from tsuku_llm.launch.ask.health import Readiness, exchange
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.compute.judging import (
     Continuation,
