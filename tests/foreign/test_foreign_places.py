@@ -44,7 +44,7 @@ from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.ask.speed import server_message
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.compute.judging import NotTold, parse_answer
-from tsuku_llm.launch.failed.model_file import wrong_file
+from tsuku_llm.launch.failed.failure import wrong_file
 from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
 from tsuku_llm.launch.gpu.proc import _is_gguf
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
@@ -165,7 +165,7 @@ FILES = [
         lambda at: configured({"XDG_CONFIG_HOME": str(at)}, ("-c, --ctx-size N   (env: X)",)),
     ),
     Place(
-        "launch.failed.model_file",
+        "launch.failed.failure",
         "m.gguf",
         lambda at: wrong_file(LaunchPlan(("llama-server", "-m", "m.gguf"), at, {}, "cpu")),
     ),
