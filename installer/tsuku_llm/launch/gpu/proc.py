@@ -16,7 +16,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text, read_beginning
 from tsuku_llm.launch.gpu.gpu_use import ProcessSample
@@ -43,17 +42,6 @@ An integrated GPU has only these.
 _KFD = "/sys/class/kfd/kfd/proc"
 
 _DRM_CLASS = "/sys/class/drm"
-
-
-class DrmCount(NamedTuple):
-    """The counts of the kernel's drivers: bytes on the device, bytes in all, and engines' work.
-
-    ``busy`` is in the drivers' units, None if they do not count it; it only grows.
-    """
-
-    device_memory: int
-    memory: int
-    busy: int | None
 
 
 def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
@@ -173,20 +161,18 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
                     texts.append(kernel_text(f"/proc/{pid}/fdinfo/{name}"))
     counted = drm_count(texts)
     kfd = _kfd_memory(pids)
-    memory = None if counted is None else counted.memory
-    device = None if counted is None else counted.device_memory
     # ROCm's memory may be in both counts, or only in its own: the larger one has all of it.
     if kfd is not None:
-        memory, device = max(memory or 0, kfd), max(device or 0, kfd)
+        counted = counted._replace(
+            memory=max(counted.memory or 0, kfd),
+            device_memory=max(counted.device_memory or 0, kfd),
+        )
     elif "/dev/kfd" in (nodes or ()):
-        memory = device = None
-    return ProcessSample(
+        counted = counted._replace(memory=None, device_memory=None)
+    return counted._replace(
         nodes=None if nodes is None else tuple(sorted(nodes)),
         libraries=None if libraries is None else frozenset(libraries),
-        memory=memory,
-        device_memory=device,
         model_mapped=mapped if model and libraries is not None else None,
-        busy=None if counted is None else counted.busy,
     )
 
 
@@ -245,28 +231,27 @@ def mapped_bytes(maps: str, model: str) -> int:
     return total
 
 
-def drm_count(descriptors: Iterable[str]) -> DrmCount | None:
-    """Add up ``fdinfo`` texts, each client of a device once; None without any client.
+def drm_count(descriptors: Iterable[str]) -> ProcessSample:
+    """Add up the counts in ``fdinfo`` texts, each client of a device once.
 
     Resident memory counts before allocated memory. Memory of the machine counts as the device's
     only if the driver lists no other, as for an integrated GPU.
     """
     # A process may have several descriptors of one client, each with the same numbers.
-    clients: dict[tuple[str, str], DrmCount] = {}
+    clients: dict[tuple[str, str], tuple[int, int, int | None]] = {}
     for text in descriptors:
         client = _CLIENT.search(text)
         if client and (sizes := _sizes(text)) is not None:
             device = _DEVICE.search(text)
             busy = [int(each) for each in _BUSY.findall(text)]
             key = (device[1] if device else "", client[1])
-            clients[key] = DrmCount(*sizes, sum(busy) if busy else None)
+            clients[key] = (*sizes, sum(busy) if busy else None)
     if not clients:
-        return None
-    busy = [each.busy for each in clients.values() if each.busy is not None]
-    return DrmCount(
-        sum(each.device_memory for each in clients.values()),
-        sum(each.memory for each in clients.values()),
-        sum(busy) if busy else None,
+        return ProcessSample()
+    local, memory, works = zip(*clients.values(), strict=True)
+    known = [each for each in works if each is not None]
+    return ProcessSample(
+        memory=sum(memory), device_memory=sum(local), busy=sum(known) if known else None
     )
 
 
