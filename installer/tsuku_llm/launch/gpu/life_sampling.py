@@ -22,8 +22,8 @@ from tsuku_llm.launch.gpu.nvml import ANY, GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.gpu.proc import (
     computing_processes,
     counts_work,
-    open_files,
     sample_processes,
+    unix_connections,
 )
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.fingerprint import open_error, seconds_asleep
@@ -110,11 +110,6 @@ class LifeSampler:
         self._engines: int | None = None
         self._counted: int | None = None
         self._before: Work | None = None
-        # The server has so many sockets without a client; None while that is not known.
-        self._idle_sockets: int | None = None
-        if not self.has_clients():
-            # A script that starts the server has none, and its child cannot be counted so cheaply.
-            self._idle_sockets = _sockets_of(pid) or None
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
         nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
@@ -237,12 +232,6 @@ class LifeSampler:
         """Tell whether a client is connected to the server; True if that cannot be read."""
         if sys.platform != "linux":
             return True
-        # Reading the table takes 9 ms on some machines: look at the number of open sockets first.
-        idle, count = self._idle_sockets, _sockets_of(self._pid)
-        if idle is not None and count is not None and count <= idle:
-            # One of them may have been closing when they were counted.
-            self._idle_sockets = count
-            return False
         # The network namespace of the server counts, which may be another one than ours.
         lines: list[str] = []
         for name in ("unix",) if self._address.is_unix else ("tcp", "tcp6"):
@@ -255,21 +244,12 @@ class LifeSampler:
 def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
     """Tell whether a client is connected, from the lines of /proc/net/tcp or unix (proc(5))."""
     if address.is_unix:
-        # Num RefCount Protocol Flags Type St Inode Path: the accepted end has the path, too.
-        rows = (line.rstrip("\n").split(maxsplit=7) for line in table)
-        return any(len(row) > 7 and row[7] in address.sockets and row[5] == "03" for row in rows)
+        lines = tuple(table)
+        return any(unix_connections(path, lines) for path in address.sockets)
     # sl local_address rem_address st: in hexadecimal, and 01 is an open connection.
     port = f":{address.port:04X}"
     rows = (line.split(None, 4) for line in table)
     return any(len(row) > 3 and row[3] == "01" and row[1].endswith(port) for row in rows)
-
-
-def _sockets_of(pid: int) -> int | None:
-    """Count the open sockets of a process; None if that is not permitted."""
-    try:
-        return sum(name.startswith("socket:") for name in open_files(pid))
-    except OSError:
-        return None
 
 
 def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:

@@ -102,6 +102,11 @@ def listeners_of(pid: int) -> Listeners | None:
 _SOCKET = "socket:["
 _LISTENS = "0A"
 """The state of a TCP socket that listens (proc(5), ``TCP_LISTEN`` of the kernel)."""
+_UNCONNECTED = "01"
+"""The state of a Unix socket that listens (linux/net.h).
+
+02 waits to be accepted, 03 is connected.
+"""
 _ACCEPTS = 0x10000
 """The flag of a Unix socket that listens (``__SO_ACCEPTCON`` of the kernel)."""
 
@@ -133,6 +138,17 @@ def _unix_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
         row = line.split(None, 7)
         if len(row) == 8 and int(row[3], 16) & _ACCEPTS and row[7].endswith(".sock"):
             yield row[7], 0, row[6]
+
+
+def unix_connections(socket: str, table: Iterable[str]) -> frozenset[str]:
+    """Return the inodes of the connections to a Unix socket, from the lines of /proc/net/unix.
+
+    The accepted end of a connection has the path of the socket that listens (proc_net_unix(5)).
+    """
+    rows = (line.rstrip("\n").split(None, 7) for line in table)
+    return frozenset(
+        row[6] for row in rows if len(row) == 8 and row[7] == socket and row[5] != _UNCONNECTED
+    )
 
 
 def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:
