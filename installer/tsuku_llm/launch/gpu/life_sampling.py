@@ -104,15 +104,11 @@ class LifeSampler:
         self._wishes = wishes_in(plan.argv, plan.env)
         self._looks = 0
         self._tasks: bool | None = None
-        # The GPU device nodes that the processes have open; None if that cannot be read.
-        self._open: tuple[str, ...] | None
-        self._pids: tuple[int, ...] = (pid,)
-        self._engines: int | None = None
-        self._counted: int | None = None
         self._before: Work | None = None
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
-        nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
+        opened = self._seen.nodes or ()
+        nodes = (node.removesuffix(" (deleted)") for node in opened)
         self._nodes = tuple(node for node in nodes if open_error(node) not in _REFUSED)
         self.nvidia: GpuMemory | None = None
         """NVIDIA's last answer; None without its driver."""
@@ -122,7 +118,7 @@ class LifeSampler:
         self._used: set[str] = set()
         self._on_gpu = verdict is not Verdict.ON_CPU
         uses_nvidia = self._on_gpu and any(
-            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in self._open or ()
+            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in opened
         )
         self._driver = NvidiaWatch(plan.env) if uses_nvidia else None
 
@@ -135,9 +131,9 @@ class LifeSampler:
     def memory(self) -> int | None:
         """The bytes of GPU memory that the server's processes hold now; None if not known."""
         nvidia = self.nvidia.of(self._pids) if self.nvidia else None
-        if nvidia is None and self._counted is None:
+        if nvidia is None and self._seen.memory is None:
             return None
-        return (nvidia or 0) + (self._counted or 0)
+        return (nvidia or 0) + (self._seen.memory or 0)
 
     @property
     def holders(self) -> tuple[GpuHolder, ...]:
@@ -165,7 +161,7 @@ class LifeSampler:
         if self._tasks is False and before is not False:
             # From here on the engines' work counts for the question whether it hangs.
             self._look_closely()
-            self._before = _work_of(self._pids, self._engines)
+            self._before = _work_of(self._pids, self._seen.busy)
         errors = {node: open_error(node) for node in self._nodes}
         return LifeSample(
             now=time.monotonic(),
@@ -187,9 +183,7 @@ class LifeSampler:
     def _look_closely(self) -> None:
         """Read which processes compute, their GPU memory, and the work of their engines."""
         self._pids = computing_processes(self._pid, self._files)
-        process = sample_processes(self._pids)
-        self._open = process.nodes
-        self._engines, self._counted = process.busy, process.memory
+        self._seen = sample_processes(self._pids)
 
     def _hear_driver(self) -> tuple[DriverFault, ...]:
         found: list[DriverFault] = []
@@ -215,14 +209,14 @@ class LifeSampler:
 
     def _worked(self, *, close: bool) -> bool | None:
         """Tell whether the processes worked since the last call, which was ``close`` or not."""
-        work = _work_of(self._pids, self._engines)
+        work = _work_of(self._pids, self._seen.busy)
         before, self._before = self._before, work
         if before is None or work is None:
             return None
         # The engines are read at close looks only: between them an old count says nothing.
         counted = close and work.engines is not None and work.engines == before.engines
         idle = not self._on_gpu or gpus_are_idle(
-            self._open, drm=counted, nvidia=self._nvidia_worked is False
+            self._seen.nodes, drm=counted, nvidia=self._nvidia_worked is False
         )
         if self._nvidia_worked:
             return True
