@@ -301,21 +301,13 @@ def _hosts(value: str, cwd: Path) -> str:
     Raises UsageError for a path that is too long for a socket.
     """
     hosts = hosts_in(value)
-    if not any(host.endswith(".sock") for host in hosts):
-        return value
-    return csv_line(_host(host, cwd) for host in hosts)
-
-
-def _host(host: str, cwd: Path) -> str:
-    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
-    if not host.endswith(".sock"):
-        return host
-    path = _absolute(host, cwd)
-    # llama-server would only say that it could not listen.
-    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
-        raise UsageError(
-            f"the path of the socket is too long: {path}",
-            facts=(f"it has {len(os.fsencode(path))} bytes; the system takes {SOCKET_PATH_BYTES}",),
-            hint="choose a shorter one with --host, such as one in /tmp or $XDG_RUNTIME_DIR",
-        )
-    return path
+    paths = {host: _absolute(host, cwd) for host in hosts if host.endswith(".sock")}
+    for path in paths.values():
+        # llama-server would only say that it could not listen.
+        if (size := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+            raise UsageError(
+                f"the path of the socket is too long: {path}",
+                facts=(f"it has {size} bytes; the system takes {SOCKET_PATH_BYTES}",),
+                hint="choose a shorter one with --host, such as one in /tmp or $XDG_RUNTIME_DIR",
+            )
+    return csv_line(paths.get(host, host) for host in hosts) if paths else value
