@@ -33,7 +33,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from tsuku_llm.ground.errors import GateFailed
-from tsuku_llm.launch.ask.canary import ask_canary, exchange
+from tsuku_llm.launch.ask.canary import ask_canary
+from tsuku_llm.launch.ask.health import exchange
 from tsuku_llm.launch.ask.speed import read_along
 from tsuku_llm.launch.compute.canary_answer import Answer, deviation, divergence, what_is_wrong
 from tsuku_llm.launch.plan.addresses import ServerAddress

@@ -437,10 +437,13 @@ def test_situation_10_a_driver_that_breaks_is_not_chosen(
     assert found.problems[slug]
 
 
-def test_situation_10_a_server_with_a_hanging_driver_is_ended(tmp_path: Path) -> None:
+def test_situation_10_a_server_with_a_hanging_driver_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tsuku_llm.launch.run.gate.GATE_LIMIT", 3.0)
     build = stand_in(tmp_path, devices=("hang",))
     with pytest.raises(GateFailed, match="did not answer within") as caught:
-        gate(build, ENVIRON, limit=3.0)
+        gate(build, ENVIRON)
     assert "tsuku-llm config set llm.backend cpu" in str(caught.value.hint)
 
 

@@ -44,15 +44,15 @@ from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.ask.speed import server_message
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.compute.judging import NotTold, parse_answer
-from tsuku_llm.launch.failed.model_file import wrong_file
+from tsuku_llm.launch.failed.failure import wrong_file
 from tsuku_llm.launch.gpu.nvml import parse_memory, parse_watched
 from tsuku_llm.launch.gpu.proc import _is_gguf
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.upstream_config import settings_in
+from tsuku_llm.launch.plan.upstream_config import configured
 from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.machine.snapshot import ReplayHost
-from tsuku_llm.model_caches.finding import _read, find_models
+from tsuku_llm.model_caches.finding import find_models
 from tsuku_llm.model_caches.places import FOLDER, LLAMA_CPP, OLLAMA, ModelPlace, places_of
 from tsuku_llm.steps.install.from_source import _progress
 from tsuku_llm.steps.report.bench import _checked
@@ -126,7 +126,9 @@ def get_file(below: Path) -> object:
 
 
 def lm_studio(below: Path) -> object:
-    places = places_of({}, str(below), "linux", (), _read)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(below))
+        places = places_of({}, ())
     assert places  # those of the other programs are there in any case
     return find_models(places)
 
@@ -159,11 +161,11 @@ FILES = [
     Place("launch.memory.gguf", "m.gguf", lambda at: read_layout(str(at / "m.gguf"))),
     Place(
         "launch.plan.upstream_config",
-        "config.ini",
-        lambda at: [*settings_in([at / "config.ini"], ("-c, --ctx-size N   (env: X)",))],
+        "llama.cpp/config.ini",
+        lambda at: configured({"XDG_CONFIG_HOME": str(at)}, ("-c, --ctx-size N   (env: X)",)),
     ),
     Place(
-        "launch.failed.model_file",
+        "launch.failed.failure",
         "m.gguf",
         lambda at: wrong_file(LaunchPlan(("llama-server", "-m", "m.gguf"), at, {}, "cpu")),
     ),

@@ -11,9 +11,9 @@ from tsuku_llm.instances.idle import (
     BUSY_SECONDS,
     ActivitySample,
     IdleWatch,
-    connections_at,
     sample_activity,
 )
+from tsuku_llm.launch.gpu.proc import unix_connections
 
 CLIENT = frozenset({("server", "client")})
 OTHER = frozenset({("server", "other")})
@@ -114,13 +114,14 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
 
 def test_only_connections_to_the_servers_socket_count() -> None:
-    assert connections_at("/run/a b/llm.sock", TABLE.splitlines(keepends=True)) == {"2171512", "0"}
-    assert connections_at("/run/another.sock", TABLE.splitlines()) == frozenset()
+    table = TABLE.splitlines(keepends=True)
+    assert unix_connections("/run/a b/llm.sock", table) == {"2171512", "0"}
+    assert unix_connections("/run/another.sock", table) == frozenset()
 
 
 @given(st.lists(st.text()))
 def test_any_table_can_be_read(lines: list[str]) -> None:
-    assert connections_at("/run/llm.sock", lines) == frozenset()
+    assert unix_connections("/run/llm.sock", lines) == frozenset()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the server has no Unix sockets there")

@@ -142,4 +142,4 @@ def test_the_variables_reach_the_program() -> None:
     for backend in DOCUMENTED:
         added = cache_variables(backend, {}, ROOT)
         build = Build(Path("/b"), "llama-server", backend)
-        assert environment(added, build, wsl=False) == added
+        assert environment(added, build) == added

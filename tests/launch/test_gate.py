@@ -31,9 +31,9 @@ def gated(build: Build, *, expected: str | None = None, **environ: str) -> GateR
     return gate(build, {**ENVIRON, **environ}, expected=expected)
 
 
-def refused(build: Build, *, limit: float = 60.0, **environ: str) -> GateFailed:
+def refused(build: Build, **environ: str) -> GateFailed:
     with pytest.raises(GateFailed) as caught:
-        gate(build, {**ENVIRON, **environ}, limit=limit)
+        gate(build, {**ENVIRON, **environ})
     assert caught.value.exit_code == 7
     assert caught.value.hint
     return caught.value
@@ -138,8 +138,11 @@ def test_a_server_that_dies_fails(
 
 
 @pytest.mark.parametrize("mode", ["version", "devices"])
-def test_a_hanging_server_is_ended_with_its_children(mode: str, tmp_path: Path) -> None:
-    error = refused(stand_in(tmp_path, **{mode: ("spawn", "hang")}), limit=0.5)
+def test_a_hanging_server_is_ended_with_its_children(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tsuku_llm.launch.run.gate.GATE_LIMIT", 0.5)
+    error = refused(stand_in(tmp_path, **{mode: ("spawn", "hang")}))
     assert "within 0.5 seconds" in error.message
     (spawned,) = (fact.split()[1] for fact in error.facts if fact.startswith("spawned"))
     assert gone(int(spawned))

@@ -16,7 +16,7 @@ from tsuku_llm.launch.gpu.gpu_use import (
     gpu_names,
     shortfall,
 )
-from tsuku_llm.launch.gpu.verdict import RANK, decide
+from tsuku_llm.launch.gpu.verdict import decide
 from tsuku_llm.launch.plan.devices import ListedDevice
 from tsuku_llm.launch.plan.report import CanaryResult, Verdict
 from tsuku_llm.launch.plan.wishes import Wishes
@@ -25,6 +25,9 @@ LOGS = Path(__file__).parents[1] / "server_logs"
 GIB = 1 << 30
 H200 = ListedDevice("Vulkan0", "NVIDIA H200", 140 * GIB, 139 * GIB)
 ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
+
+RANK = {verdict: rank for rank, verdict in enumerate((ON_CPU, UNKNOWN, PARTLY, ON_GPU))}
+"""The verdicts from worst to best, for a user who wants the GPU."""
 
 
 def read(name: str, size: int = 1 << 16) -> LogFacts:

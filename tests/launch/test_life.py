@@ -13,7 +13,6 @@ from tsuku_llm.launch.gpu.life import (
     LOOK,
     LOST,
     OVER,
-    DriverFault,
     LifeSample,
     LifeWatch,
     ServerProblem,
@@ -21,7 +20,7 @@ from tsuku_llm.launch.gpu.life import (
     hint_for,
     restart_pause,
 )
-from tsuku_llm.launch.plan.report import Verdict
+from tsuku_llm.launch.plan.report import DriverFault, Verdict
 
 ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
 GIB = 1 << 30

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.gguf_files import layered_model, write_gguf
 
 from tsuku_llm.ground.errors import LaunchError
-from tsuku_llm.launch.failed.failure import explain
-from tsuku_llm.launch.failed.model_file import by_beginning
+from tsuku_llm.launch.failed.failure import by_beginning, explain
 from tsuku_llm.launch.plan.planning import LaunchPlan
 
 MAGIC = "gguf_init_from_reader: invalid magic characters: '????', expected 'GGUF'\n"

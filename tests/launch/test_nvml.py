@@ -24,6 +24,7 @@ from tsuku_llm.launch.gpu.nvml import (
     with_holders,
 )
 from tsuku_llm.launch.memory.fit import Card
+from tsuku_llm.launch.plan.report import DriverFault
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is Linux's")
 
@@ -31,14 +32,15 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def stub(tmp_path: Path) -> dict[str, str]:
-    """The environment of a server on a machine with the stub."""
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment of a server on a machine with the stub and a device node."""
+    monkeypatch.setattr(nvml, "_SIGNS", ("/dev/null",))
     folder = StubDrivers(tmp_path).library("nvml").parent
     return {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(folder)}
 
 
 def ask(environ: dict[str, str]) -> GpuMemory | None:
-    return gpu_memory(environ, signs=("/dev/null",))
+    return gpu_memory(environ)
 
 
 def bare(found: GpuMemory) -> GpuMemory:
@@ -92,8 +94,11 @@ def test_a_refused_list_of_processes_is_empty(stub: dict[str, str]) -> None:
     assert found.of((77,)) is None
 
 
-def test_without_a_device_node_nothing_is_asked(stub: dict[str, str]) -> None:
-    assert gpu_memory(stub, signs=("/nowhere",)) is None
+def test_without_a_device_node_nothing_is_asked(
+    stub: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "_SIGNS", ("/nowhere",))
+    assert gpu_memory(stub) is None
 
 
 def test_a_client_of_the_multi_process_service_is_not_missing(stub: dict[str, str]) -> None:
@@ -165,9 +170,7 @@ def test_the_processes_for_which_the_engines_worked(
 ) -> None:
     """Also of drivers that return samples from before the time that was asked for."""
     since = 1000 if settings else 0
-    found = gpu_memory(
-        {**stub, "STUB_nvml_pid": "77", **settings}, since=since, signs=("/dev/null",)
-    )
+    found = gpu_memory({**stub, "STUB_nvml_pid": "77", **settings}, since=since)
     assert found
     assert found.working == working
 
@@ -199,7 +202,7 @@ def test_whether_the_engines_worked_for_a_server(
     settings: dict[str, str], pids: tuple[int, ...], worked: bool | None, stub: dict[str, str]
 ) -> None:
     environ = {**stub, "STUB_nvml_pid": "77", "STUB_nvml_gpu": "100", **settings}
-    found = gpu_memory(environ, since=1000, signs=("/dev/null",))
+    found = gpu_memory(environ, since=1000)
     assert found
     assert found._replace(complete=True).did_work(pids) is worked
     # In a container the ids are another namespace's, and ours is in no list.
@@ -235,12 +238,13 @@ def test_a_fault_of_a_device_is_heard_at_once(stub: dict[str, str]) -> None:
     memory, fault = first_lines({**stub, **settings}, 2)
     assert memory.memory
     assert memory.memory.processes == {77: GIB}
-    assert fault == NvidiaLine(faults=((79, "GPU 0"),))
+    assert fault == NvidiaLine(faults=(DriverFault(79, "GPU 0"),))
 
 
 def test_a_device_that_the_driver_lost_is_told(stub: dict[str, str]) -> None:
     (line,) = first_lines({**stub, "STUB_nvmlDeviceGetMemoryInfo": "15"}, 1)
-    assert line == NvidiaLine(lost=("GPU 0",))
+    assert line.memory is None
+    assert line.faults == (DriverFault(None, "GPU 0", "the driver has lost it"),)
 
 
 @pytest.mark.parametrize("function", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.launch.plan import planning
 from tsuku_llm.launch.plan.planning import (
     SOCKET_PATH_BYTES,
     Build,
@@ -154,8 +155,12 @@ def test_X09_the_build_comes_before_the_users_libraries(value: str, expected: st
 
 
 @pytest.mark.parametrize(("value", "more"), [("", ""), ("/usr/lib/cuda", ":/usr/lib/cuda")])
-def test_X09_on_wsl_the_drivers_of_windows_come_first(value: str, more: str) -> None:
-    env = environment({"LD_LIBRARY_PATH": value}, BUILD, wsl=True)
+def test_X09_on_wsl_the_drivers_of_windows_come_first(
+    value: str, more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "osrelease").write_text("5.15.167.4-microsoft-standard-WSL2\n")
+    monkeypatch.setattr(planning, "_KERNEL_RELEASE", str(tmp_path / "osrelease"))
+    env = environment({"LD_LIBRARY_PATH": value}, BUILD)
     assert env == {"LD_LIBRARY_PATH": f"{TREE}/bin:/usr/lib/wsl/lib{more}"}
 
 

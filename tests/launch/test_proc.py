@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.launch.gpu import proc
+from tsuku_llm.launch.gpu.gpu_use import ProcessSample
 from tsuku_llm.launch.gpu.proc import (
-    DrmCount,
     computing_processes,
     drm_count,
     listeners_of,
@@ -54,28 +54,34 @@ drm-total-cycles-rcs:\t7655183225
 drm-cycles-ccs:\t100
 """
 I915 = "drm-driver:\ti915\ndrm-client-id:\t9\ndrm-total-system0:\t262144 KiB\n"
-AMD = DrmCount(5 * GIB, 5 * GIB + 20480 * KIB, 1250)
-INTEL = DrmCount(2 * GIB, 2 * GIB + (512 << 20), 28258000)
+
+
+def count(device_memory: int, memory: int, busy: int | None) -> ProcessSample:
+    return ProcessSample(device_memory=device_memory, memory=memory, busy=busy)
+
+
+AMD = count(5 * GIB, 5 * GIB + 20480 * KIB, 1250)
+INTEL = count(2 * GIB, 2 * GIB + (512 << 20), 28258000)
 
 
 @pytest.mark.parametrize(
     ("texts", "counted"),
     [
-        ([], None),
-        (["pos:\t0\nflags:\t02\n"], None),
+        ([], ProcessSample()),
+        (["pos:\t0\nflags:\t02\n"], ProcessSample()),
         ([AMDGPU], AMD),
         ([AMDGPU, AMDGPU], AMD),
         ([XE], INTEL),
-        ([I915], DrmCount(256 << 20, 256 << 20, None)),
+        ([I915], count(256 << 20, 256 << 20, None)),
         (
             [AMDGPU.replace("34", "35"), XE],
-            DrmCount(7 * GIB, AMD.memory + INTEL.memory, 1250 + 28258000),
+            count(7 * GIB, 7 * GIB + 20480 * KIB + (512 << 20), 1250 + 28258000),
         ),
-        (["drm-client-id:\t1\n"], None),
-        (["drm-client-id:\t1\ndrm-memory-vram:\t77\n"], DrmCount(77, 77, None)),
+        (["drm-client-id:\t1\n"], ProcessSample()),
+        (["drm-client-id:\t1\ndrm-memory-vram:\t77\n"], count(77, 77, None)),
     ],
 )
-def test_the_counts_of_the_kernels_drivers(texts: list[str], counted: DrmCount | None) -> None:
+def test_the_counts_of_the_kernels_drivers(texts: list[str], counted: ProcessSample) -> None:
     assert drm_count(texts) == counted
 
 

@@ -303,9 +303,12 @@ def test_too_many_arguments_are_a_plain_error(tmp_path: Path) -> None:
         supervise(plan)
 
 
-def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tsuku_llm.launch.run.supervise.GRACE", 0.3)
     stubborn = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
-    stop_handle = StopHandle(grace=0.3)
+    stop_handle = StopHandle()
     stop_handle.end("no longer needed")
     plan = LaunchPlan(("/bin/sh", "-c", stubborn), tmp_path, {"PATH": os.environ["PATH"]}, "cpu")
     code, _ = supervise(plan, stop_handle=stop_handle)

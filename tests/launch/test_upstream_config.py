@@ -15,16 +15,15 @@ from support.server_helps import recorded_help
 
 from tsuku_llm.launch.failed.diagnosis import after_config, diagnose
 from tsuku_llm.launch.memory.memory_options import memory_options
+from tsuku_llm.launch.plan import upstream_config
 from tsuku_llm.launch.plan.addresses import address_of, expected_addresses, wants_page
 from tsuku_llm.launch.plan.build_arguments import Understood, help_lines
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan, plan_server
 from tsuku_llm.launch.plan.upstream_config import (
-    config_files,
     configured,
     parse_config,
     preset_in,
     reads_config,
-    settings_in,
 )
 from tsuku_llm.launch.plan.wishes import wishes_in
 
@@ -83,26 +82,30 @@ def test_a_relative_path_is_read_where_the_server_runs(tmp_path: Path) -> None:
     assert wishes_in(plan.argv, plan.env).model == str(tmp_path / "runs" / "x.gguf")
 
 
-def test_the_users_file_comes_after_the_systems(tmp_path: Path) -> None:
+def test_the_users_file_comes_after_the_systems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     etc, home = tmp_path / "etc", tmp_path / "home"
-    files = config_files({"HOME": str(home)}, etc)
-    assert files == (
+    monkeypatch.setattr(upstream_config, "_SYSTEM", etc)
+    files = (
         etc / "llama.cpp" / "config.ini",
         home / ".config" / "llama.cpp" / "config.ini",
     )
     for path, text in zip(files, ("port = 1\nthreads = 2\n", "[*]\nport = 3\n"), strict=True):
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    found = configured({"HOME": str(home)}, LINES, etc)
-    assert {each.key: (each.value, each.source) for each in found.values()} == {
-        "port": ("3", files[1]),
-        "threads": ("2", files[0]),
-    }
+    expected = {"port": ("3", files[1]), "threads": ("2", files[0])}
     # An empty variable is none, as in ``common_get_path_from_env``.
-    assert config_files({"HOME": "/h", "XDG_CONFIG_HOME": ""})[1] == Path(
-        "/h/.config/llama.cpp/config.ini"
-    )
-    assert [*settings_in([tmp_path], LINES)] == []
+    for environ in ({"HOME": str(home)}, {"HOME": str(home), "XDG_CONFIG_HOME": ""}):
+        found = configured(environ, LINES)
+        assert {each.key: (each.value, each.source) for each in found.values()} == expected
+    # A folder in place of a file says nothing.
+    files[1].unlink()
+    files[1].mkdir()
+    assert [each.key for each in configured({"HOME": str(home)}, LINES).values()] == [
+        "port",
+        "threads",
+    ]
 
 
 VALUES = {
@@ -123,9 +126,10 @@ VALUES = {
 def test_a_value_is_said_as_its_variable_says_it(
     text: str, expected: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "config.ini").write_text(text)
-    found = settings_in([tmp_path / "config.ini"], LINES)
-    assert {each.variable: each.value for each in found} == expected
+    (tmp_path / "llama.cpp").mkdir()
+    (tmp_path / "llama.cpp" / "config.ini").write_text(text)
+    found = configured({"XDG_CONFIG_HOME": str(tmp_path)}, LINES)
+    assert {name: each.value for name, each in found.items()} == expected
 
 
 FORMAT = {

@@ -4,10 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsuku_llm.launch.gpu.verdict import AGAINST, ENOUGH, IN_FAVOUR, PROOF, RANK, decide
+from tsuku_llm.launch.gpu.verdict import AGAINST, ENOUGH, IN_FAVOUR, PROOF, decide
 from tsuku_llm.launch.plan.report import Sign, Verdict
 
 ON_GPU, PARTLY, ON_CPU, UNKNOWN = Verdict.ON_GPU, Verdict.PARTLY, Verdict.ON_CPU, Verdict.UNKNOWN
+
+RANK = {verdict: rank for rank, verdict in enumerate((ON_CPU, UNKNOWN, PARTLY, ON_GPU))}
+"""The verdicts from worst to best, for a user who wants the GPU."""
 
 NAMES = sorted({*AGAINST, *IN_FAVOUR, "mapped-model", "a-new-sign"})
 SIGNS = st.lists(st.builds(Sign, st.sampled_from(NAMES), st.sampled_from(Verdict), st.just("")))

@@ -19,8 +19,9 @@ from support.model_shelves import (
     split_model,
 )
 
+from tsuku_llm.model_caches import files
 from tsuku_llm.model_caches.files import walk
-from tsuku_llm.model_caches.finding import FoundModels, find_models
+from tsuku_llm.model_caches.finding import FoundModels, find_models, local_models
 from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.model_caches.places import ModelPlace, places_of
 
@@ -43,20 +44,27 @@ def only(found: FoundModels) -> LocalModel:
 # --- where ---------------------------------------------------------------------------------
 
 
-def places(environ: dict[str, str], system: str = "linux", **files: str) -> dict[str, list[str]]:
-    texts = {f"/home/u/{name.replace('__', '/')}": text for name, text in files.items()}
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home of a user of Linux."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def places(environ: dict[str, str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for place in places_of(environ, "/home/u", system, (), texts.get):
+    for place in places_of(environ, ()):
         found.setdefault(place.source, []).append(place.folder)
     return found
 
 
-def test_without_settings_each_program_has_its_own_folder() -> None:
+def test_without_settings_each_program_has_its_own_folder(home: Path) -> None:
     assert places({}) == {
-        "huggingface": ["/home/u/.cache/huggingface/hub"],
-        "llama.cpp": ["/home/u/.cache/llama.cpp"],
-        "lm-studio": ["/home/u/.lmstudio/models", "/home/u/.cache/lm-studio/models"],
-        "ollama": ["/home/u/.ollama/models", "/usr/share/ollama/.ollama/models"],
+        "huggingface": [f"{home}/.cache/huggingface/hub"],
+        "llama.cpp": [f"{home}/.cache/llama.cpp"],
+        "lm-studio": [f"{home}/.lmstudio/models", f"{home}/.cache/lm-studio/models"],
+        "ollama": [f"{home}/.ollama/models", "/usr/share/ollama/.ollama/models"],
     }
 
 
@@ -64,49 +72,56 @@ def test_without_settings_each_program_has_its_own_folder() -> None:
     ("environ", "source", "folder"),
     [
         ({"HF_HOME": "/d/hf"}, "huggingface", "/d/hf/hub"),
-        ({"HF_HOME": "~/hf"}, "huggingface", "/home/u/hf/hub"),
+        ({"HF_HOME": "~/hf"}, "huggingface", "~/hf/hub"),
         ({"HF_HOME": "/d/hf", "HF_HUB_CACHE": "/d/c"}, "huggingface", "/d/c"),
         ({"HUGGINGFACE_HUB_CACHE": "/d/old"}, "huggingface", "/d/old"),
         ({"XDG_CACHE_HOME": "/x"}, "huggingface", "/x/huggingface/hub"),
         ({"XDG_CACHE_HOME": "/x"}, "llama.cpp", "/x/llama.cpp"),
         ({"XDG_CACHE_HOME": "/x", "LLAMA_CACHE": "/l"}, "llama.cpp", "/l"),
-        ({"HF_HUB_CACHE": ""}, "huggingface", "/home/u/.cache/huggingface/hub"),
+        ({"HF_HUB_CACHE": ""}, "huggingface", "~/.cache/huggingface/hub"),
         ({"OLLAMA_MODELS": '"/o"'}, "ollama", "/o"),
     ],
 )
-def test_a_variable_moves_a_cache(environ: dict[str, str], source: str, folder: str) -> None:
-    assert places(environ)[source][0] == folder
+def test_a_variable_moves_a_cache(
+    environ: dict[str, str], source: str, folder: str, home: Path
+) -> None:
+    assert places(environ)[source][0] == folder.replace("~", str(home))
 
 
-def test_other_systems_have_other_folders() -> None:
-    assert places({}, "darwin")["llama.cpp"] == ["/home/u/Library/Caches/llama.cpp"]
-    assert places({}, "win32").get("llama.cpp") is None
-    assert places({}, "darwin")["ollama"] == ["/home/u/.ollama/models"]
+def test_other_systems_have_other_folders(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert places({})["llama.cpp"] == [f"{home}/Library/Caches/llama.cpp"]
+    assert places({})["ollama"] == [f"{home}/.ollama/models"]
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert places({}).get("llama.cpp") is None
 
 
-def test_lm_studio_tells_its_home_and_the_folder_of_its_models() -> None:
-    moved = {".lmstudio-home-pointer": "/big/lms\n"}
-    texts = {f"/home/u/{name}": text for name, text in moved.items()}
-    texts["/big/lms/settings.json"] = json.dumps({"downloadsFolder": "/big/models"})
-    found = places_of({}, "/home/u", "linux", (), texts.get)
-    lm_studio = [place.folder for place in found if place.source == "lm-studio"]
-    assert lm_studio[:2] == ["/big/models", "/big/lms/models"]
-    assert "/home/u/.lmstudio/models" in lm_studio
+def test_lm_studio_tells_its_home_and_the_folder_of_its_models(home: Path) -> None:
+    moved = home / "big" / "lms"
+    moved.mkdir(parents=True)
+    (home / ".lmstudio-home-pointer").write_text(f"{moved}\n")
+    (moved / "settings.json").write_text(json.dumps({"downloadsFolder": "/big/models"}))
+    lm_studio = places({})["lm-studio"]
+    assert lm_studio[:2] == ["/big/models", f"{moved}/models"]
+    assert f"{home}/.lmstudio/models" in lm_studio
 
 
 @pytest.mark.parametrize("settings", ["", "[]", "{", '{"downloadsFolder": 3}', "[" * 100_000])
-def test_settings_of_lm_studio_that_cannot_be_read_say_nothing(settings: str) -> None:
-    texts = {"/home/u/.lmstudio/settings.json": settings}
-    found = places_of({}, "/home/u", "linux", (), texts.get)
-    assert ModelPlace("lm-studio", "/home/u/.lmstudio/models") in found
+def test_settings_of_lm_studio_that_cannot_be_read_say_nothing(settings: str, home: Path) -> None:
+    (home / ".lmstudio").mkdir()
+    (home / ".lmstudio" / "settings.json").write_text(settings)
+    assert ModelPlace("lm-studio", f"{home}/.lmstudio/models") in places_of({}, ())
 
 
-def test_a_folder_of_two_programs_is_read_as_both_keep_it(tmp_path: Path) -> None:
-    hub_file(tmp_path, "org/M", "M-Q8_0.gguf")
-    small_model(tmp_path / "flat.gguf")
-    environ = {"LLAMA_CACHE": str(tmp_path), "HF_HUB_CACHE": str(tmp_path)}
-    found = find_models(places_of(environ, str(tmp_path / "home"), "darwin", (), lambda _: None))
-    assert names(found) == ["flat", "org/M:Q8_0"]
+def test_a_folder_of_two_programs_is_read_as_both_keep_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On Linux there may be models of a service of Ollama, too.
+    monkeypatch.setattr(sys, "platform", "darwin")
+    hub_file(home, "org/M", "M-Q8_0.gguf")
+    small_model(home / "flat.gguf")
+    environ = {"LLAMA_CACHE": str(home), "HF_HUB_CACHE": str(home)}
+    assert names(local_models(environ, ())) == ["flat", "org/M:Q8_0"]
 
 
 # --- each layout ---------------------------------------------------------------------------
@@ -404,12 +419,13 @@ def test_many_notes_are_cut_short(tmp_path: Path) -> None:
 # --- large trees, and nothing changed ------------------------------------------------------
 
 
-def test_a_walk_ends_in_a_tree_of_any_size(tmp_path: Path) -> None:
+def test_a_walk_ends_in_a_tree_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_ENTRIES", 40)
     for number in range(30):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "file").touch()
     notes: list[str] = []
-    seen = list(walk(str(tmp_path), notes.append, most=40))
+    seen = list(walk(str(tmp_path), notes.append))
     assert len(seen) <= 40
     assert "has more than 40 files" in notes[0]
     deep = tmp_path / "deep"

@@ -374,10 +374,13 @@ def test_an_unreadable_list_gives_no_warning(
     assert "devices" in warning
 
 
-def test_a_hanging_list_gives_no_warning(data: Path, starter: Starter) -> None:
+def test_a_hanging_list_gives_no_warning(
+    data: Path, starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tsuku_llm.launch.run.gate.GATE_LIMIT", 0.5)
     installed = install_stand_in(data, devices=("hang",))
     memory = StateNotes(data / "state", ("now",))
-    check = check_devices(build_of(installed), installed.id, memory, starter.environ, limit=0.5)
+    check = check_devices(build_of(installed), installed.id, memory, starter.environ)
     assert (check.devices, check.problem) == (None, None)
     assert "a driver may hang" in check.complaint
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tsuku_llm.ground.foreign import read_kernel
+from tsuku_llm.launch.gpu.proc import unix_connections
 
 BUSY_SECONDS = 0.03
 """Seconds of processor time between two samples that count as a request.
@@ -83,7 +84,7 @@ def sample_activity(pid: int, sockets: Sequence[str] = ()) -> ActivitySample | N
             if sys.platform == "linux":
                 # The network namespace of the server is asked, which may be another one than ours.
                 table = os.fsdecode(read_kernel(f"/proc/{pid}/net/unix"))
-                connections |= connections_at(socket, table.splitlines())
+                connections |= unix_connections(socket, table.splitlines())
             else:
                 # There nothing tells the listening socket from a connection. It was opened first.
                 found = process.net_connections("unix")
@@ -91,24 +92,3 @@ def sample_activity(pid: int, sockets: Sequence[str] = ()) -> ActivitySample | N
     except (psutil.Error, OSError):
         return None
     return ActivitySample(times.user + times.system, frozenset(connections))
-
-
-def connections_at(socket: str, table: Iterable[str]) -> frozenset[str]:
-    """Return the inodes of the connections to a Unix socket, from the lines of /proc/net/unix.
-
-    The accepted end of a connection has the path of the socket that listens (proc_net_unix(5)).
-    """
-    # Num RefCount Protocol Flags Type St Inode Path; a path may contain spaces.
-    rows = (line.rstrip("\n").split(maxsplit=_UNIX_PATH) for line in table)
-    return frozenset(
-        row[_UNIX_INODE]
-        for row in rows
-        if len(row) > _UNIX_PATH and row[_UNIX_PATH] == socket and row[_UNIX_STATE] != _LISTENS
-    )
-
-
-_UNIX_STATE, _UNIX_INODE, _UNIX_PATH = 5, 6, 7
-"""The columns of /proc/net/unix."""
-
-_LISTENS = "01"
-"""The state of a socket that listens (linux/net.h); 02 waits to be accepted, 03 is connected."""

@@ -50,9 +50,7 @@ class Seen(NamedTuple):
     broken: bool = False
 
 
-def walk(
-    folder: str, note: Note, *, most: int = MOST_ENTRIES, deepest: int = _DEEPEST
-) -> Iterator[Seen]:
+def walk(folder: str, note: Note, *, deepest: int = _DEEPEST) -> Iterator[Seen]:
     """Yield the files below a folder in the order of their names, links followed, each folder once.
 
     ``note`` is told of what cannot be read, and of an end before everything was seen. Raises
@@ -61,7 +59,7 @@ def walk(
     # Depth first, so that a cut-off walk has seen whole folders.
     waiting = [(folder, "", 0)]
     visited: set[tuple[int, int]] = set()
-    left = most
+    left = MOST_ENTRIES
     while waiting:
         path, below, depth = waiting.pop()
         try:
@@ -79,9 +77,8 @@ def walk(
         visited.add(key)
         left -= len(entries)
         if left < 0:
-            note(
-                f"{folder} has more than {most} files: not all were looked at; name a folder in it"
-            )
+            more = f"more than {MOST_ENTRIES} files: not all were looked at"
+            note(f"{folder} has {more}; name a folder in it")
             return
         inside: list[tuple[str, str, int]] = []
         for entry in entries:

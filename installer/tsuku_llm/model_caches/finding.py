@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -20,12 +19,17 @@ from tsuku_llm.model_caches.files import (
     walk,
 )
 from tsuku_llm.model_caches.naming import SPLIT, LocalModel, named, quantisation_of, stem_of
-from tsuku_llm.model_caches.places import LLAMA_CPP, LM_STUDIO, OLLAMA, ModelPlace, places_of
+from tsuku_llm.model_caches.places import (
+    LARGEST,
+    LLAMA_CPP,
+    LM_STUDIO,
+    OLLAMA,
+    ModelPlace,
+    places_of,
+    small_text,
+)
 
 _HUB_FOLDER = re.compile(r"models--(?P<owner>.+?)--(?P<name>.+)")
-_LARGEST = 1 << 20
-"""Bytes of a small text: a manifest, a setting, the name of a revision."""
-
 _OLLAMA_HOST, _NAMESPACE = "registry.ollama.ai", "library"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _MODEL = "application/vnd.ollama.image.model"
@@ -50,21 +54,12 @@ class FoundModels(NamedTuple):
 
 def local_models(environ: Mapping[str, str], folders: Sequence[str]) -> FoundModels:
     """Find the models in the caches of other programs and in the folders of ``llm.model_path``."""
-    home = os.path.expanduser("~")
-    return find_models(places_of(environ, home, sys.platform, folders, _read))
+    return find_models(places_of(environ, folders))
 
 
 def kept_models(environ: Mapping[str, str]) -> str:
     """Return llama.cpp's cache, where a model that was downloaded here is kept."""
-    places = places_of(environ, os.path.expanduser("~"), sys.platform, (), _read)
-    return next(place.folder for place in places if place.source == LLAMA_CPP)
-
-
-def _read(path: str) -> str | None:
-    try:
-        return read_foreign(path, _LARGEST).decode("utf-8", "replace")
-    except OSError:
-        return None
+    return next(place.folder for place in places_of(environ, ()) if place.source == LLAMA_CPP)
 
 
 def find_models(places: Sequence[ModelPlace]) -> FoundModels:
@@ -150,7 +145,7 @@ def _snapshots(place: ModelPlace, folder: str, repository: str, note: Note) -> I
     except OSError as error:
         note(f"{snapshots} cannot be read: {error.strerror or error}")
         return
-    main = (_read(os.path.join(folder, "refs", "main")) or "").strip()
+    main = small_text(os.path.join(folder, "refs", "main")).strip()
     revisions.sort(key=lambda revision: revision != main)
     known: set[str] = set()
     for revision in revisions:
@@ -223,7 +218,7 @@ def _ollama_name(host: str, namespace: str, model: str, tag: str) -> str:
 def _layers(path: str, note: Note) -> dict[str, str] | None:
     """Return the digest of the first layer of each kind; None, with a note, for no manifest."""
     try:
-        found = parse_object(read_foreign(path, _LARGEST))
+        found = parse_object(read_foreign(path, LARGEST))
         named = [(str(each["mediaType"]), str(each["digest"])) for each in found["layers"] or ()]
     except OSError as error:
         note(f"{path} cannot be read: {error.strerror or error}")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from tsuku_llm.ground.foreign import parse_object
+from tsuku_llm.ground.foreign import parse_object, read_foreign
 from tsuku_llm.ground.records import documented
 
 HUGGING_FACE, LLAMA_CPP, LM_STUDIO = "huggingface", "llama.cpp", "lm-studio"
 OLLAMA, FOLDER = "ollama", "folder"
+
+LARGEST = 1 << 20
+"""Bytes of a small text: a manifest, a setting, the name of a revision."""
 
 
 @documented("source", "folder", "exists")
@@ -27,23 +32,14 @@ class ModelPlace(NamedTuple):
     exists: bool = False
 
 
-def places_of(
-    environ: Mapping[str, str],
-    home: str,
-    system: str,
-    folders: Sequence[str],
-    read: Callable[[str], str | None],
-) -> tuple[ModelPlace, ...]:
-    """Return the folders to look into; ``folders`` are those of ``llm.model_path``.
-
-    ``system`` is ``sys.platform``. ``read`` returns the text of a small file, None if there is
-    none.
-    """
+def places_of(environ: Mapping[str, str], folders: Sequence[str]) -> tuple[ModelPlace, ...]:
+    """Return the folders to look into; ``folders`` are those of ``llm.model_path``."""
+    home = os.path.expanduser("~")
     found = [ModelPlace(FOLDER, _expanded(folder, home), named=True) for folder in folders]
     found += _hugging_face(environ, home)
-    found += _llama_cpp(environ, home, system)
-    found += _lm_studio(home, read)
-    found += _ollama(environ, home, system)
+    found += _llama_cpp(environ, home)
+    found += _lm_studio(home)
+    found += _ollama(environ, home)
     # A folder of two programs is read as each of them keeps it.
     return tuple({(place.source, place.folder): place for place in reversed(found)}.values())[::-1]
 
@@ -66,14 +62,14 @@ def _hugging_face(environ: Mapping[str, str], home: str) -> Iterator[ModelPlace]
     yield ModelPlace(HUGGING_FACE, os.path.join(home, ".cache", "huggingface", "hub"))
 
 
-def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[ModelPlace]:
+def _llama_cpp(environ: Mapping[str, str], home: str) -> Iterator[ModelPlace]:
     """Yield llama.cpp's own cache (``fs_get_cache_directory`` in common/common.cpp)."""
     if environ.get("LLAMA_CACHE"):
         yield ModelPlace(LLAMA_CPP, environ["LLAMA_CACHE"], named=True)
         return
-    if system == "win32":
+    if sys.platform == "win32":
         base = environ.get("LOCALAPPDATA", "")
-    elif system == "darwin":
+    elif sys.platform == "darwin":
         base = os.path.join(home, "Library", "Caches")
     else:
         base = environ.get("XDG_CACHE_HOME") or os.path.join(home, ".cache")
@@ -81,30 +77,25 @@ def _llama_cpp(environ: Mapping[str, str], home: str, system: str) -> Iterator[M
         yield ModelPlace(LLAMA_CPP, os.path.join(base, "llama.cpp"))
 
 
-def _lm_studio(home: str, read: Callable[[str], str | None]) -> Iterator[ModelPlace]:
+def _lm_studio(home: str) -> Iterator[ModelPlace]:
     """Yield LM Studio's folders (``findLMStudioHome`` in lmstudio.js, lms-common-server).
 
     A file in the user's home names LM Studio's home; ``downloadsFolder`` in its settings is where
     the user moved the models.
     """
-    pointer = (read(os.path.join(home, ".lmstudio-home-pointer")) or "").strip()
+    pointer = small_text(os.path.join(home, ".lmstudio-home-pointer")).strip()
     homes = (pointer, os.path.join(home, ".lmstudio"), os.path.join(home, ".cache", "lm-studio"))
     for each in dict.fromkeys(filter(os.path.isabs, homes)):
-        moved = _downloads_folder(read(os.path.join(each, "settings.json")) or "")
-        if moved:
+        moved: object = None
+        with suppress(ValueError):
+            settings = parse_object(small_text(os.path.join(each, "settings.json")))
+            moved = settings.get("downloadsFolder")
+        if moved and isinstance(moved, str):
             yield ModelPlace(LM_STUDIO, _expanded(moved, home), named=True)
         yield ModelPlace(LM_STUDIO, os.path.join(each, "models"))
 
 
-def _downloads_folder(settings: str) -> str | None:
-    try:
-        folder = parse_object(settings).get("downloadsFolder")
-    except ValueError:
-        return None
-    return folder if isinstance(folder, str) and folder else None
-
-
-def _ollama(environ: Mapping[str, str], home: str, system: str) -> Iterator[ModelPlace]:
+def _ollama(environ: Mapping[str, str], home: str) -> Iterator[ModelPlace]:
     """Yield Ollama's folders (envconfig/config.go, scripts/install.sh).
 
     The service that its installer makes on Linux runs as an own user, with an own home.
@@ -112,7 +103,7 @@ def _ollama(environ: Mapping[str, str], home: str, system: str) -> Iterator[Mode
     if environ.get("OLLAMA_MODELS"):
         yield ModelPlace(OLLAMA, environ["OLLAMA_MODELS"].strip(" \"'"), named=True)
     yield ModelPlace(OLLAMA, os.path.join(home, ".ollama", "models"))
-    if system == "linux":
+    if sys.platform == "linux":
         yield ModelPlace(OLLAMA, "/usr/share/ollama/.ollama/models")
 
 
@@ -121,3 +112,10 @@ def _expanded(path: str, home: str) -> str:
     if path == "~" or path.startswith(("~/", "~\\")):
         return home + path[1:]
     return path
+
+
+def small_text(path: str) -> str:
+    """Return the text of a small file of another program; empty if it cannot be read."""
+    with suppress(OSError):
+        return read_foreign(path, LARGEST).decode("utf-8", "replace")
+    return ""

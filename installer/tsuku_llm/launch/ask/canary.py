@@ -1,19 +1,12 @@
-"""Requests to a server: the canary, while the GPU's work is counted, and a question to its queue.
-
-A plain socket, as for ``/health``: importing an HTTP client takes longer than most starts.
-"""
+"""Questions to a server: the canary, while the GPU's work is counted, its slots, its models."""
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
-from contextlib import closing
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground.foreign import parse_json, parse_object
-from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.health import api_key, connect
+from tsuku_llm.launch.ask.health import api_key, exchange
 from tsuku_llm.launch.compute.canary_answer import read_completion, read_embedding
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import CanaryResult
@@ -45,12 +38,6 @@ SMALL = 64
 
 _QUEUE_LIMIT = 5.0
 """Seconds for an answer of the queue."""
-
-_STEP = 1.0
-"""Seconds between two calls of ``on_wait``."""
-
-_LARGEST = 1 << 20
-"""Bytes of an answer that are read: an embedding has thousands of numbers."""
 
 
 class Slot(NamedTuple):
@@ -159,49 +146,3 @@ def _got(address: ServerAddress, path: str, wishes: Wishes) -> tuple[int, bytes]
     if address.tls:
         raise ConnectionError("the server wants TLS")
     return exchange(address, path, key=api_key(wishes), limit=_QUEUE_LIMIT)
-
-
-def exchange(
-    address: ServerAddress,
-    path: str,
-    body: object = None,
-    key: Secret | None = None,
-    *,
-    limit: float,
-    on_wait: Callable[[], None] = lambda: None,
-) -> tuple[int, bytes]:
-    """Return the HTTP status of the answer, and its content. Raises OSError and ValueError.
-
-    Without a ``body`` it is a GET. ``limit`` is in seconds. ``on_wait`` is called once a second
-    until the answer comes; what it raises ends the request.
-    """
-    content = b"" if body is None else json.dumps(body).encode()
-    method = "GET" if body is None else "POST"
-    head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
-    if content:
-        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
-    if key:
-        head += f"Authorization: Bearer {key.reveal()}\r\n"
-    deadline = time.monotonic() + limit
-    with closing(connect(address)) as connection:
-        connection.settimeout(limit)
-        connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
-        answer = b""
-        # The server closes the connection after the answer: then everything is computed.
-        while len(answer) < _LARGEST:
-            connection.settimeout(max(0.001, min(_STEP, deadline - time.monotonic())))
-            try:
-                data = connection.recv(1 << 16)
-            except TimeoutError:
-                if time.monotonic() >= deadline:
-                    raise
-                on_wait()
-                continue
-            if not data:
-                break
-            answer += data
-    # A server that ends meanwhile sends nothing.
-    words = answer[:64].split(b" ", 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
-        raise ConnectionError("no HTTP")
-    return int(words[1]), answer.partition(b"\r\n\r\n")[2]

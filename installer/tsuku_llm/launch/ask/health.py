@@ -1,11 +1,11 @@
 """The decision whether a server serves, and questions to it.
 
-The question for its health uses a plain socket: importing an HTTP client takes longer than
-most starts.
+They use a plain socket: importing an HTTP client takes longer than most starts.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -41,8 +41,14 @@ _SHORTEST, _LONGEST = 0.02, 0.5
 _STEP = 0.05
 """Seconds between two looks at the log: a connection may wait for this server already."""
 
+_WAIT = 1.0
+"""Seconds between two calls of ``on_wait``."""
+
 _LARGEST_FILE = 1 << 20
 """Bytes of a file of keys."""
+
+_LARGEST_ANSWER = 1 << 20
+"""Bytes of an answer that are read: an embedding has thousands of numbers."""
 
 _MISSING = 1.0
 """Seconds after the first good answer in which a signal may still be missed, on a busy machine.
@@ -182,7 +188,10 @@ def is_healthy(address: ServerAddress, wishes: Wishes) -> bool:
     if address.prefix:
         with suppress(OSError):  # a file of keys that is gone
             key = api_key(wishes)
-    return _status_of(address, "/health", key) == b"200"
+    # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
+    with suppress(OSError, ValueError):
+        return exchange(address, "/health", key=key, limit=LIMIT)[0] == 200
+    return False
 
 
 def has_page(address: ServerAddress) -> bool | None:
@@ -190,9 +199,10 @@ def has_page(address: ServerAddress) -> bool | None:
 
     A build may lack the page, and builds differ in the variables that turn it off.
     """
-    status = _status_of(address, "/")
-    # Any other answer comes from the page: it may want a key, or a client that unpacks gzip.
-    return None if status is None else status != b"404"
+    with suppress(OSError, ValueError):
+        # Any other answer comes from the page: it may want a key, or a client that unpacks gzip.
+        return exchange(address, "/", limit=LIMIT)[0] != 404
+    return None
 
 
 def api_key(wishes: Wishes) -> Secret | None:
@@ -226,20 +236,54 @@ def require_keys(wishes: Wishes) -> None:
             )
 
 
-def _status_of(address: ServerAddress, path: str, key: Secret | None = None) -> bytes | None:
-    """Return the status of the answer to a GET; None without an answer."""
-    # A refused connection, a timeout or a name that does not resolve mean: not ready yet.
-    with suppress(OSError, UnicodeError), closing(connect(address)) as plain:
-        # ssl.SSLError is an OSError. The wrapped socket takes over the plain one's descriptor.
-        connection = _through_tls(plain) if address.tls else plain
-        request = f"GET {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
-        request += f"Authorization: Bearer {key.reveal()}\r\n\r\n" if key else "\r\n"
-        # The status line comes first and is short; the rest of the answer is not needed.
-        with closing(connection):
-            connection.sendall(request.encode("utf-8", "surrogateescape"))
-            status = connection.recv(64).split(b" ", 2)
-        return status[1] if len(status) > 1 and status[0].startswith(b"HTTP/") else None
-    return None
+def exchange(
+    address: ServerAddress,
+    path: str,
+    body: object = None,
+    key: Secret | None = None,
+    *,
+    limit: float,
+    on_wait: Callable[[], None] = lambda: None,
+) -> tuple[int, bytes]:
+    """Return the HTTP status of the answer, and its content. Raises OSError and ValueError.
+
+    Without a ``body`` it is a GET. ``limit`` is in seconds. ``on_wait`` is called once a second
+    until the answer comes; what it raises ends the request.
+    """
+    content = b"" if body is None else json.dumps(body).encode()
+    method = "GET" if body is None else "POST"
+    head = f"{method} {address.prefix}{path} HTTP/1.0\r\nHost: {address.host}\r\n"
+    if content:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    if key:
+        head += f"Authorization: Bearer {key.reveal()}\r\n"
+    deadline = time.monotonic() + limit
+    answer = b""
+    # The wrapped socket takes over the plain one's descriptor. ssl.SSLError is an OSError.
+    with (
+        closing(connect(address)) as plain,
+        closing(_through_tls(plain) if address.tls else plain) as connection,
+    ):
+        connection.settimeout(limit)
+        connection.sendall(head.encode("utf-8", "surrogateescape") + b"\r\n" + content)
+        # The server closes the connection after the answer: then everything is computed.
+        while len(answer) < _LARGEST_ANSWER:
+            connection.settimeout(max(0.001, min(_WAIT, deadline - time.monotonic())))
+            try:
+                data = connection.recv(1 << 16)
+            except TimeoutError:
+                if time.monotonic() >= deadline:
+                    raise
+                on_wait()
+                continue
+            if not data:
+                break
+            answer += data
+    # A server that ends meanwhile sends nothing.
+    words = answer[:64].split(b" ", 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
+        raise ConnectionError("no HTTP")
+    return int(words[1]), answer.partition(b"\r\n\r\n")[2]
 
 
 def _through_tls(connection: socket.socket) -> socket.socket:

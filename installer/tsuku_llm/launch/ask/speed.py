@@ -14,7 +14,7 @@ from tsuku_llm.ground.errors import LaunchError
 from tsuku_llm.ground.foreign import parse_json, parse_object
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
-from tsuku_llm.launch.ask.canary import exchange
+from tsuku_llm.launch.ask.health import exchange
 from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep, read_completion
 from tsuku_llm.launch.plan.addresses import ServerAddress
 
@@ -92,7 +92,7 @@ def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
         ) from error
 
 
-def read_along(address: ServerAddress, key: Secret | None = None) -> Answer:
+def read_along(address: ServerAddress) -> Answer:
     """Return what the server expects after each token of a text, as far as there is time.
 
     Each request reads one more token, and the server has the others in its cache: it computes them
@@ -101,10 +101,10 @@ def read_along(address: ServerAddress, key: Secret | None = None) -> Answer:
     steps: list[AnswerStep] = []
     deadline = time.monotonic() + _PASSAGE_LIMIT
     with suppress(OSError, LaunchError, ValueError, KeyError, TypeError):
-        tokens = _ask(address, key, "/tokenize", {"content": _PASSAGE})["tokens"]
+        tokens = _ask(address, None, "/tokenize", {"content": _PASSAGE})["tokens"]
         for end in range(1, min(len(tokens), _PASSAGE_TOKENS) + 1):
             body = {"prompt": tokens[:end], "cache_prompt": True, "id_slot": 0, **_NEXT_TOKEN}
-            _, content = exchange(address, "/completion", body, key, limit=_LIMIT)
+            _, content = exchange(address, "/completion", body, limit=_LIMIT)
             step = read_completion(content)[:1]
             steps += step
             if not step or time.monotonic() > deadline:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.launch.plan.report import Verdict
+from tsuku_llm.launch.plan.report import DriverFault, Verdict
 
 LOOK: float = 15.0
 """Seconds between two samples."""
@@ -68,17 +68,6 @@ _GRAVE = {
     143: "the GPU does not initialise",
 }
 _HARDWARE = {92: "many single-bit ECC errors", 94: "contained ECC error"}
-
-
-class DriverFault(NamedTuple):
-    """A fault that a driver reports: NVIDIA's number of it, or None and a text.
-
-    ``device`` names the GPU. One with a text is certain to concern the hardware.
-    """
-
-    xid: int | None
-    device: str
-    text: str = ""
 
 
 class LifeSample(NamedTuple):

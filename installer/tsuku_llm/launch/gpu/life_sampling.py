@@ -17,18 +17,18 @@ from tsuku_llm.ground.foreign import kernel_text
 from tsuku_llm.ground.processes.process import processor_seconds
 from tsuku_llm.launch.ask.canary import takes_tasks
 from tsuku_llm.launch.ask.health import is_healthy
-from tsuku_llm.launch.gpu.life import DriverFault, LifeSample
-from tsuku_llm.launch.gpu.nvml import GpuMemory, NvidiaWatch, holders_of
+from tsuku_llm.launch.gpu.life import LifeSample
+from tsuku_llm.launch.gpu.nvml import ANY, GpuMemory, NvidiaWatch, holders_of
 from tsuku_llm.launch.gpu.proc import (
     computing_processes,
     counts_work,
-    open_files,
     sample_processes,
+    unix_connections,
 )
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.fingerprint import open_error, seconds_asleep
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.report import GpuHolder, Verdict
+from tsuku_llm.launch.plan.report import DriverFault, GpuHolder, Verdict
 from tsuku_llm.launch.plan.wishes import wishes_in
 
 _CLOSE_LOOKS = 4
@@ -42,9 +42,6 @@ _ONE_THREAD = 1.2
 
 _GONE = (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO)
 _REFUSED = (errno.EPERM, errno.EACCES)
-
-_ANY = "a GPU"
-"""The name of a device that the driver did not tell."""
 
 
 class Work(NamedTuple):
@@ -107,20 +104,11 @@ class LifeSampler:
         self._wishes = wishes_in(plan.argv, plan.env)
         self._looks = 0
         self._tasks: bool | None = None
-        # The GPU device nodes that the processes have open; None if that cannot be read.
-        self._open: tuple[str, ...] | None
-        self._pids: tuple[int, ...] = (pid,)
-        self._engines: int | None = None
-        self._counted: int | None = None
         self._before: Work | None = None
-        # The server has so many sockets without a client; None while that is not known.
-        self._idle_sockets: int | None = None
-        if not self.has_clients():
-            # A script that starts the server has none, and its child cannot be counted so cheaply.
-            self._idle_sockets = _sockets_of(pid) or None
         self._look_closely()
         # A node may be another user's from the start, and one that was open may be removed already.
-        nodes = (node.removesuffix(" (deleted)") for node in self._open or ())
+        opened = self._seen.nodes or ()
+        nodes = (node.removesuffix(" (deleted)") for node in opened)
         self._nodes = tuple(node for node in nodes if open_error(node) not in _REFUSED)
         self.nvidia: GpuMemory | None = None
         """NVIDIA's last answer; None without its driver."""
@@ -130,7 +118,7 @@ class LifeSampler:
         self._used: set[str] = set()
         self._on_gpu = verdict is not Verdict.ON_CPU
         uses_nvidia = self._on_gpu and any(
-            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in self._open or ()
+            node.startswith(("/dev/nvidia", "/dev/dxg")) for node in opened
         )
         self._driver = NvidiaWatch(plan.env) if uses_nvidia else None
 
@@ -143,9 +131,9 @@ class LifeSampler:
     def memory(self) -> int | None:
         """The bytes of GPU memory that the server's processes hold now; None if not known."""
         nvidia = self.nvidia.of(self._pids) if self.nvidia else None
-        if nvidia is None and self._counted is None:
+        if nvidia is None and self._seen.memory is None:
             return None
-        return (nvidia or 0) + (self._counted or 0)
+        return (nvidia or 0) + (self._seen.memory or 0)
 
     @property
     def holders(self) -> tuple[GpuHolder, ...]:
@@ -173,7 +161,7 @@ class LifeSampler:
         if self._tasks is False and before is not False:
             # From here on the engines' work counts for the question whether it hangs.
             self._look_closely()
-            self._before = _work_of(self._pids, self._engines)
+            self._before = _work_of(self._pids, self._seen.busy)
         errors = {node: open_error(node) for node in self._nodes}
         return LifeSample(
             now=time.monotonic(),
@@ -195,9 +183,7 @@ class LifeSampler:
     def _look_closely(self) -> None:
         """Read which processes compute, their GPU memory, and the work of their engines."""
         self._pids = computing_processes(self._pid, self._files)
-        process = sample_processes(self._pids)
-        self._open = process.nodes
-        self._engines, self._counted = process.busy, process.memory
+        self._seen = sample_processes(self._pids)
 
     def _hear_driver(self) -> tuple[DriverFault, ...]:
         found: list[DriverFault] = []
@@ -211,11 +197,7 @@ class LifeSampler:
                     for device in line.memory.devices
                     if not device.processes.keys().isdisjoint(self._pids)
                 )
-            found += (
-                DriverFault(xid, device, "" if xid is not None else "double-bit ECC error")
-                for xid, device in line.faults
-            )
-            found += (DriverFault(None, device, "the driver has lost it") for device in line.lost)
+            found += line.faults
         if self._driver and self._driver.is_silent:
             # The last answer says nothing of now.
             self.nvidia = None
@@ -223,18 +205,18 @@ class LifeSampler:
         self._nvidia_worked = True in worked or (None if unknown else False)
         # A fault of another GPU is not the server's. Where the driver does not tell which ones it
         # is on, as in a container, any may be.
-        return tuple(each for each in found if not self._used or each.device in {*self._used, _ANY})
+        return tuple(each for each in found if not self._used or each.device in {*self._used, ANY})
 
     def _worked(self, *, close: bool) -> bool | None:
         """Tell whether the processes worked since the last call, which was ``close`` or not."""
-        work = _work_of(self._pids, self._engines)
+        work = _work_of(self._pids, self._seen.busy)
         before, self._before = self._before, work
         if before is None or work is None:
             return None
         # The engines are read at close looks only: between them an old count says nothing.
         counted = close and work.engines is not None and work.engines == before.engines
         idle = not self._on_gpu or gpus_are_idle(
-            self._open, drm=counted, nvidia=self._nvidia_worked is False
+            self._seen.nodes, drm=counted, nvidia=self._nvidia_worked is False
         )
         if self._nvidia_worked:
             return True
@@ -244,12 +226,6 @@ class LifeSampler:
         """Tell whether a client is connected to the server; True if that cannot be read."""
         if sys.platform != "linux":
             return True
-        # Reading the table takes 9 ms on some machines: look at the number of open sockets first.
-        idle, count = self._idle_sockets, _sockets_of(self._pid)
-        if idle is not None and count is not None and count <= idle:
-            # One of them may have been closing when they were counted.
-            self._idle_sockets = count
-            return False
         # The network namespace of the server counts, which may be another one than ours.
         lines: list[str] = []
         for name in ("unix",) if self._address.is_unix else ("tcp", "tcp6"):
@@ -262,21 +238,12 @@ class LifeSampler:
 def is_connected(address: ServerAddress, table: Iterable[str]) -> bool:
     """Tell whether a client is connected, from the lines of /proc/net/tcp or unix (proc(5))."""
     if address.is_unix:
-        # Num RefCount Protocol Flags Type St Inode Path: the accepted end has the path, too.
-        rows = (line.rstrip("\n").split(maxsplit=7) for line in table)
-        return any(len(row) > 7 and row[7] in address.sockets and row[5] == "03" for row in rows)
+        lines = tuple(table)
+        return any(unix_connections(path, lines) for path in address.sockets)
     # sl local_address rem_address st: in hexadecimal, and 01 is an open connection.
     port = f":{address.port:04X}"
     rows = (line.split(None, 4) for line in table)
     return any(len(row) > 3 and row[3] == "01" and row[1].endswith(port) for row in rows)
-
-
-def _sockets_of(pid: int) -> int | None:
-    """Count the open sockets of a process; None if that is not permitted."""
-    try:
-        return sum(name.startswith("socket:") for name in open_files(pid))
-    except OSError:
-        return None
 
 
 def _work_of(pids: Iterable[int], engines: int | None) -> Work | None:

@@ -15,7 +15,7 @@ from tsuku_llm.ground.foreign import kernel_text, parse_json
 from tsuku_llm.ground.processes import children
 from tsuku_llm.launch.ask.child import ChildEnd, ask
 from tsuku_llm.launch.plan.planning import LaunchPlan
-from tsuku_llm.launch.plan.report import GpuHolder
+from tsuku_llm.launch.plan.report import DriverFault, GpuHolder
 from tsuku_llm.machine.card_speeds import plain_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LIMIT = 10.0
 
 _NONSENSE = 1 << 53
 
-SIGNS = ("/dev/nvidiactl", "/dev/dxg")
+_SIGNS = ("/dev/nvidiactl", "/dev/dxg")
 """Device nodes of NVIDIA's driver, natively and in WSL. Without one, do not ask."""
 
 # The child has no site-packages (-I, -S), so it cannot import our package: the worker is
@@ -36,6 +36,9 @@ _START = (
     "importlib.import_module('nvml_worker').main()"
 )
 _CHILD = (sys.executable, "-I", "-S", "-E", "-c", _START, str(Path(__file__).parent))
+
+ANY = "a GPU"
+"""The name of a device that the driver did not tell."""
 
 # The number of the first pid namespace (PROC_PID_INIT_INO of the kernel's proc_ns.h).
 _FIRST_NAMESPACE = "pid:[4026531836]"
@@ -118,14 +121,10 @@ class GpuMemory(NamedTuple):
 
 
 class NvidiaLine(NamedTuple):
-    """A line of the child that watches: the memory, or faults as pairs of Xid and device.
-
-    A fault without a number is an ECC error. ``lost`` are the devices that the driver gave up.
-    """
+    """A line of the child that watches: the memory, and what is wrong with devices."""
 
     memory: GpuMemory | None = None
-    faults: tuple[tuple[int | None, str], ...] = ()
-    lost: tuple[str, ...] = ()
+    faults: tuple[DriverFault, ...] = ()
 
 
 class NvidiaWatch:
@@ -213,10 +212,12 @@ def parse_watched(line: str) -> NvidiaLine:
         document = parse_json(line)
         if "fault" in document:
             number, device = document["fault"], document["device"]
-            name = "a GPU" if device is None else _name(device)
-            return NvidiaLine(faults=((None if number is None else int(number), name),))
-        lost = tuple(map(_name, document["lost"]))
-        return NvidiaLine(memory=_told(line), lost=lost)
+            name = ANY if device is None else _name(device)
+            if number is None:
+                return NvidiaLine(faults=(DriverFault(None, name, "double-bit ECC error"),))
+            return NvidiaLine(faults=(DriverFault(int(number), name),))
+        lost = (DriverFault(None, _name(at), "the driver has lost it") for at in document["lost"])
+        return NvidiaLine(_told(line), tuple(lost))
     except (ValueError, TypeError, KeyError, AttributeError):
         return NvidiaLine()
 
@@ -225,14 +226,12 @@ def _name(index: int) -> str:
     return f"GPU {int(index)}"
 
 
-def gpu_memory(
-    env: Mapping[str, str], *, since: int = 0, signs: Sequence[str] = SIGNS
-) -> GpuMemory | None:
+def gpu_memory(env: Mapping[str, str], *, since: int = 0) -> GpuMemory | None:
     """Ask now; None without the driver or an answer. ``env`` is the server's environment.
 
     ``since`` is for ``working``: microseconds since 1970, 0 if that is not asked.
     """
-    if sys.platform != "win32" and not any(map(os.path.exists, signs)):
+    if sys.platform != "win32" and not any(map(os.path.exists, _SIGNS)):
         return None
     argv = (*_CHILD, str(since))
     try:

@@ -122,24 +122,16 @@ class GpuObserver:
         process: ProcessSample,
         canary: CanaryResult,
     ) -> Observed:
-        layout, wishes, after = self._layout, self.wishes, self.nvidia
-        if self._needed is None and self._model and layout and process.model_mapped:
+        after = self.nvidia
+        if self._needed is None and self._model and self._layout and process.model_mapped:
             self._needed = _need_of_all_layers(self._plan, self._model)
-        whole, wanted = _bytes_of_layers(layout, wishes.layers)
         used = after.used - self._before.used if after and self._before else None
-        return Observed(
-            backend=self._plan.backend,
-            files=self._files,
-            wishes=wishes,
+        seen = _observed(self._plan, self._files, self._layout, process, pids, after)
+        return seen._replace(
             listed=self._listed,
             log=log,
-            process=process,
-            nvidia_memory=after.of(pids) if after else None,
             # Less memory in use than before: another program has freed some meanwhile.
             risen=None if used is None else max(0, used),
-            model_size=layout.total if layout else None,
-            whole=whole,
-            wanted=None if wishes.split or wishes.refusal else wanted,
             needed=self._needed,
             canary=canary,
         )
@@ -152,21 +144,40 @@ def look_without_log(
 
     For a server whose start was not followed, such as one of a router's. It is asked nothing.
     """
+    model = wishes_in(plan.argv, plan.env).model
+    layout = read_layout(model) if model else None
+    process = sample_processes((pid,), model)
+    seen = _observed(plan, frozenset(files), layout, process, (pid,), nvidia)
+    seen = seen._replace(canary=CanaryResult(problem="it was not asked"))
+    return seen.memory[1] if seen.memory else None, decide(collect_signs(seen))
+
+
+def _observed(
+    plan: LaunchPlan,
+    files: frozenset[str],
+    layout: ModelLayout | None,
+    process: ProcessSample,
+    pids: Collection[int],
+    nvidia: nvml.GpuMemory | None,
+) -> Observed:
+    """Put together what is seen of any server, with the sizes of its layers."""
     wishes = wishes_in(plan.argv, plan.env)
-    layout = read_layout(wishes.model) if wishes.model else None
-    whole, wanted = _bytes_of_layers(layout, wishes.layers)
-    seen = Observed(
+    whole = wanted = None
+    if layout and layout.layers:
+        whole, wanted = layout.on_gpu(None), layout.on_gpu(wishes.layers)
+    # Without the table of tensors only "all" has a size, and that of the layers is not known.
+    elif layout and (wishes.layers is None or wishes.layers >= _ALL_LAYERS):
+        wanted = layout.total
+    return Observed(
         backend=plan.backend,
-        files=frozenset(files),
+        files=files,
         wishes=wishes,
-        process=sample_processes((pid,), wishes.model),
-        nvidia_memory=nvidia.of((pid,)) if nvidia else None,
+        process=process,
+        nvidia_memory=nvidia.of(pids) if nvidia else None,
         model_size=layout.total if layout else None,
         whole=whole,
         wanted=None if wishes.split or wishes.refusal else wanted,
-        canary=CanaryResult(problem="it was not asked"),
     )
-    return seen.memory[1] if seen.memory else None, decide(collect_signs(seen))
 
 
 def _need_of_all_layers(plan: LaunchPlan, model: str) -> int | None:
@@ -180,18 +191,6 @@ def _need_of_all_layers(plan: LaunchPlan, model: str) -> int | None:
     if not any(need.cache):
         return None
     return need._replace(driver=facts_of(plan.backend).driver_memory).on_device()
-
-
-def _bytes_of_layers(
-    layout: ModelLayout | None, asked: int | None
-) -> tuple[int | None, int | None]:
-    """Return the bytes of all layers, and of those that were asked for; None if unknown."""
-    if layout is None:
-        return None, None
-    if layout.layers:
-        return layout.on_gpu(None), layout.on_gpu(asked)
-    # Without the table of tensors only "all" has a size, and that of the layers is not known.
-    return None, layout.total if asked is None or asked >= _ALL_LAYERS else None
 
 
 def _worked(

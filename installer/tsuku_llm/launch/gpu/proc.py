@@ -16,7 +16,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import NamedTuple
 
 from tsuku_llm.ground.foreign import kernel_text, read_beginning
 from tsuku_llm.launch.gpu.gpu_use import ProcessSample
@@ -43,17 +42,6 @@ An integrated GPU has only these.
 _KFD = "/sys/class/kfd/kfd/proc"
 
 _DRM_CLASS = "/sys/class/drm"
-
-
-class DrmCount(NamedTuple):
-    """The counts of the kernel's drivers: bytes on the device, bytes in all, and engines' work.
-
-    ``busy`` is in the drivers' units, None if they do not count it; it only grows.
-    """
-
-    device_memory: int
-    memory: int
-    busy: int | None
 
 
 def computing_processes(pid: int, files: AbstractSet[str]) -> tuple[int, ...]:
@@ -114,6 +102,11 @@ def listeners_of(pid: int) -> Listeners | None:
 _SOCKET = "socket:["
 _LISTENS = "0A"
 """The state of a TCP socket that listens (proc(5), ``TCP_LISTEN`` of the kernel)."""
+_UNCONNECTED = "01"
+"""The state of a Unix socket that listens (linux/net.h).
+
+02 waits to be accepted, 03 is connected.
+"""
 _ACCEPTS = 0x10000
 """The flag of a Unix socket that listens (``__SO_ACCEPTCON`` of the kernel)."""
 
@@ -147,6 +140,17 @@ def _unix_listeners(pid: int) -> Iterator[tuple[str, int, str]]:
             yield row[7], 0, row[6]
 
 
+def unix_connections(socket: str, table: Iterable[str]) -> frozenset[str]:
+    """Return the inodes of the connections to a Unix socket, from the lines of /proc/net/unix.
+
+    The accepted end of a connection has the path of the socket that listens (proc_net_unix(5)).
+    """
+    rows = (line.rstrip("\n").split(None, 7) for line in table)
+    return frozenset(
+        row[6] for row in rows if len(row) == 8 and row[7] == socket and row[5] != _UNCONNECTED
+    )
+
+
 def sample_processes(pids: Collection[int], model: str | None = None) -> ProcessSample:
     """Read the facts about processes of this user; a fact that cannot be read is None.
 
@@ -173,20 +177,18 @@ def sample_processes(pids: Collection[int], model: str | None = None) -> Process
                     texts.append(kernel_text(f"/proc/{pid}/fdinfo/{name}"))
     counted = drm_count(texts)
     kfd = _kfd_memory(pids)
-    memory = None if counted is None else counted.memory
-    device = None if counted is None else counted.device_memory
     # ROCm's memory may be in both counts, or only in its own: the larger one has all of it.
     if kfd is not None:
-        memory, device = max(memory or 0, kfd), max(device or 0, kfd)
+        counted = counted._replace(
+            memory=max(counted.memory or 0, kfd),
+            device_memory=max(counted.device_memory or 0, kfd),
+        )
     elif "/dev/kfd" in (nodes or ()):
-        memory = device = None
-    return ProcessSample(
+        counted = counted._replace(memory=None, device_memory=None)
+    return counted._replace(
         nodes=None if nodes is None else tuple(sorted(nodes)),
         libraries=None if libraries is None else frozenset(libraries),
-        memory=memory,
-        device_memory=device,
         model_mapped=mapped if model and libraries is not None else None,
-        busy=None if counted is None else counted.busy,
     )
 
 
@@ -245,28 +247,27 @@ def mapped_bytes(maps: str, model: str) -> int:
     return total
 
 
-def drm_count(descriptors: Iterable[str]) -> DrmCount | None:
-    """Add up ``fdinfo`` texts, each client of a device once; None without any client.
+def drm_count(descriptors: Iterable[str]) -> ProcessSample:
+    """Add up the counts in ``fdinfo`` texts, each client of a device once.
 
     Resident memory counts before allocated memory. Memory of the machine counts as the device's
     only if the driver lists no other, as for an integrated GPU.
     """
     # A process may have several descriptors of one client, each with the same numbers.
-    clients: dict[tuple[str, str], DrmCount] = {}
+    clients: dict[tuple[str, str], tuple[int, int, int | None]] = {}
     for text in descriptors:
         client = _CLIENT.search(text)
         if client and (sizes := _sizes(text)) is not None:
             device = _DEVICE.search(text)
             busy = [int(each) for each in _BUSY.findall(text)]
             key = (device[1] if device else "", client[1])
-            clients[key] = DrmCount(*sizes, sum(busy) if busy else None)
+            clients[key] = (*sizes, sum(busy) if busy else None)
     if not clients:
-        return None
-    busy = [each.busy for each in clients.values() if each.busy is not None]
-    return DrmCount(
-        sum(each.device_memory for each in clients.values()),
-        sum(each.memory for each in clients.values()),
-        sum(busy) if busy else None,
+        return ProcessSample()
+    local, memory, works = zip(*clients.values(), strict=True)
+    known = [each for each in works if each is not None]
+    return ProcessSample(
+        memory=sum(memory), device_memory=sum(local), busy=sum(known) if known else None
     )
 
 

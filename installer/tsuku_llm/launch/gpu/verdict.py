@@ -14,7 +14,7 @@ what the kernel or a driver counts, or a sentence of the server that leaves no o
 - Proofs or indications on both sides give ``unknown``: one of them lies, and we cannot know which.
 - A list of devices, open device nodes and mapped libraries show that a GPU could be used. They
   never count for ``on_gpu``.
-- More evidence for the CPU never makes the verdict better (``RANK``); a property test checks it.
+- More evidence for the CPU never makes the verdict better; a property test checks it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,6 @@ PROOF: Final = 100
 
 ENOUGH: Final = 2
 """The weight of indications that decide if there is no proof."""
-
-RANK: Mapping[Verdict, int] = {
-    Verdict.ON_CPU: 0,
-    Verdict.UNKNOWN: 1,
-    Verdict.PARTLY: 2,
-    Verdict.ON_GPU: 3,
-}
-"""The verdicts from worst to best, for a user who wants the GPU."""
 
 AGAINST: Mapping[str, int] = {
     "arguments": PROOF,

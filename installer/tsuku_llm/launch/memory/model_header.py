@@ -10,7 +10,7 @@ import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LARGEST_HEADER = 64 << 20
 """Bytes that are read of one file; the largest vocabularies make headers of about 20 MB."""
@@ -36,7 +36,6 @@ _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _FORMATS |= {12: "d"}
 _STRING, _ARRAY = 8, 9
 _ALIGNMENT = 32
-_FIRST_KEY = 24
 
 _PART = re.compile(r"-0*1-of-(\d{1,5})\.gguf$")
 
@@ -172,17 +171,11 @@ def parse_keys(data: bytes) -> tuple[Mapping[str, Number | str], int]:
     They are as many as ``data`` holds: what describes a model comes before its vocabulary.
     Raises ``NotGguf``.
     """
-    values: dict[str, Number | str] = {}
-    tensors = 0
+    reader = _Reader(data, HeaderBudget())
     # The data end within a key.
     with suppress(struct.error, OverflowError, ShortHeader):
-        tensors, keys = _counts(data)
-        budget = HeaderBudget()
-        at = _FIRST_KEY
-        for _ in range(keys):
-            key, at = _text(data, at, budget)
-            at = _value(data, at, key, values, {}, budget)
-    return values, tensors
+        reader.read_keys()
+    return reader.values, reader.tensors
 
 
 def read_growing(
@@ -212,52 +205,28 @@ def parse_header(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
 
     Raises ``ShortHeader`` if the header is longer than ``data``, and ``NotGguf`` for anything else.
     """
+    reader, found = _Reader(data, budget), list[tuple[int, str, tuple[int, ...]]]()
     try:
-        return _parsed(data, size, budget)
+        reader.read_keys()
+        # A long text or array at the end was skipped, and not read.
+        if reader.at > len(data):
+            raise ShortHeader("a value outside the header")
+        budget.take("tensors", reader.tensors)
+        for _ in range(reader.tensors):
+            name = reader.text(*reader.unpack("Q"))
+            (dimensions,) = reader.unpack("I")
+            if dimensions > 4:
+                raise NotGguf("a tensor of too many dimensions")
+            *sides, _, offset = reader.unpack(f"{dimensions}QIQ")
+            found.append((offset, name, tuple(sides)))
     # A number of 64 bits that no file has is an offset that Python's buffers do not take.
     except (struct.error, OverflowError) as error:
         raise ShortHeader("the header is longer") from error
-
-
-def _counts(data: bytes) -> tuple[int, int]:
-    """Return how many tensors and how many keys a file has."""
-    magic = bytes(data[:4])
-    if not b"GGUF".startswith(magic):
-        raise NotGguf("no GGUF")
-    _, version, tensors, keys = struct.unpack_from("<4sIQQ", data)
-    if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:
-        raise NotGguf("no GGUF of a known version")
-    return tensors, keys
-
-
-def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
-    tensors, keys = _counts(data)
-    values: dict[str, Number | str] = {}
-    arrays: dict[str, tuple[Number, ...]] = {}
-    at = _FIRST_KEY
-    for _ in range(keys):
-        key, at = _text(data, at, budget)
-        at = _value(data, at, key, values, arrays, budget)
-    # A long text or array at the end was skipped, and not read.
-    if at > len(data):
-        raise ShortHeader("a value outside the header")
-    budget.take("tensors", tensors)
-    found: list[tuple[int, str, tuple[int, ...]]] = []
-    for _ in range(tensors):
-        name, at = _text(data, at, budget)
-        (dimensions,) = struct.unpack_from("<I", data, at)
-        if dimensions > 4:
-            raise NotGguf("a tensor of too many dimensions")
-        shape = struct.unpack_from(f"<{dimensions}Q", data, at + 4)
-        at += 4 + 8 * dimensions + 4
-        (offset,) = struct.unpack_from("<Q", data, at)
-        at += 8
-        found.append((offset, name, shape))
     # The data begin at the next multiple of the alignment; a tensor ends where the next begins.
-    alignment = values.get("general.alignment", _ALIGNMENT)
+    alignment = reader.values.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
         raise NotGguf("an alignment that is no number")
-    begin = -(-at // alignment) * alignment
+    begin = -(-reader.at // alignment) * alignment
     ordered = sorted(found)
     ends = [offset for offset, _, _ in ordered[1:]] + [size - begin]
     table = []
@@ -265,64 +234,78 @@ def _parsed(data: bytes, size: int, budget: HeaderBudget) -> ModelHeader:
         if end < offset:
             raise CutOff("it ends before its last tensor")
         table.append(Tensor(name, shape, end - offset))
-    return ModelHeader(size, values, arrays, tuple(table))
+    return ModelHeader(size, reader.values, reader.arrays, tuple(table))
 
 
-def _value(
-    data: bytes,
-    at: int,
-    key: str,
-    values: dict[str, Number | str],
-    arrays: dict[str, tuple[Number, ...]],
-    budget: HeaderBudget,
-) -> int:
-    """Read the type and the value of a key, and return the place behind it."""
-    (kind,) = struct.unpack_from("<I", data, at)
-    at += 4
-    budget.take("values", 1)
-    if kind in _FORMATS:
-        (values[key],) = struct.unpack_from("<" + _FORMATS[kind], data, at)
-        return int(at + struct.calcsize(_FORMATS[kind]))
-    if kind == _STRING:
-        (length,) = struct.unpack_from("<Q", data, at)
-        if length > _LONGEST:
-            return int(at + 8 + length)
-        values[key], at = _text(data, at, budget)
-        return at
-    if kind == _ARRAY:
-        return _array(data, at, key, arrays, budget)
-    raise NotGguf(f"a value of the unknown type {kind}")
+class _Reader:
+    """A reader of the first bytes of a file, in which ``at`` is the place of the next number.
 
+    Its methods raise ``struct.error``, ``OverflowError`` or ``ShortHeader`` where the data end, and
+    ``NotGguf``.
+    """
 
-def _text(data: bytes, at: int, budget: HeaderBudget) -> tuple[str, int]:
-    (length,) = struct.unpack_from("<Q", data, at)
-    end = at + 8 + length
-    if end > len(data):
-        raise ShortHeader("a text outside the header")
-    budget.take("bytes of names", length)
-    return data[at + 8 : end].decode("utf-8", "replace"), end
+    def __init__(self, data: bytes, budget: HeaderBudget) -> None:
+        self.at = 0
+        self.tensors = 0
+        self.values: dict[str, Number | str] = {}
+        self.arrays: dict[str, tuple[Number, ...]] = {}
+        self._data = data
+        self._budget = budget
 
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        """Return the next numbers, by their types as ``struct`` names them."""
+        found = struct.unpack_from(f"<{layout}", self._data, self.at)
+        self.at += struct.calcsize(f"<{layout}")
+        return found
 
-def _array(
-    data: bytes,
-    at: int,
-    key: str,
-    arrays: dict[str, tuple[Number, ...]],
-    budget: HeaderBudget,
-) -> int:
-    """Keep an array of numbers, skip any other, and return the place behind it."""
-    inner, count = struct.unpack_from("<IQ", data, at)
-    at += 12
-    if inner in _FORMATS:
-        if count <= _KEPT:
-            budget.take("values", count)
-            arrays[key] = struct.unpack_from(f"<{count}{_FORMATS[inner]}", data, at)
-        return int(at + struct.calcsize(_FORMATS[inner]) * count)
-    if inner != _STRING:
-        raise NotGguf("an array that no model has")
-    budget.take("texts", count)
-    # The vocabulary: a quarter of a million texts, whose lengths must be read one by one.
-    length_at = struct.Struct("<Q").unpack_from
-    for _ in range(count):
-        at += 8 + length_at(data, at)[0]
-    return at
+    def text(self, length: int) -> str:
+        """Return the next bytes as a text."""
+        begin, self.at = self.at, self.at + length
+        if self.at > len(self._data):
+            raise ShortHeader("a text outside the header")
+        self._budget.take("bytes of names", length)
+        return self._data[begin : self.at].decode("utf-8", "replace")
+
+    def read_keys(self) -> None:
+        """Read how many tensors there are, and the keys, which come before them."""
+        if not b"GGUF".startswith(bytes(self._data[:4])):
+            raise NotGguf("no GGUF")
+        _, version, tensors, keys = self.unpack("4sIQQ")
+        if not 2 <= version < 1 << 16 or max(tensors, keys) > _MOST:
+            raise NotGguf("no GGUF of a known version")
+        self.tensors = tensors
+        for _ in range(keys):
+            key = self.text(*self.unpack("Q"))
+            (kind,) = self.unpack("I")
+            self._budget.take("values", 1)
+            if kind in _FORMATS:
+                (self.values[key],) = self.unpack(_FORMATS[kind])
+            elif kind == _ARRAY:
+                self._read_array(key)
+            elif kind != _STRING:
+                raise NotGguf(f"a value of the unknown type {kind}")
+            else:
+                (length,) = self.unpack("Q")
+                if length > _LONGEST:
+                    self.at += length
+                else:
+                    self.values[key] = self.text(length)
+
+    def _read_array(self, key: str) -> None:
+        """Keep an array of numbers, and skip any other."""
+        inner, count = self.unpack("IQ")
+        if inner in _FORMATS:
+            if count > _KEPT:
+                self.at += struct.calcsize(_FORMATS[inner]) * count
+                return
+            self._budget.take("values", count)
+            self.arrays[key] = self.unpack(f"{count}{_FORMATS[inner]}")
+            return
+        if inner != _STRING:
+            raise NotGguf("an array that no model has")
+        self._budget.take("texts", count)
+        # The vocabulary: a quarter of a million texts, whose lengths must be read one by one.
+        data, at, length_at = self._data, self.at, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            at += 8 + length_at(data, at)[0]
+        self.at = at

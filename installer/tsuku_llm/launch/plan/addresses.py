@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsuku_llm.ground.errors import UsageError
-from tsuku_llm.launch.plan.wishes import spelled, wishes_in
+from tsuku_llm.launch.plan.wishes import flagged, spelled, wishes_in
 
 DEFAULT_PORT = 8080
 
@@ -27,10 +27,8 @@ _VALUED = {
 }
 """The server's options about its address, each with its variable; the next word is the value."""
 
-_PAGE = {"--ui": True, "--webui": True, "--no-ui": False, "--no-webui": False}
+_PAGE, _NO_PAGE = ("--ui", "--webui"), ("--no-ui", "--no-webui")
 """The switches of the web page: ``ui`` is the name since spring 2026."""
-_PAGE_VARIABLES = ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
-_FALSE = ("off", "disabled", "false", "0")
 
 # One field of a row of CSV: quoted, or plain.
 _FIELD = re.compile(r'"((?:[^"]|"")*)"|[^,]+')
@@ -232,14 +230,11 @@ def _is_host(host: str) -> bool:
 
 def wants_page(arguments: Sequence[str], env: Mapping[str, str]) -> bool:
     """Tell whether the server is told to have its web page; it has one unless told otherwise."""
-    wanted = True
-    for name in _PAGE_VARIABLES:
-        # Any value of the second variable turns the page off.
-        off = name.replace("ARG_", "ARG_NO_") in env or env.get(name) in _FALSE
-        wanted = wanted and not off
-    for option, _ in _options(arguments):
-        wanted = _PAGE.get(option, wanted)
-    return wanted
+    words = [name for name, _ in _options(arguments)]
+    return all(
+        flagged(words, env, variable, on=_PAGE, off=_NO_PAGE, default=True)
+        for variable in ("LLAMA_ARG_UI", "LLAMA_ARG_WEBUI")
+    )
 
 
 def urls_of(address: ServerAddress, *, page: bool) -> ServerUrls:

@@ -5,11 +5,11 @@ Pure, except for two questions: whether this is WSL, and what is in the working 
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -139,17 +139,15 @@ class LaunchPlan(NamedTuple):
         return self._replace(argv=(*self.argv[:at], *words, *self.argv[at:]), env=env)
 
 
-def environment(
-    base: Mapping[str, str], build: Build, *, wsl: bool | None = None
-) -> dict[str, str]:
+def environment(base: Mapping[str, str], build: Build) -> dict[str, str]:
     """Return ``base`` without the variables that load foreign code into the server.
 
     Those with which upstream's router tells its servers what they are go as well.
 
     ``LD_LIBRARY_PATH`` stays, as NVIDIA's containers find the driver through it. The build's
     own folder comes first, since the variable wins over the RUNPATH of the libraries.
-    Relative entries are dropped, since the working folder changes. Under ``wsl`` (None:
-    detect it) Windows' driver comes before one that the distribution has installed.
+    Relative entries are dropped, since the working folder changes. In WSL, Windows' driver comes
+    before one that the distribution has installed.
     """
     # This drops LD_LIBRARY_PATH too, with the other LD_*; it is put together again below.
     kept = {
@@ -157,7 +155,11 @@ def environment(
         for name, value in base.items()
         if name not in _LOADER_NAMES | _OF_ROUTERS and not name.startswith(_LOADER_PREFIXES)
     }
-    paths = [WSL_LIBRARIES] if (_is_wsl() if wsl is None else wsl) else []
+    paths: list[str] = []
+    with suppress(OSError):
+        # Not the variables WSL_*: its services do not inherit them.
+        if "microsoft" in kernel_text(_KERNEL_RELEASE).lower():
+            paths = [WSL_LIBRARIES]
     paths += re.split("[:;]", base.get("LD_LIBRARY_PATH", ""))
     entries = [entry for entry in paths if Path(entry).is_absolute()]
     own = str(build.executable.parent)
@@ -255,16 +257,6 @@ def require_no_plugins(folder: Path) -> None:
         )
 
 
-@functools.cache
-def _is_wsl() -> bool:
-    """Tell whether this is the Windows Subsystem for Linux, also in one of its services."""
-    # Not the variables WSL_*: services do not inherit them.
-    try:
-        return "microsoft" in kernel_text(_KERNEL_RELEASE).lower()
-    except OSError:
-        return False
-
-
 def _absolute_arguments(arguments: Sequence[str], cwd: Path) -> Iterator[str]:
     """Yield ``arguments``, with the paths among them made absolute."""
     # llama.cpp does not read ``--option=value``: a value is always the next argument.
@@ -301,21 +293,13 @@ def _hosts(value: str, cwd: Path) -> str:
     Raises UsageError for a path that is too long for a socket.
     """
     hosts = hosts_in(value)
-    if not any(host.endswith(".sock") for host in hosts):
-        return value
-    return csv_line(_host(host, cwd) for host in hosts)
-
-
-def _host(host: str, cwd: Path) -> str:
-    """Make a Unix socket absolute: a host that ends with ``.sock`` is a path."""
-    if not host.endswith(".sock"):
-        return host
-    path = _absolute(host, cwd)
-    # llama-server would only say that it could not listen.
-    if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
-        raise UsageError(
-            f"the path of the socket is too long: {path}",
-            facts=(f"it has {len(os.fsencode(path))} bytes; the system takes {SOCKET_PATH_BYTES}",),
-            hint="choose a shorter one with --host, such as one in /tmp or $XDG_RUNTIME_DIR",
-        )
-    return path
+    paths = {host: _absolute(host, cwd) for host in hosts if host.endswith(".sock")}
+    for path in paths.values():
+        # llama-server would only say that it could not listen.
+        if (size := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
+            raise UsageError(
+                f"the path of the socket is too long: {path}",
+                facts=(f"it has {size} bytes; the system takes {SOCKET_PATH_BYTES}",),
+                hint="choose a shorter one with --host, such as one in /tmp or $XDG_RUNTIME_DIR",
+            )
+    return csv_line(paths.get(host, host) for host in hosts) if paths else value

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tsuku_llm.ground import records
-from tsuku_llm.ground.errors import CorruptStore
 from tsuku_llm.launch.compute.canary_answer import Answer
 from tsuku_llm.launch.plan.addresses import ServerUrls, told_addresses
 
@@ -85,6 +84,17 @@ class GpuHolder(NamedTuple):
     pid: int
     name: str
     memory: int
+
+
+class DriverFault(NamedTuple):
+    """A fault that a driver reports: NVIDIA's number of it, or None and a text.
+
+    ``device`` names the GPU. One with a text is certain to concern the hardware.
+    """
+
+    xid: int | None
+    device: str
+    text: str = ""
 
 
 def told_size(count: int) -> str:
@@ -221,24 +231,8 @@ class StartReport(NamedTuple):
         return f"{percent} % of {whole} on {names}"
 
     def document(self) -> dict[str, Any]:
-        """Return the report as a document, for its own file or as a part of another one."""
+        """Return the report as a part of a server's record."""
         return {"format": FORMAT, **self._asdict()}
-
-    def to_json(self) -> bytes:
-        """Return the report as it is stored."""
-        return records.encode(self.document())
-
-    @classmethod
-    def from_json(cls, data: bytes) -> StartReport:
-        """Parse a stored report. Raises CorruptStore for anything that is not one."""
-        try:
-            return records.parse(data, READ_REPORT)
-        except ValueError as error:
-            raise CorruptStore(
-                "the report of a start is not readable",
-                facts=(str(error),),
-                hint="stop the server and start it again",
-            ) from error
 
 
 class Performance(NamedTuple):
@@ -279,4 +273,4 @@ READ_REPORT = records.record(
     format=FORMAT,
     since={"gpu_names": [], "holders": [], "restarts": 0, "has_key": None},
 )
-"""The reader of a report in its own file, or in the record of a server."""
+"""The reader of a report in the record of a server."""

@@ -25,6 +25,7 @@ from tsuku_llm.launch.plan.build_arguments import (
 from tsuku_llm.launch.plan.secret_arguments import shown_variable
 from tsuku_llm.launch.plan.wishes import spelled
 
+_SYSTEM = Path("/etc")
 _LARGEST = 1 << 20
 _LARGEST_CODE = 1 << 28
 """Bytes of a library of upstream's; that of b10434 has 5 million."""
@@ -54,37 +55,29 @@ class ConfigValue(NamedTuple):
     source: Path
 
 
-def config_files(env: Mapping[str, str], system: Path | None = None) -> tuple[Path, ...]:
-    """Return the files that a server reads, the later one overrides; they may not exist."""
+def configured(env: Mapping[str, str], takes: Sequence[str]) -> dict[str, ConfigValue]:
+    """Return what files decide, by its variable: a variable that is set comes before them.
+
+    ``takes`` are the arguments of the build. The user's file overrides the system's.
+    """
     if sys.platform == "win32":
         folders = [Path(env[name]) for name in ("PROGRAMDATA", "APPDATA") if env.get(name)]
     else:
-        folders = [system or Path("/etc")]
+        folders = [_SYSTEM]
         if env.get("XDG_CONFIG_HOME"):
             folders.append(Path(env["XDG_CONFIG_HOME"]))
         elif env.get("HOME"):
             folders.append(Path(env["HOME"]) / ".config")
-    return tuple(folder / "llama.cpp" / "config.ini" for folder in folders)
-
-
-def settings_in(files: Sequence[Path], takes: Sequence[str]) -> Iterator[ConfigValue]:
-    """Yield the values of files that exist, as the build with these arguments reads them."""
-    known = _keys(takes)
-    for path in files:
+    known, found = _keys(takes), dict[str, ConfigValue]()
+    for path in (folder / "llama.cpp" / "config.ini" for folder in folders):
         text = ""
         with suppress(OSError):
             text = read_foreign(path, _LARGEST).decode("utf-8", "replace")
         for key, value in parse_config(text):
             argument, name = known.get(key, (None, ""))
-            if argument and argument.variable:
-                yield ConfigValue(argument.variable, _as_variable(argument, name, value), key, path)
-
-
-def configured(
-    env: Mapping[str, str], takes: Sequence[str], system: Path | None = None
-) -> dict[str, ConfigValue]:
-    """Return what files decide, by its variable: a variable that is set comes before them."""
-    found = {each.variable: each for each in settings_in(config_files(env, system), takes)}
+            if argument and (variable := argument.variable):
+                said = _as_variable(argument, name, value)
+                found[variable] = ConfigValue(variable, said, key, path)
     # A flag that can be negated has a second variable, which comes first.
     return {
         name: each

@@ -10,19 +10,17 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn
 
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import GateFailed
 from tsuku_llm.ground.files import FOLDER_MODE, drop_tree
-from tsuku_llm.launch.ask.canary import exchange
 from tsuku_llm.launch.ask.child import ChildEnd, PipeReader, start_apart
-from tsuku_llm.launch.ask.health import Readiness
+from tsuku_llm.launch.ask.health import Readiness, exchange
 from tsuku_llm.launch.ask.last_words import last_lines
 from tsuku_llm.launch.compute.judging import (
     Continuation,
@@ -240,51 +238,44 @@ def _answers(
     plan = plan._replace(argv=(*plan.argv, *placed, "--host", _HOST, "--port", str(port)))
     prompts = reference.prompts
     # The pool is the outer one: a server that ends breaks what its threads wait for.
-    with ThreadPoolExecutor(len(prompts)) as pool, _started(plan, patience, limit) as server:
+    with (
+        ThreadPoolExecutor(len(prompts)) as pool,
+        closing(_Server(plan, patience, limit)) as server,
+    ):
         server.wait_until_ready()
         alone = [server.answer(prompt) for prompt in prompts]
         return [*alone, *pool.map(server.answer, prompts[: reference.at_once])]
 
 
-@contextmanager
-def _started(plan: LaunchPlan, patience: _Patience, limit: float) -> Iterator[_Server]:
-    """Start a server for the block; it is killed at the end."""
-    readiness = Readiness(plan)
-    child = start_apart(plan)
-    assert child.stderr
-    stderr = PipeReader(child.stderr, readiness.on_stderr)
-    try:
-        yield _Server(plan, child, readiness, stderr, patience, limit)
-    finally:
-        # Kill first: the reader ends when the last writer is gone.
-        ChildEnd(child).finish()
-        stderr.finish()
-
-
-@dataclass(slots=True)
 class _Server:
     """A server that was started for this; ``limit`` are the seconds for all that it is asked."""
 
-    plan: LaunchPlan
-    child: subprocess.Popen[bytes]
-    readiness: Readiness
-    stderr: PipeReader
-    patience: _Patience
-    limit: float
-    deadline: float = 0.0
+    def __init__(self, plan: LaunchPlan, patience: _Patience, limit: float) -> None:
+        self._plan = plan
+        self._patience = patience
+        self._limit = limit
+        self._readiness = Readiness(plan)
+        self._child = start_apart(plan)
+        self._deadline = time.monotonic() + limit
+        assert self._child.stderr
+        self._stderr = PipeReader(self._child.stderr, self._readiness.on_stderr)
+
+    def close(self) -> None:
+        """Kill it. First the kill: the reader ends when the last writer is gone."""
+        ChildEnd(self._child).finish()
+        self._stderr.finish()
 
     def wait_until_ready(self) -> None:
         """Wait until it has loaded the model."""
-        self.deadline = time.monotonic() + self.limit
 
         def look() -> None:
-            self.patience.look()
-            if self.child.poll() is not None:
+            self._patience.look()
+            if self._child.poll() is not None:
                 self._fail("when it loaded", loading=True)
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > self._deadline:
                 raise self._hung("it did not load")
 
-        self.readiness.wait(threading.Event(), look)
+        self._readiness.wait(threading.Event(), look)
 
     def answer(self, prompt: Sequence[int]) -> Continuation:
         """Let it continue a prompt."""
@@ -299,24 +290,24 @@ class _Server:
         size = f"a prompt of {len(prompt)} token{'s' * (len(prompt) > 1)}"
         try:
             status, content = exchange(
-                self.readiness.address,
+                self._readiness.address,
                 "/completion",
                 body,
-                limit=max(0.001, self.deadline - time.monotonic()),
-                on_wait=self.patience.look,
+                limit=max(0.001, self._deadline - time.monotonic()),
+                on_wait=self._patience.look,
             )
         except TimeoutError:
             raise self._hung(f"{size} was not answered") from None
         except (OSError, ValueError) as error:
             try:
-                self.child.wait(_ENDING)
+                self._child.wait(_ENDING)
             except subprocess.TimeoutExpired:
                 raise _NotComputed(f"{size} was not answered: {error}") from None
             self._fail(f"at {size}", loading=False)
         try:
             if status == 500:
                 # Upstream's answer if a batch could not be computed (server_context, b11434).
-                facts = last_lines(self.stderr.text(), _LAST_LINES)
+                facts = last_lines(self._stderr.text(), _LAST_LINES)
                 raise _Failed(f"{size} was answered with an error", facts)
             if status != 200:
                 raise _NotComputed(f"{size} was answered with HTTP status {status}")
@@ -325,11 +316,11 @@ class _Server:
             raise _NotComputed(str(error)) from None
 
     def _hung(self, what: str) -> _Failed:
-        return _Failed(f"{what} within {self.limit:g} seconds")
+        return _Failed(f"{what} within {self._limit:g} seconds")
 
     def _fail(self, when: str, *, loading: bool) -> NoReturn:
         """Raise what the end of the server means."""
-        code, text = self.child.returncode, self.stderr.finish()
+        code, text = self._child.returncode, self._stderr.finish()
         known = diagnose(code, text, distribution=distribution())
         cause = f": {known.cause}" if known and known.slug != "crashed" else ""
         name = signal_name(code)
@@ -341,6 +332,6 @@ class _Server:
         if by_itself or name in _FROM_OUTSIDE or (known and known.fault == "model"):
             words = last_lines(text, 1)
             raise _NotComputed(f"{said} ({words[0]})" if words and not cause else said)
-        hint = known.hint(self.plan.backend, self.plan.reinstall) if known else ""
+        hint = known.hint(self._plan.backend, self._plan.reinstall) if known else ""
         facts = last_lines(text, _LAST_LINES)
         raise _Failed(said, facts, excuse="no-load" if loading else "", hint=hint)

@@ -72,11 +72,9 @@ class GateReport:
     reads_config: bool = False
 
 
-def list_devices(
-    build: Build, environ: Mapping[str, str], *, limit: float = GATE_LIMIT
-) -> DeviceListing:
+def list_devices(build: Build, environ: Mapping[str, str]) -> DeviceListing:
     """Ask the server for its devices. Raises GateFailed if it cannot be started."""
-    answer = _ask(build, ("--list-devices",), environ, limit)
+    answer = _ask(build, ("--list-devices",), environ, GATE_LIMIT)
     # Versions differ in the stream on which they print the list.
     said, other = parse_devices(answer.stdout), parse_devices(answer.stderr)
     text = f"{answer.stderr}{answer.stdout}"
@@ -84,27 +82,21 @@ def list_devices(
     return DeviceListing(with_kinds(said or other or (), text), answer.code, text, answered)
 
 
-def gate(
-    build: Build,
-    environ: Mapping[str, str],
-    *,
-    expected: str | None = None,
-    limit: float = GATE_LIMIT,
-) -> GateReport:
+def gate(build: Build, environ: Mapping[str, str], *, expected: str | None = None) -> GateReport:
     """Ask the server for its version, and for its devices if it has a GPU backend.
 
     ``expected`` is the name of the device that the build was chosen for. Raises
     GateFailed with the cause, the server's last lines, and what to do.
     """
     # Pass the variant's fixed arguments too: they may be what keeps it from the GPU.
-    started = _ask(build, (*build.arguments, "--version"), environ, limit)
+    started = _ask(build, (*build.arguments, "--version"), environ, GATE_LIMIT)
     text = f"{started.stdout}{started.stderr}"
-    _require_success(build, started.code, text, limit)
+    _require_success(build, started.code, text)
     devices: tuple[ListedDevice, ...] = ()
     if build.backend != "cpu":
         # It runs. Now ask what it can run on: a second process, which loads the GPU's driver.
-        listing = list_devices(build, environ, limit=limit)
-        _require_success(build, listing.code, listing.text, limit)
+        listing = list_devices(build, environ)
+        _require_success(build, listing.code, listing.text)
         devices = listing.devices
         # ggml ignores a backend that does not start: the server would run on the CPU. A build with
         # several backends needs a device for each: else the build of one of them is enough.
@@ -114,7 +106,7 @@ def gate(
                 _refuse(build, problem, problem.facts)
     # A build that runs and tells no arguments is not refused for it. Forks of upstream print the
     # help on the other stream.
-    told = _ask(build, ("--help",), environ, min(limit, _HELP_LIMIT))
+    told = _ask(build, ("--help",), environ, _HELP_LIMIT)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("version:")]
     return GateReport(
@@ -138,13 +130,13 @@ def _ask(
         _refuse(build, why_not_started(exc, build.executable), (str(exc),), exc)
 
 
-def _require_success(build: Build, code: int | None, text: str, limit: float) -> None:
+def _require_success(build: Build, code: int | None, text: str) -> None:
     if code == 0:
         return
     if code is None:
         found = Diagnosis(
             "timed-out",
-            f"it did not answer within {limit:g} seconds",
+            f"it did not answer within {GATE_LIMIT:g} seconds",
             "a driver may hang: reboot, or update it",
             CPU_OVERRIDE,
             fault="backend",

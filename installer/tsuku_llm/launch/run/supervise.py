@@ -49,12 +49,11 @@ class Observer(Protocol):
 class StopHandle:
     """The handle that stops one server: ``end`` stops it now, or as soon as it runs.
 
-    The supervisor sends the server SIGTERM, and SIGKILL if it still runs after
-    ``grace`` seconds. Then ``supervise`` returns as for any other end.
+    The supervisor sends the server SIGTERM, and SIGKILL if it still runs after ``GRACE`` seconds.
+    Then ``supervise`` returns as for any other end.
     """
 
-    def __init__(self, grace: float = GRACE) -> None:
-        self.grace = grace
+    def __init__(self) -> None:
         self.signalled: int | None = None
         """The last signal that the supervisor forwarded; None for none."""
         # Guards the two fields below: ``end`` and ``attach`` run in different threads.
@@ -162,12 +161,12 @@ def supervise(
         try:
             # Another thread may have called ``stop_handle.end`` before: then this ends the
             # server. Later calls come from any thread, until ``finish`` below.
-            stop_handle.attach(lambda: child_end.ask(stop_handle.grace))
+            stop_handle.attach(lambda: child_end.ask(GRACE))
             # Starts the observer's thread, which may use the stop handle from now on.
             if observer:
                 observer.on_started(child.pid, readiness)
             if serves:
-                code = forwarder.wait(child, readiness.missed, stop_handle.grace)
+                code = forwarder.wait(child, readiness.missed, GRACE)
             else:
                 # A tool may take a signal in another sense: Ctrl-C ends what llama-cli writes.
                 code = forwarder.wait(child)

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from tsuku_llm.launch.ask.canary import exchange
-from tsuku_llm.launch.ask.health import api_key
+from tsuku_llm.launch.ask.health import api_key, exchange
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.plan.wishes import Wishes

@@ -47,7 +47,6 @@ def check_devices(
     environ: Mapping[str, str],
     *,
     ask_again: bool = False,
-    limit: float | None = None,
 ) -> Check:
     """Ask the build for its devices, or recall its last answer if nothing has changed since.
 
@@ -56,8 +55,7 @@ def check_devices(
 
     A list without a device of the backend is asked for again at each start: the driver may only be
     coming up. A question that hangs, crashes or gives an unreadable answer does not stop the start,
-    which will show whether the build works. ``limit`` is in seconds, None for the limit of the
-    gate.
+    which will show whether the build works.
     """
     # The processor is always there.
     if build.backend == "cpu":
@@ -66,11 +64,10 @@ def check_devices(
     if known is not None:
         return Check(build, known.devices, recalled=True)
     # A start with a remembered list starts no child process, so these come late.
-    from tsuku_llm.launch.run.gate import GATE_LIMIT, list_devices, no_device
+    from tsuku_llm.launch.run.gate import list_devices, no_device
 
     try:
-        limit = GATE_LIMIT if limit is None else limit
-        listing = list_devices(build, environ, limit=limit)
+        listing = list_devices(build, environ)
     except (GateFailed, SystemLimitReached) as error:
         return Check(build, complaint=error.message)
     if not listing.answered:

@@ -493,7 +493,7 @@ class VersionStart(NamedTuple):
         from tsuku_llm.launch.run.supervise import StopHandle
 
         outer = self.how.stop_handle
-        own = StopHandle(outer.grace) if outer else StopHandle()
+        own = StopHandle()
         if outer:
             # If the outer handle was used before, this ends the start as soon as it begins.
             outer.attach(lambda: own.end(outer.reason or ""))
