@@ -339,7 +339,7 @@ ELSEWHERE = {
     "tsuku_publish.release_files.packages": "rules.toml, as above",
     "tsuku_publish.holders.signers": "a file of keys, which ``passphrases`` has read",
     "tsuku_publish.cli.data": "files that the publisher names, with ``reading``",
-    "tsuku_publish.feed.report": "verified files of a repository",
+    "tsuku_publish.feed.run": "verified files of a repository",
     "tsuku_publish.feed.taking": "an answer that ``hosting`` has checked",
     "tsuku_publish.packing.measuring": "files that the publisher has unpacked",
     "tsuku_publish.packing.pack": "an archive that was just written",

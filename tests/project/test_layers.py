@@ -222,7 +222,7 @@ PURE_PUBLISHER = (
     "building.recipe",
     "feed.choosing",
     "feed.drafts",
-    "feed.matters",
+    "feed.report",
     "feed.to_do",
     "packing.parts",
     "release_files.documents",

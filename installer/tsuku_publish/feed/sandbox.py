@@ -78,7 +78,7 @@ class SandboxStart:
 
 
 def start(
-    variant: str, build: Path, server: str, model: Path | None, limits: SandboxLimits | None = None
+    variant: str, build: Path, model: Path | None, limits: SandboxLimits | None = None
 ) -> SandboxStart:
     """Start the server of an unpacked build with a tiny model, and ask it for a few tokens.
 
@@ -91,7 +91,7 @@ def start(
     if missing or model is None:
         return SandboxStart(variant, works=None, text=f"not started: {missing}")
     words = _box(build, model, limits, vulkan=vulkan)
-    program = f"/build/{server}"
+    program = "/build/llama-server"
     if vulkan:
         with _sandbox(words, [program, "--list-devices"], limits) as box:
             ended = box.ended_by_itself()
