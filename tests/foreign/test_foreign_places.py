@@ -73,7 +73,7 @@ from tsuku_publish.release_files.releases import _load_own
 from tsuku_publish.release_files.revoked import load_revoked
 from tsuku_publish.release_files.sightings import load_sightings
 from tsuku_publish.repository.copies import RepositoryFolder, WheelCopy
-from tsuku_publish.upstream.attestations import bundles_in, load_origin, stored
+from tsuku_publish.upstream.attestations import bundles_in, stored
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
 from tsuku_publish.upstream.hosting import parse_release
@@ -212,7 +212,6 @@ FILES = [
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
     Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
-    Place("tsuku_publish.upstream.attestations", "rules.toml", load_origin),
     Place(
         "tsuku_publish.upstream.attestations",
         "facts/attestations/b1.jsonl",

@@ -23,7 +23,6 @@ from tsuku_publish.feed.state import FeedSettings
 from tsuku_publish.release_files.documents import layout, release_document
 from tsuku_publish.release_files.refresh import opened_archive, summary
 from tsuku_publish.upstream.attestations import (
-    load_origin,
     load_root,
     published_bundles,
     store,
@@ -154,8 +153,8 @@ class ReleaseTaker:
         more = {asset.name: asset.sha256 for asset in unknown}
         bundles = published_bundles(self.service, tag, digests | more)
         try:
-            origin, root = load_origin(self.data, self.rules.sources), load_root(self.trusted_root)
-            used = verified(tag, digests, bundles, origin, root)
+            root = load_root(self.trusted_root)
+            used = verified(tag, digests, bundles, self.rules, root)
         except PublishError as error:
             if not waited:
                 # Attestations come some minutes after the archives.
@@ -165,7 +164,7 @@ class ReleaseTaker:
             return [], set()
         for name, sha256 in more.items():
             try:
-                used = verified(tag, {**digests, name: sha256}, bundles, origin, root)
+                used = verified(tag, {**digests, name: sha256}, bundles, self.rules, root)
             except PublishError as error:
                 if not waited:
                     raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
