@@ -72,9 +72,9 @@ def assets(told: Publishing) -> dict[str, _Facts]:
             at = facts["job"].at
             if uploaded in made:
                 raise UnreadableSource(at, f"{uploaded} is made twice")
-            made[uploaded] = (told.merged.final(uploaded, at).replace(tag, "{tag}"), facts)
+            made[uploaded] = (told.final(uploaded, at).replace(tag, "{tag}"), facts)
     for uploaded, (_, facts) in made.items():
-        if "backends" in facts and (server := told.merged.server_of(uploaded)):
+        if "backends" in facts and (server := told.server_of(uploaded)):
             origin, at = server
             if origin not in made:
                 raise UnreadableSource(at, f"no job makes {origin}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -85,18 +85,27 @@ def facts_of(source: SourceTree, tag: str) -> SourceFacts:
 def differences(before: SourceFacts, after: SourceFacts) -> tuple[Difference, ...]:
     """Return what the newer source says differently, in the order of the assets' names."""
     found = [*_of_facts("publishing", before.publishing, after.publishing)]
-    for name in sorted({*before.assets, *after.assets}):
-        old, new = before.assets.get(name), after.assets.get(name)
-        if old is None or new is None:
-            job = (new or old or {})["job"]
-            gone, made = (None if each is None else str(job.value) for each in (old, new))
-            found.append(Difference(name, "asset of the job", gone, made, job.at))
-        else:
+    groups = (
+        ("asset of the job", "job", before.assets, after.assets),
+        ("argument", "names", _by_name(before.arguments), _by_name(after.arguments)),
+    )
+    for what, key, olds, news in groups:
+        for name in sorted({*olds, *news}):
+            old, new = olds.get(name), news.get(name)
+            if old is None or new is None:
+                # One side does not have it: of the other one, a single fact is enough.
+                old, new = ({what: each[key]} if each else {} for each in (old, new))
             found += _of_facts(name, old, new)
-    olds, news = ({each.names[-1]: each for each in side.arguments} for side in (before, after))
-    for name in sorted({*olds, *news}):
-        found += _of_arguments(name, olds.get(name), news.get(name))
     return tuple(found)
+
+
+def _by_name(arguments: Iterable[Argument]) -> dict[str, dict[str, Fact]]:
+    """Return the fields of arguments as facts, by their last name."""
+    names = [each.name for each in fields(Argument) if each.name != "at"]
+    return {
+        each.names[-1]: {name: Fact(getattr(each, name), each.at) for name in names}
+        for each in arguments
+    }
 
 
 def _of_facts(
@@ -107,20 +116,6 @@ def _of_facts(
         if old is None or new is None or old.value != new.value:
             place = new or old
             yield Difference(about, what, *_sides(old, new), place.at if place else "")
-
-
-def _of_arguments(name: str, old: Argument | None, new: Argument | None) -> Iterator[Difference]:
-    if old is None or new is None:
-        place = new or old
-        told = ", ".join(place.names) if place else ""
-        sides = (None if old is None else told, None if new is None else told)
-        yield Difference(name, "argument", *sides, place.at if place else "")
-        return
-    for each in fields(Argument):
-        before, after = getattr(old, each.name), getattr(new, each.name)
-        if each.name != "at" and before != after:
-            sides = _sides(Fact(before, old.at), Fact(after, new.at))
-            yield Difference(name, each.name, *sides, new.at)
 
 
 def _sides(old: Fact | None, new: Fact | None) -> tuple[str | None, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tsuku_publish.upstream.source.expressions import UNKNOWN
@@ -36,9 +36,16 @@ _MERGING = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """How uploaded files become assets, each fact with its line."""
+class Publishing:
+    """How uploaded files become assets of a release; ``builder`` is the workflow that uploads them.
 
+    ``facts`` say who attests the release, and what starts that workflow.
+    """
+
+    builder: Workflow
+    facts: Mapping[str, Fact]
+    packed: list[tuple[str, str]] = field(default_factory=list)
+    """Archives that the publishing job makes itself, each with its place."""
     injected: list[tuple[str, str, str]] = field(default_factory=list)
     """A pattern of files, the file whose content they get, and the place."""
     renamed: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -65,17 +72,6 @@ class Merged:
             if fnmatch.fnmatchcase(name, pattern) and name != origin:
                 return origin, at
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """How upstream publishes; ``builder`` is the workflow that builds."""
-
-    builder: Workflow
-    merged: Merged
-    packed: tuple[tuple[str, str], ...]
-    """Archives that the publishing job makes itself, each with its place."""
-    facts: dict[str, Fact]
 
 
 def publishing(source: SourceTree) -> Publishing:
@@ -109,17 +105,16 @@ def publishing(source: SourceTree) -> Publishing:
     }
     builder = _builder(source, workflow, facts)
     facts["builder"] = Fact(builder.path, facts["trigger"].at)
-    merged = Merged()
-    packed: list[tuple[str, str]] = []
+    told = Publishing(builder, facts)
     for step in steps:
         lines = step.lines()
         if any(line is not UNKNOWN and "artifact/" in line for _, line in lines):
-            _merge(lines, merged)
+            _merge(lines, told)
         for command in commands(lines):
             names = [word for word in command.words if word.startswith("release/")]
             if command.words[0] in ("tar", "zip", "7z") and names:
-                packed.append((names[0].removeprefix("release/"), command.at))
-    return Publishing(builder, merged, tuple(packed), facts)
+                told.packed.append((names[0].removeprefix("release/"), command.at))
+    return told
 
 
 def _trigger(workflow: Workflow) -> dict[str, Fact]:
@@ -169,7 +164,7 @@ def _builder(source: SourceTree, workflow: Workflow, facts: dict[str, Fact]) -> 
     raise UnreadableSource(facts["trigger"].at, f"no workflow has the name {wanted}")
 
 
-def _merge(lines: Iterable[Line], merged: Merged) -> None:
+def _merge(lines: Iterable[Line], told: Publishing) -> None:
     """Read the script that moves the uploaded files. Raises ``UnreadableSource``."""
     arches = [""]
     origin = renamed = ""
@@ -185,13 +180,13 @@ def _merge(lines: Iterable[Line], merged: Merged) -> None:
         if match["targets"]:
             for arch in arches:
                 pattern = match["targets"].replace("${arch}", arch)
-                merged.injected.append((pattern, origin.replace("${arch}", arch), at))
+                told.injected.append((pattern, origin.replace("${arch}", arch), at))
         if match["cut"] is not None:
-            merged.renamed.append((renamed, match["cut"], match["before"], match["after"]))
+            told.renamed.append((renamed, match["cut"], match["before"], match["after"]))
         if match["moved"]:
-            merged.moved.append(match["moved"])
+            told.moved.append(match["moved"])
         if match["removed"]:
-            merged.removed.append(match["removed"])
+            told.removed.append(match["removed"])
 
 
 def uploads(steps: Iterable[Step]) -> Iterator[tuple[Step, Text, str]]:
