@@ -9,8 +9,7 @@ from typing import Any, TypedDict
 from ci.schemas.keys import Sha256, Tag
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_publish.building.orders import Orders
-from tsuku_publish.feed.matters import Matter
-from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.report import FeedReport, Matter
 from tsuku_publish.packing.adding import AddedVariant
 from tsuku_publish.packing.measuring import MeasuredBuild
 from tsuku_publish.packing.pack import PackReport

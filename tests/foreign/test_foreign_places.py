@@ -73,7 +73,7 @@ from tsuku_publish.release_files.releases import _load_own
 from tsuku_publish.release_files.revoked import load_revoked
 from tsuku_publish.release_files.sightings import load_sightings
 from tsuku_publish.repository.copies import RepositoryFolder, WheelCopy
-from tsuku_publish.upstream.attestations import bundles_in, load_origin, stored
+from tsuku_publish.upstream.attestations import bundles_in, stored
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts
 from tsuku_publish.upstream.hosting import parse_release
@@ -214,7 +214,6 @@ FILES = [
         lambda at: _given_wheel(at / "w-1-py3-none-any.whl"),
     ),
     Place("steps.install.from_source", "log", lambda at: _progress(at / "log", 0)),
-    Place("tsuku_publish.upstream.attestations", "rules.toml", load_origin),
     Place(
         "tsuku_publish.upstream.attestations",
         "facts/attestations/b1.jsonl",
@@ -341,7 +340,7 @@ ELSEWHERE = {
     "tsuku_publish.release_files.packages": "rules.toml, as above",
     "tsuku_publish.holders.signers": "a file of keys, which ``passphrases`` has read",
     "tsuku_publish.cli.data": "files that the publisher names, with ``reading``",
-    "tsuku_publish.feed.report": "verified files of a repository",
+    "tsuku_publish.feed.run": "verified files of a repository",
     "tsuku_publish.feed.taking": "an answer that ``hosting`` has checked",
     "tsuku_publish.packing.measuring": "files that the publisher has unpacked",
     "tsuku_publish.packing.pack": "an archive that was just written",

@@ -222,12 +222,12 @@ PURE_PUBLISHER = (
     "building.recipe",
     "feed.choosing",
     "feed.drafts",
-    "feed.matters",
+    "feed.report",
     "feed.to_do",
     "packing.parts",
     "release_files.documents",
     "signing.signing",
-    *(f"upstream.source.{name}" for name in ("arguments", "branches", "builds", "cmake")),
+    *(f"upstream.source.{name}" for name in ("arguments", "builds", "cmake")),
     *(f"upstream.source.{name}" for name in ("expressions", "publishing", "scripts", "workflows")),
 )
 """Modules of the publisher that decide: no file is opened there, nothing is fetched or run."""

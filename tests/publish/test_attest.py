@@ -24,7 +24,7 @@ from tsuku_publish.release_files import plan, releases
 from tsuku_publish.release_files.documents import json_bytes
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.upstream import attestations
-from tsuku_publish.upstream.attestations import Attest
+from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts, UpstreamRelease
 
 TAG = "b11347"
@@ -61,7 +61,7 @@ def lines(bundles: Iterable[Mapping[str, Any]]) -> bytes:
 
 def prove(data: Path, root: Path, *bundles: Bundle) -> None:
     """Attest, and make the release file: what ``sign`` does before it signs."""
-    Attest(data, {}).prove(TAG, [lines(bundles)], root)
+    attestations.prove(data, load_rules(data), {}, TAG, [lines(bundles)], root)
     releases.release_files(PLAN, data, root)
 
 
@@ -69,7 +69,7 @@ def refused(data: Path, root: Path, said: str, *bundles: Bundle) -> None:
     """Nothing is recorded of these bundles; stored by hand, they are refused too."""
     before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
     with pytest.raises(PublishError, match=said):
-        Attest(data, {}).prove(TAG, [lines(bundles)], root)
+        attestations.prove(data, load_rules(data), {}, TAG, [lines(bundles)], root)
     assert {path: path.read_bytes() for path in data.rglob("*") if path.is_file()} == before
     attestations.store(data, TAG, bundles)
     with pytest.raises(PublishError, match=said if bundles else "no attestation is recorded"):
@@ -98,7 +98,7 @@ def test_upstreams_own_build_is_accepted(data: Path, root: Path) -> None:
     ],
 )
 def test_who_attests_is_what_upstreams_source_says(tag: str, expected: set[Identity]) -> None:
-    assert {*attestations.load_origin(DATA).identities(tag)} == expected
+    assert {*attestations.identities(tag, load_rules(DATA))} == expected
 
 
 def test_a_build_is_not_accepted_from_the_workflow_of_later_ones(data: Path, root: Path) -> None:

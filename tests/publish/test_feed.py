@@ -15,8 +15,7 @@ from support.upstream_builds import GFX, NOISE, Name, day, names_at, packed
 from support.upstream_host import Upstream, time_of
 
 from ci.schemas import PUBLISHER
-from tsuku_publish.feed.matters import OPEN
-from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.report import OPEN, FeedReport
 from tsuku_publish.feed.state import load_state
 from tsuku_publish.holders.passphrases import FILE_VARIABLE as PASSPHRASE_FILE
 from tsuku_publish.holders.passphrases import VARIABLE as PASSPHRASE

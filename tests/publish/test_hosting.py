@@ -15,7 +15,7 @@ from tsuku_publish.errors import PublishError
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.upstream.attestations import published_bundles
 from tsuku_publish.upstream.hosting import (
-    TOKEN,
+    VARIABLE,
     HostingService,
     IncompleteRelease,
     RateLimited,
@@ -119,7 +119,7 @@ def test_at_the_limit_of_requests_nothing_more_is_asked(
     with pytest.raises(RateLimited, match=r"no more requests until 2099-12-31 01:00 UTC") as caught:
         service.release("v0.3.0")
     assert len(upstream.requests) == asked
-    assert TOKEN in caught.value.hint
+    assert VARIABLE in caught.value.hint
 
 
 def test_a_refused_request_says_until_when(upstream: Upstream, service: HostingService) -> None:
@@ -156,10 +156,10 @@ def test_a_secondary_limit_ends_the_requests_also_without_a_time(
 
 def test_a_token_goes_to_the_service_and_into_no_message(upstream: Upstream) -> None:
     with Network(upstream.environ) as network:
-        service = HostingService(upstream.api, {TOKEN: "very-secret"}, network)
+        service = HostingService(upstream.api, {VARIABLE: "very-secret"}, network)
         assert service.listing("").releases
         with pytest.raises(PublishError) as caught:
-            HostingService("https://localhost:1/x", {TOKEN: "very-secret"}, network).listing("")
+            HostingService("https://localhost:1/x", {VARIABLE: "very-secret"}, network).listing("")
     assert upstream.tokens[-1] == "x-access-token:very-secret"
     assert "secret" not in f"{caught.value} {caught.value.hint}"
 

@@ -191,7 +191,7 @@ def test_the_libraries_that_a_file_asks_for(tmp_path: Path) -> None:
     needs = needs_of(compile_library(tmp_path / "lib.so", code, "-Wl,--no-as-needed", "-lm"))
     assert needs is not None
     assert needs.libraries == {"libc.so.6", "libm.so.6"}
-    assert needs.libstdcxx is None
+    assert "libstdcxx" not in needs.floors
 
 
 def program(path: Path, loader: str, *libraries: Path) -> Path:
@@ -242,28 +242,24 @@ def versioned(path: Path, version: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("version", "glibc", "libstdcxx"),
+    ("version", "floors"),
     [
-        ("GLIBC_2.38", (2, 38), None),
-        ("GLIBC_2.3.4", (2, 3, 4), None),
-        ("GLIBC_ABI_DT_RELR", (2, 36), None),
-        ("GLIBCXX_3.4.32", None, (3, 4, 32)),
-        ("CXXABI_1.3", None, (3, 4)),
-        ("CXXABI_1.3.13", None, (3, 4, 29)),
-        ("CXXABI_1.3.15", None, (3, 4, 33)),  # gcc 14 writes it into files that need 3.4.32
-        ("CXXABI_FLOAT128", None, None),
-        ("GCC_3.0", None, None),
+        ("GLIBC_2.38", {"glibc": (2, 38)}),
+        ("GLIBC_2.3.4", {"glibc": (2, 3, 4)}),
+        ("GLIBC_ABI_DT_RELR", {"glibc": (2, 36)}),
+        ("GLIBCXX_3.4.32", {"libstdcxx": (3, 4, 32)}),
+        ("CXXABI_1.3", {"libstdcxx": (3, 4)}),
+        ("CXXABI_1.3.13", {"libstdcxx": (3, 4, 29)}),
+        # gcc 14 writes it into files that need 3.4.32
+        ("CXXABI_1.3.15", {"libstdcxx": (3, 4, 33)}),
+        ("CXXABI_FLOAT128", {}),
+        ("GCC_3.0", {}),
     ],
 )
-def test_symbol_versions(
-    tmp_path: Path,
-    version: str,
-    glibc: tuple[int, ...] | None,
-    libstdcxx: tuple[int, ...] | None,
-) -> None:
+def test_symbol_versions(tmp_path: Path, version: str, floors: dict[str, tuple[int, ...]]) -> None:
     needs = needs_of(versioned(tmp_path / "libneeds.so", version, tmp_path))
     here = frozenset({"linux-amd64"})
-    assert needs == Needs(glibc, libstdcxx, frozenset({"libstandin.so"}), None, platforms=here)
+    assert needs == Needs(floors, frozenset({"libstandin.so"}), here)
 
 
 def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
@@ -279,7 +275,7 @@ def test_the_highest_of_several_versions_counts(tmp_path: Path) -> None:
     path = tmp_path / "libneeds.so"
     needs = needs_of(compile_library(path, code, "-nostdlib", f"-L{tmp_path}", "-lstandin"))
     assert needs is not None
-    assert needs.glibc == (2, 34)
+    assert needs.floors == {"glibc": (2, 34)}
 
 
 @pytest.mark.parametrize(
@@ -357,10 +353,9 @@ def test_a_windows_library_with_cuda_code(tmp_path: Path) -> None:
     section = container(*GGML_13_4)
     needs = in_a_dll(tmp_path, windows_library(section))
     here = frozenset({"windows-amd64"})
-    assert needs == Needs(None, None, frozenset(), read(section), platforms=here)
-    assert in_a_dll(tmp_path, windows_library(section, b".rdata")) == Needs(
-        None, None, frozenset(), None, platforms=here
-    )
+    assert needs == Needs({}, frozenset(), here, read(section))
+    without = in_a_dll(tmp_path, windows_library(section, b".rdata"))
+    assert without == Needs({}, frozenset(), here)
     assert in_a_dll(tmp_path, b"no program") is None
 
 

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsuku_llm.ground.errors import UsageError
-from tsuku_publish.archives.binaries import Needs, needs_of
-from tsuku_publish.archives.windows import oldest_runtimes
+from tsuku_publish.archives.binaries import Needs, needs_of, oldest_runtimes
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.measuring import measure, requirements_of
 
@@ -98,12 +97,10 @@ MUTEX = {"MSVCP140.dll": LOCKS, "VCRUNTIME140.dll": {"memcpy"}, "KERNEL32.dll": 
 def test_a_windows_program_needs_its_dlls_and_a_runtime(tmp_path: Path) -> None:
     needs = needs_of(windows_program(tmp_path / "x.exe", MUTEX))
     assert needs == Needs(
-        None,
-        None,
-        frozenset({"msvcp140.dll", "vcruntime140.dll", "kernel32.dll"}),
-        None,
-        vcruntime={"msvcp140.dll": (14, 40), "vcruntime140.dll": (14, 0)},
+        floors={},
+        libraries=frozenset({"msvcp140.dll", "vcruntime140.dll", "kernel32.dll"}),
         platforms=frozenset({"windows-amd64"}),
+        runtimes={"msvcp140.dll": (14, 40), "vcruntime140.dll": (14, 0)},
     )
 
 
@@ -209,7 +206,7 @@ def test_the_deployment_target(
     commands = [each for each in (command, dylib("/usr/lib/libSystem.B.dylib")) if each]
     needs = needs_of(macos_program(tmp_path / "x", *commands))
     libraries, here = frozenset({"/usr/lib/libSystem.B.dylib"}), frozenset({"darwin-arm64"})
-    assert needs == Needs(None, None, libraries, None, macos=macos, platforms=here)
+    assert needs == Needs({"macos": macos} if macos else {}, libraries, here)
 
 
 def test_a_file_for_phones_is_no_build_for_macs(tmp_path: Path) -> None:
@@ -278,7 +275,7 @@ def test_a_real_library_has_the_target_of_its_wheel(
     assert needs
     told = tuple(map(int, platform.split("_")[1:3]))
     assert wheel.stem.endswith(platform)
-    assert needs.macos == told
+    assert needs.floors == {"macos": told}
     assert all(name.startswith(("/usr/lib/", "/System/")) for name in needs.libraries)
 
 

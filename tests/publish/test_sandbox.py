@@ -18,7 +18,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_build_that_answers_works(tmp_path: Path, model: Path) -> None:
     build = stand_in(tmp_path / "build", serve=("listen",))
-    done = start("cpu", build.tree, "llama-server", model)
+    done = start("cpu", build.tree, model)
     assert (done.works, done.text) == (True, "it started and answered")
 
 
@@ -35,7 +35,7 @@ def test_one_that_does_not_is_said_with_its_last_words(
     tmp_path: Path, model: Path, steps: tuple[str, ...], said: str
 ) -> None:
     build = stand_in(tmp_path / "build", serve=steps)
-    done = start("cpu", build.tree, "llama-server", model)
+    done = start("cpu", build.tree, model)
     assert done.works is False
     assert said in done.text
 
@@ -43,9 +43,9 @@ def test_one_that_does_not_is_said_with_its_last_words(
 def test_a_vulkan_build_has_to_list_a_device(tmp_path: Path, model: Path) -> None:
     require_library("vulkan_lvp")  # Mesa's software driver
     works = stand_in(tmp_path / "works")
-    assert start("vulkan", works.tree, "llama-server", model).works
+    assert start("vulkan", works.tree, model).works
     lost = stand_in(tmp_path / "lost", devices=NO_DEVICE_STEPS)
-    done = start("vulkan", lost.tree, "llama-server", model)
+    done = start("vulkan", lost.tree, model)
     assert (done.works, done.text) == (False, "it lists no Vulkan device: (none)")
 
 
@@ -61,7 +61,7 @@ def test_it_sees_no_home_no_environment_and_no_network(
         " $(grep -c : /proc/net/dev) $(ls /home /root 2>/dev/null | wc -l)\nexit 3\n"
     )
     server.chmod(0o755)
-    done = start("cpu", server.parent, "llama-server", model)
+    done = start("cpu", server.parent, model)
     assert done.works is False
     # No secret, one network device (its own loopback), and nothing in a home.
     numbers = done.text.rpartition(": ")[2].split()
@@ -73,10 +73,10 @@ def test_without_a_model_or_the_sandbox_nothing_is_started(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = stand_in(tmp_path / "build")
-    done = start("cpu", build.tree, "llama-server", None)
+    done = start("cpu", build.tree, None)
     assert (done.works, done.text) == (None, "not started: no --model is given")
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = start("cpu", build.tree, "llama-server", model)
+    done = start("cpu", build.tree, model)
     assert (done.works, done.text) == (None, "not started: bwrap is not installed")
 
 
@@ -88,5 +88,5 @@ def test_the_real_build_answers_on_the_processor_and_on_lavapipe(
     if variant == "vulkan":
         require_library("vulkan_lvp")  # Mesa's software driver
     binaries = (real_build(tmp_path / "build") / REAL_SERVER).parent
-    done = start(variant, binaries, "llama-server", model)
+    done = start(variant, binaries, model)
     assert (done.works, done.text) == (True, "it started and answered")

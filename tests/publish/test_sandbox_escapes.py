@@ -60,7 +60,7 @@ def attacked(
         f"{code}\n"
     )
     server.chmod(0o755)
-    return start("cpu", build, "llama-server", model, limits)
+    return start("cpu", build, model, limits)
 
 
 def said(done: SandboxStart) -> str:

@@ -12,8 +12,7 @@ from support.own_publisher import ROLE
 from support.release_data import copied_data, forget_releases, release_tool, signers_file
 from support.upstream_host import Upstream
 
-from tsuku_publish.feed.matters import OPEN, Matter
-from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.report import OPEN, FeedReport, Matter
 from tsuku_publish.feed.run import Feed
 from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.release_files.releases import release_files

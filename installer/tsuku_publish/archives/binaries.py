@@ -14,8 +14,9 @@ from typing import Any, BinaryIO
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_publish.archives.fatbin import SECTION, DeviceCode, device_code
 from tsuku_publish.archives.offload import SECTIONS, gfx_targets
-from tsuku_publish.archives.windows import Version, imports_of, oldest_runtimes
 from tsuku_publish.errors import PublishError
+
+Version = tuple[int, ...]
 
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX)_([0-9]+(?:\.[0-9]+)+)")
 _GLIBCXX_OF_CXXABI = (
@@ -44,26 +45,25 @@ _CUDA_OF_PE = ".nv_fatb"
 class Needs:
     """What one file needs of the system.
 
-    ``glibc`` and ``libstdcxx`` are the highest symbol versions that it refers to (of GLIBC and
-    GLIBCXX; CXXABI counts as the GLIBCXX of the same library), None if it refers to none.
-    ``libraries`` are those that it needs, with names as ``system_libraries`` has them. ``gfx`` are
-    the AMD GPUs that it has code for, None if it has none that can be read. ``x86_64_level`` is the
-    level of processors that it is marked for, None for the first one and without a mark. ``musl``
-    is whether it is a program that musl's loader starts. ``macos`` is the deployment target, and
-    ``vcruntime`` the oldest Visual C++ runtime by the runtime's DLL. ``platforms`` are those whose
-    processors can run it: "linux-amd64"; none for a processor that no platform has.
+    ``floors`` are lowest versions, by the words of a release file: of glibc and libstdcxx the
+    highest symbol versions that it refers to (of GLIBC and GLIBCXX; CXXABI counts as the GLIBCXX of
+    the same library), of macos the deployment target. ``runtimes`` are the oldest Visual C++
+    runtimes by the runtime's DLL. ``libraries`` are those that it needs, with names as
+    ``system_libraries`` has them. ``gfx`` are the AMD GPUs that it has code for, None if it has
+    none that can be read. ``x86_64_level`` is the level of processors that it is marked for, None
+    for the first one and without a mark. ``musl`` is whether it is a program that musl's loader
+    starts. ``platforms`` are those whose processors can run it: "linux-amd64"; none for a processor
+    that no platform has.
     """
 
-    glibc: Version | None
-    libstdcxx: Version | None
+    floors: Mapping[str, Version]
     libraries: frozenset[str]
-    device_code: DeviceCode | None
+    platforms: frozenset[str]
+    device_code: DeviceCode | None = None
     gfx: tuple[str, ...] | None = None
     x86_64_level: int | None = None
     musl: bool = False
-    macos: Version | None = None
-    vcruntime: Mapping[str, Version] = field(default_factory=dict)
-    platforms: frozenset[str] = frozenset()
+    runtimes: Mapping[str, Version] = field(default_factory=dict)
 
 
 def floors_of(needs: Iterable[Needs], brought: Collection[str]) -> dict[str, str]:
@@ -74,13 +74,9 @@ def floors_of(needs: Iterable[Needs], brought: Collection[str]) -> dict[str, str
     """
     found: dict[str, Version] = {}
     for each in needs:
-        named = [("glibc", each.glibc), ("libstdcxx", each.libstdcxx), ("macos", each.macos)]
-        named += [
-            ("vcruntime", lowest) for dll, lowest in each.vcruntime.items() if dll not in brought
-        ]
-        for name, lowest in named:
-            if lowest:
-                found[name] = max(lowest, found.get(name, lowest))
+        asked = [lowest for dll, lowest in each.runtimes.items() if dll not in brought]
+        for name, lowest in (*each.floors.items(), *(("vcruntime", lowest) for lowest in asked)):
+            found[name] = max(lowest, found.get(name, lowest))
     return {name: ".".join(map(str, lowest)) for name, lowest in found.items()}
 
 
@@ -138,8 +134,11 @@ def _needs_of_elf(lief: Any, path: Path, file: BinaryIO) -> Needs:
     versions = [*_versions(lief, elf)]
     cuda, hip = elf.get_section(SECTION), elf.get_section(SECTIONS[0])
     return Needs(
-        glibc=max((number for kind, number in versions if kind == "GLIBC"), default=None),
-        libstdcxx=max((number for kind, number in versions if kind == "GLIBCXX"), default=None),
+        floors={
+            name: max(found)
+            for name, kind in (("glibc", "GLIBC"), ("libstdcxx", "GLIBCXX"))
+            if (found := [number for each, number in versions if each == kind])
+        },
         libraries=frozenset(map(_name, elf.libraries)),
         device_code=device_code(file, cuda.offset, cuda.size) if cuda else None,
         gfx=gfx_targets(file, hip.offset, hip.size) if hip else None,
@@ -213,17 +212,74 @@ def _needs_of_pe(lief: Any, path: Path, file: BinaryIO) -> Needs:
         for each in pe.sections
     }
     cuda, hip = sections.get(_CUDA_OF_PE), sections.get(SECTIONS[1])
-    imports = imports_of(pe)
+    imports = _imports_of(pe)
     linker = (pe.optional_header.major_linker_version, pe.optional_header.minor_linker_version)
     return Needs(
-        None,
-        None,
-        frozenset(imports),
-        device_code(file, *cuda) if cuda else None,
-        gfx_targets(file, *hip) if hip else None,
-        vcruntime=oldest_runtimes(imports, linker),
+        floors={},
+        libraries=frozenset(imports),
         platforms=_platforms("windows", pe.header.machine.name),
+        device_code=device_code(file, *cuda) if cuda else None,
+        gfx=gfx_targets(file, *hip) if hip else None,
+        runtimes=oldest_runtimes(imports, linker),
     )
+
+
+# Microsoft promises only that a runtime as new as the newest toolset of a program runs it ("C++
+# binary compatibility between Visual Studio versions"). Nearly all programs run with older ones,
+# and many machines have one: what counts here are the changes that really end a program.
+
+_FIRST_RUNTIMES: Mapping[str, Version] = {
+    "vcruntime140.dll": (14, 0),
+    "msvcp140.dll": (14, 0),
+    "concrt140.dll": (14, 0),
+    "vcomp140.dll": (14, 0),
+    # Microsoft's C++ blog, "Making C++ Exception Handling Smaller On x64": Visual Studio 2019.
+    "vcruntime140_1.dll": (14, 20),
+}
+"""The runtime that first had a DLL. For any other one the toolset's own version counts."""
+_RUNTIME = re.compile(r"(?:vcruntime|msvcp|concrt|vcomp)140(?:_[a-z0-9_]+)?\.dll")
+
+_STANDARD_LIBRARY = "msvcp140.dll"
+_CONSTEXPR_MUTEX: Version = (14, 40)
+"""Before it, the constructor of ``std::mutex`` called the runtime; since then it fills in zeros.
+
+An older runtime reads a pointer there when the mutex is locked: the program ends with 0xC0000005.
+Source: microsoft/STL's changelog of VS 2022 17.10 ("Fixed mutex's constructor to be constexpr",
+#3824), and llama.cpp#19083, #13767, #11479, #10703, all of builds since b4191.
+"""
+_LOCKS = frozenset({"_Mtx_lock", "_Mtx_trylock"})
+_INITIALISES = "_Mtx_init_in_situ"
+_LLD: Version = (14, 0)
+"""What LLVM's linker writes, with which upstream links: it says nothing about the toolset."""
+
+
+def _imports_of(binary: Any) -> dict[str, frozenset[str]]:
+    """Return the functions that a file needs, by DLL in lower case.
+
+    A DLL that is loaded at its first call is not here: a program starts without it.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for library in binary.imports:
+        names = frozenset(each.name for each in library.entries if not each.is_ordinal)
+        name = library.name.lower()
+        found[name] = found.get(name, frozenset()) | names
+    return found
+
+
+def oldest_runtimes(imports: Mapping[str, frozenset[str]], linker: Version) -> dict[str, Version]:
+    """Return the oldest Visual C++ runtime that a file runs with, by the runtime's DLL.
+
+    ``linker`` is the version of the linker, which is that of the toolset unless it is LLVM's.
+    """
+    found = {
+        name: _FIRST_RUNTIMES.get(name, linker) for name in imports if _RUNTIME.fullmatch(name)
+    }
+    functions = imports.get(_STANDARD_LIBRARY, frozenset())
+    if functions & _LOCKS and (
+        linker >= _CONSTEXPR_MUTEX or (linker == _LLD and _INITIALISES not in functions)
+    ):
+        found[_STANDARD_LIBRARY] = _CONSTEXPR_MUTEX
+    return found
 
 
 # --- macOS ----------------------------------------------------------------------------------
@@ -234,21 +290,19 @@ def _needs_of_macho(lief: Any, path: Path, _file: BinaryIO) -> Needs:
     parts = lief.MachO.parse(str(path), lief.MachO.ParserConfig.quick)
     if parts is None or not len(parts):
         raise PublishError("it is a damaged macOS program")
-    found = [_deployment_target(lief, part) for part in parts]
+    targets = [found for part in parts if (found := _deployment_target(lief, part))]
     kinds = lief.MachO.LoadCommand.TYPE
     # A weak library may be missing.
     needed = {kinds.LOAD_DYLIB, kinds.REEXPORT_DYLIB}
+    names = [
+        _name(each.name) for part in parts for each in part.libraries if each.command in needed
+    ]
     return Needs(
-        None,
-        None,
-        frozenset(
-            _install_name(_name(each.name))
-            for part in parts
-            for each in part.libraries
-            if each.command in needed
+        floors={"macos": max(targets)} if targets else {},
+        # Of a name that dyld searches in the build's folders, the last part counts.
+        libraries=frozenset(
+            name.rpartition("/")[2] if name.startswith("@") else name for name in names
         ),
-        None,
-        macos=max(filter(None, found), default=None),
         platforms=_platforms("darwin", *(part.header.cpu_type.name for part in parts)),
     )
 
@@ -281,11 +335,6 @@ def _name(found: Any) -> str:
     if not isinstance(found, str):
         raise PublishError("a library that it needs has no name")
     return found
-
-
-def _install_name(name: str) -> str:
-    """Return the last part of a name that dyld searches in the build's folders, else all of it."""
-    return name.rpartition("/")[2] if name.startswith("@") else name
 
 
 _FORMATS: Mapping[bytes, Callable[[Any, Path, BinaryIO], Needs]] = {

@@ -17,7 +17,7 @@ from tsuku_llm.catalog.manifest import Artifact, Measured
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import open_foreign, parse_object, read_foreign
-from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
+from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry
 from tsuku_publish.archives.binaries import file_names, floors_of, needs_of
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 
@@ -54,12 +54,25 @@ class Contents:
     @property
     def brings(self) -> frozenset[str]:
         """The names under which a loader finds its files."""
-        return _names(self.listing)
+        entries = (*self.listing["files"], *self.listing.get("links", ()))
+        return file_names(entry["path"] for entry in entries)
 
 
 def load_contents(folder: Path) -> dict[str, Contents]:
-    """Return every record of a folder by its archive's SHA-256."""
-    return {path.stem: _loaded(path) for path in sorted(folder.glob("*.json"))}
+    """Return every record of a folder by its archive's SHA-256. Raises ``PublishError``."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        with reading(path):
+            raw = parse_object(read_foreign(path, LARGEST_FILE))
+            found[path.stem] = Contents(
+                raw["listing"],
+                raw["floors"],
+                raw["device_code"],
+                tuple(raw["libraries"]),
+                raw.get("gfx", {}),
+                raw.get("servers"),
+            )
+    return found
 
 
 def save(folder: Path, sha256: str, contents: Contents) -> None:
@@ -90,24 +103,33 @@ def read_archive(path: Path, artifact: Artifact, take: Collection[str] = ()) -> 
     if artifact.size not in (None, size):
         raise PublishError(f"{path.name} has {size} bytes, and {artifact.size} are recorded")
     with tempfile.TemporaryDirectory(prefix="release-") as folder:
-        unpacked = _unpack(path, artifact, Path(folder))
+        try:
+            unpacked = unpack(path, artifact, Path(folder))
+        except TsukuError as error:
+            raise PublishError(f"{path.name}: {in_one_line(error)}") from error
         if missing := {*take} - {item.path for item in unpacked}:
             raise PublishError(f"{path.name} has no {', '.join(sorted(missing))}")
         unpacked = tuple(item for item in unpacked if item.path in take or not take)
-        files = [item.path for item in unpacked if isinstance(item, FileEntry)]
-        needs = {name: each for name in files if (each := needs_of(Path(folder, name)))}
-    listing = {"size": size, **_listing(unpacked), "pieces": _pieces(measured)}
+        files = [item for item in unpacked if isinstance(item, FileEntry)]
+        needs = {item.path: each for item in files if (each := needs_of(Path(folder, item.path)))}
+    links = [item._asdict() for item in unpacked if isinstance(item, LinkEntry)]
+    names = file_names(item.path for item in unpacked)
     asked = {library for each in needs.values() for library in each.libraries}
     return Contents(
-        listing=listing,
-        floors=floors_of(needs.values(), _names(listing)),
+        listing={
+            "size": size,
+            "files": [item.document() for item in files],
+            **({"links": links} if links else {}),
+            "pieces": {"size": measured.pieces.size, "sha256": [*measured.pieces.sha256]},
+        },
+        floors=floors_of(needs.values(), names),
         device_code={
             name: {"sass": [*each.device_code.sass], "ptx": [*each.device_code.ptx]}
             for name, each in needs.items()
             if each.device_code
         },
         # Libraries in the archive are found next to the program.
-        libraries=tuple(sorted(asked - _names(listing))),
+        libraries=tuple(sorted(asked - names)),
         gfx={name: [*each.gfx] for name, each in needs.items() if each.gfx},
         servers={
             name: sorted(each.platforms)
@@ -115,39 +137,3 @@ def read_archive(path: Path, artifact: Artifact, take: Collection[str] = ()) -> 
             if name.rpartition("/")[2] in SERVERS
         },
     )
-
-
-def _loaded(path: Path) -> Contents:
-    with reading(path):
-        raw = parse_object(read_foreign(path, LARGEST_FILE))
-        return Contents(
-            raw["listing"],
-            raw["floors"],
-            raw["device_code"],
-            tuple(raw["libraries"]),
-            raw.get("gfx", {}),
-            raw.get("servers"),
-        )
-
-
-def _pieces(measured: Measured) -> dict[str, Any]:
-    return {"size": measured.pieces.size, "sha256": [*measured.pieces.sha256]}
-
-
-def _unpack(path: Path, artifact: Artifact, into: Path) -> tuple[TreeEntry, ...]:
-    try:
-        return unpack(path, artifact, into)
-    except TsukuError as error:
-        raise PublishError(f"{path.name}: {in_one_line(error)}") from error
-
-
-def _listing(unpacked: tuple[TreeEntry, ...]) -> dict[str, Any]:
-    """Return ``files`` and ``links`` as in a release file; ``links`` only if there are any."""
-    files = [item.document() for item in unpacked if isinstance(item, FileEntry)]
-    links = [item._asdict() for item in unpacked if isinstance(item, LinkEntry)]
-    return {"files": files} | ({"links": links} if links else {})
-
-
-def _names(listing: Mapping[str, Any]) -> frozenset[str]:
-    entries = (*listing["files"], *listing.get("links", ()))
-    return file_names(entry["path"] for entry in entries)

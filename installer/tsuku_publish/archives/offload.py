@@ -9,10 +9,15 @@ the number of entries, and for each entry the place and size of its code and its
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 from tsuku_publish.errors import PublishError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SECTIONS = (".hip_fatbin", ".hip_fat")
 
@@ -106,37 +111,18 @@ def _compressed(file: BinaryIO, at: int, end: int) -> tuple[tuple[str, ...] | No
         raise _malformed(at)
     # The table is at the front; the code after it may have hundreds of megabytes.
     stream = _read(file, at + header.size, min(size - header.size, _LARGEST_START))
-    if method == _ZLIB:
-        try:
-            start = zlib.decompressobj().decompress(stream, _LARGEST_TABLE)
-        except zlib.error as error:
-            raise _malformed(at) from error
-    elif method == _ZSTD:
-        start = _unpacked_zstd(stream, at)
-    else:
-        return None, size
-    return _entries(start)[0], size
-
-
-def _unpacked_zstd(stream: bytes, at: int) -> bytes:
-    """Return the first bytes of a zstd stream, as many as a table may have."""
-    zstd = _zstd()
-    limits = {zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW}
+    limits: Mapping[int, int] = {zstd.DecompressionParameter.window_log_max: _LARGEST_WINDOW}
     try:
         # The limit of the output also holds for a stream that says that it unpacks to terabytes.
-        start: bytes = zstd.ZstdDecompressor(options=limits).decompress(stream, _LARGEST_TABLE)
-    except zstd.ZstdError as error:
+        if method == _ZLIB:
+            start = zlib.decompressobj().decompress(stream, _LARGEST_TABLE)
+        elif method == _ZSTD:
+            start = zstd.ZstdDecompressor(options=limits).decompress(stream, _LARGEST_TABLE)
+        else:
+            return None, size
+    except (zlib.error, zstd.ZstdError) as error:
         raise _malformed(at) from error
-    return start
-
-
-def _zstd() -> Any:
-    # Only here: few files have such code.
-    if sys.version_info >= (3, 14):
-        from compression import zstd  # noqa: PLC0415
-    else:
-        from backports import zstd  # noqa: PLC0415
-    return zstd
+    return _entries(start)[0], size
 
 
 def _read(file: BinaryIO, at: int, size: int) -> bytes:

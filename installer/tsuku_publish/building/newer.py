@@ -147,8 +147,9 @@ def _require_old_enough(suite: str, root: Path) -> None:
         if ".so" not in path.name or path.is_symlink() or not path.is_file():
             continue
         needs = needs_of(path)
-        if needs and needs.glibc and needs.glibc > numbers(glibc):
-            wanted = ".".join(map(str, needs.glibc))
+        lowest = needs.floors.get("glibc") if needs else None
+        if lowest and lowest > numbers(glibc):
+            wanted = ".".join(map(str, lowest))
             raise PublishError(
                 f"{path.name} of {suite} needs glibc {wanted}, and the base has {glibc}",
                 facts=(f"file: {path}",),

@@ -19,8 +19,8 @@ from tsuku_publish.release_files.plan import load_plan
 from tsuku_publish.release_files.refresh import Refresh
 from tsuku_publish.release_files.releases import known_document, with_same_builds
 from tsuku_publish.repository.folder import locked
-from tsuku_publish.upstream.attestations import Attest
-from tsuku_publish.upstream.classify import require_rules
+from tsuku_publish.upstream import attestations
+from tsuku_publish.upstream.classify import load_rules, require_rules
 
 day_option = click.option(
     "--on", "day", type=DAY, metavar="DAY", default=today, help="Since when; today."
@@ -98,18 +98,17 @@ def attest(
     The proofs are in facts/ of the data, and are verified again when the release is signed.
     """
     require_rules(data)
-    work = Attest(data, os.environ)
     if unattested is not None:
-        work.excuse(tag, unattested)
+        attestations.excuse(data, tag, unattested)
         number, source = 0, None
         line = f"{tag}: not attested, and its release file says so"
     else:
-        proofs = []
+        rules, proofs = load_rules(data), []
         for path in bundles:
             with reading(path):
                 proofs.append(read_foreign(path))
-        number = work.prove(tag, proofs, trusted_root)
-        source = work.origin.repository
+        number = attestations.prove(data, rules, os.environ, tag, proofs, trusted_root)
+        source = rules.attestation["repository"]
         line = f"{tag}: {number} archives come from {source}"
     found = {
         "release": tag,

@@ -16,8 +16,7 @@ from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import replace_file
 from tsuku_publish.cli.options import FILE, data_option, root_option, tell
-from tsuku_publish.feed import matters
-from tsuku_publish.feed.report import FeedReport
+from tsuku_publish.feed.report import OPEN, FeedReport, prometheus, text
 from tsuku_publish.feed.run import Feed
 from tsuku_publish.feed.state import load_settings, load_state, save_state
 from tsuku_publish.holders.passphrases import FILE_VARIABLE
@@ -83,10 +82,10 @@ def feed(
         step = f"sign --channel {channel}" if delegated else "sign --raise"
         lines = ("", f"next: tsuku-publish {step}, in another process")
     if metrics is not None:
-        replace_file(metrics, matters.metrics(state.matters, state.news).encode())
-    for line in matters.text(state.matters):
+        replace_file(metrics, prometheus(state.matters, state.news).encode())
+    for line in text(state.matters):
         say(line)
-    return CommandResult(found, lines, exit_code=matters.OPEN if state.matters else 0)
+    return CommandResult(found, lines, exit_code=OPEN if state.matters else 0)
 
 
 def _require_no_signers() -> None:

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from tsuku_llm.catalog.manifest import require_release
@@ -11,6 +10,7 @@ from tsuku_llm.ground.errors import ManifestError
 from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.errors import PublishError, in_one_line, reading
 from tsuku_publish.feed.drafts import drafted_libraries, drafted_rule, no_build
+from tsuku_publish.feed.report import LeftOut, StableProposal
 from tsuku_publish.feed.state import FeedSettings, FeedState
 from tsuku_publish.release_files.documents import (
     UnknownLibraries,
@@ -35,33 +35,6 @@ UNKNOWN = "no rule knows it; "
 """How the reason begins for an asset that no rule knows."""
 UNPROVEN = "no attestation proves its origin"
 """Why an asset that no rule knows is not downloaded: anyone with a token can upload one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """An asset that a release file does not have; ``draft`` is TOML for people, or empty."""
-
-    release: str
-    asset: str
-    reason: str
-    draft: str
-
-
-@dataclass(frozen=True, slots=True)
-class StableProposal:
-    """A build that may become stable: what people read before they promote it.
-
-    ``since`` is the signed time. ``new`` and ``gone`` are its variants in comparison with the
-    release that it ``replaces``.
-    """
-
-    release: str
-    version: str
-    since: str
-    hours: int
-    replaces: str | None
-    new: tuple[str, ...]
-    gone: tuple[str, ...]
 
 
 def number(tag: str) -> int:
@@ -118,7 +91,7 @@ def left_out(
 
     Those are assets that no rule knows, builds whose archives were not read, builds that were
     measured and contradict their rule or whose rule is wrong, and all builds of a platform that
-    lacks its default.
+    lacks its default. Raises ``PublishError`` if no build remains, which is a fault of the rules.
     """
     found = sort_assets(release, rules)
     reasons, drafts = _unfit(release, found, rules, contents, unread)
@@ -130,17 +103,24 @@ def left_out(
             for build in builds:
                 why = f"{name} has no build for its default, {platform.default}"
                 reasons[build.artifacts[0].name] = why
+    told = [reasons.get(build.artifacts[0].name) for build in found.builds]
+    if all(told):
+        why = "; ".join(sorted({*filter(None, told)})) or "no rule fits"
+        raise PublishError(f"nothing of {release.tag} fits the rules: {why}")
     for unknown in found.unknown:
-        if why := no_build(unknown.name):
-            reasons[unknown.name] = why
+        name = unknown.name
+        if why := no_build(name):
+            reasons[name] = why
             continue
-        reasons[unknown.name] = _unknown(unknown.name, found, unread)
+        reasons[name] = found.wrong.get(name) or UNKNOWN.rstrip("; ")
+        if name in unread:
+            reasons[name] = UNKNOWN + unread[name]
         # It has a rule, and a second one would be wrong, too.
-        has_rule = unknown.name in found.wrong
+        has_rule = name in found.wrong
         # A rule for what upstream's workflow has not built would stop each release from then on.
-        if not has_rule and unread.get(unknown.name) != UNPROVEN:
+        if not has_rule and unread.get(name) != UNPROVEN:
             record = contents.get(unknown.sha256)
-            drafts.setdefault(unknown.name, drafted_rule(unknown, release, rules, record))
+            drafts.setdefault(name, drafted_rule(unknown, release, rules, record))
     return tuple(
         LeftOut(release.tag, name, reasons[name], drafts.get(name, "")) for name in sorted(reasons)
     )
@@ -242,23 +222,6 @@ def _plain(name: str) -> str:
     """Return a library's name without versions; empty for another file."""
     found = _LIBRARY.fullmatch(name)
     return f"{found[1]}.{found[2]}" if found else ""
-
-
-def why_empty(release: UpstreamRelease, rules: Rules, left: Collection[LeftOut]) -> str:
-    """Return why no build of a release remains, which is a fault of the rules; else nothing."""
-    builds = sort_assets(release, rules).builds
-    reasons = {each.asset: each.reason for each in left}
-    whole = [each for each in builds if reasons.keys().isdisjoint(a.name for a in each.artifacts)]
-    if whole:
-        return ""
-    told = {reasons[asset.name] for each in builds for asset in each.artifacts[:1]}
-    return f"nothing of {release.tag} fits the rules: {'; '.join(sorted(told)) or 'no rule fits'}"
-
-
-def _unknown(name: str, found: SortedAssets, unread: Mapping[str, str]) -> str:
-    if name in unread:
-        return UNKNOWN + unread[name]
-    return found.wrong.get(name) or UNKNOWN.rstrip("; ")
 
 
 def _require_fit(

@@ -7,9 +7,9 @@ have the libraries that it needs, is decided by a person.
 import json
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from tsuku_publish.archives.contents import Contents
+from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.upstream.classify import Rules
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
@@ -40,16 +40,6 @@ _KINDS = {
     "signature": "a signature", "digests": "a list of digests", "list": "a text",
     "package": "a package for a system's installer",
 }  # fmt: skip
-_SERVERS = ("llama-server", "llama-server.exe")
-
-
-class _Build(NamedTuple):
-    """What a name says of a build; ``line`` is the version of its toolkit, if it has one."""
-
-    system: str
-    processor: str
-    backend: str
-    line: str
 
 
 def no_build(name: str) -> str:
@@ -69,34 +59,42 @@ def drafted_rule(
         return ""  # it belongs to the draft of its build
     pattern = asset.name.replace(release.tag, "{tag}")
     head = f"# Drafted from {asset.name}. {_measured(contents)}\n"
-    if contents is not None and not contents.brings & {*_SERVERS}:
-        return f'{head}[[skip]]\nasset = "{pattern}"\nwhy = "it has no llama-server"\n'
-    if not asset.name.endswith((".tar.gz", ".zip")):
+    why = ""
+    if contents is not None and not contents.brings & {*SERVERS}:
+        why = "it has no llama-server"
+    elif not asset.name.endswith((".tar.gz", ".zip")):
         why = "clients cannot unpack it"
-        return (
-            f'{head}# Its builds are lost with it.\n[[skip]]\nasset = "{pattern}"\nwhy = "{why}"\n'
-        )
+        head += "# Its builds are lost with it.\n"
+    if why:
+        return f'{head}[[skip]]\nasset = "{pattern}"\nwhy = "{why}"\n'
     words = re.split(r"-|\.tar\.gz$|\.zip$", asset.name)
     backend = _backend(words, contents)
+    # The version of its toolkit, if it has one.
     line = next((word for word in words if _LINE.fullmatch(word)), "")
     lacks_line = backend in ("cuda", "rocm") and not line
+    line = "VERSION" if lacks_line else line
     system, processor = _platform(words, contents)
-    build = _Build(
-        system=system,
-        processor=processor,
-        backend=backend,
-        line="VERSION" if lacks_line else line,
-    )
-    name = f"{build.backend}-{build.line}" if build.line else build.backend
-    tables, needs = _needs(build, rules, contents)
-    variant = f'name = "{name}", backend = "{build.backend}", requires = {json.dumps(needs)}'
-    companion = _companion(asset, release)
+    name = f"{backend}-{line}" if line else backend
+    # Of an asset that no source has; the tables of systems are a repository's own, if it has any.
+    table = _system_table(system, processor, rules, contents)
+    needs = [table] if table in rules.requires else []
+    needs += [_GUARDS[backend]] if backend in _GUARDS else []
+    tables = []
+    if backend in ("cuda", "rocm"):
+        needs.append(f"{name}-{system}" if backend == "rocm" else name)
+        if needs[-1] not in rules.requires:
+            tables = [f'[requires."{needs[-1]}"]', _code(backend, line, contents), ""]
+    variant = f'name = "{name}", backend = "{backend}", requires = {json.dumps(needs)}'
+    # The archive of the CUDA runtime that belongs to this build.
+    tagless = asset.name.replace(f"-{release.tag}", "")
+    companions = {f"cudart-{asset.name}", f"cudart-{tagless}"}
+    companion = next((each.name for each in release.assets if each.name in companions), "")
     lines = [
         *tables,
         "[[rule]]",
         f'asset = "{pattern}"',
         *([f'companion = "{companion.replace(release.tag, "{tag}")}"'] if companion else ()),
-        f'platform = "{build.system}-{build.processor}"',
+        f'platform = "{system}-{processor}"',
         f"variants = [{{ {variant} }}]",
     ]
     if lacks_line:
@@ -150,24 +148,6 @@ def _backend(words: list[str], contents: Contents | None) -> str:
     return found[0] if found else "cpu"
 
 
-def _needs(build: _Build, rules: Rules, contents: Contents | None) -> tuple[list[str], list[str]]:
-    """Return new tables of ``[requires]``, and the names of all tables that the variant needs."""
-    system, processor, backend, line = build
-    # Of an asset that no source has; the tables of systems are a repository's own, if it has any.
-    table = _system_table(system, processor, rules, contents)
-    needs = [table] if table in rules.requires else []
-    if backend in _GUARDS:
-        needs = [*needs, _GUARDS[backend]]
-    if backend not in ("cuda", "rocm"):
-        return [], needs
-    name = f"{backend}-{line}"
-    if backend == "rocm":
-        name += f"-{system}"
-    if name not in rules.requires:
-        return [f'[requires."{name}"]', _code(backend, line, contents), ""], [*needs, name]
-    return [], [*needs, name]
-
-
 def _system_table(system: str, processor: str, rules: Rules, contents: Contents | None) -> str:
     """Return the table of what the system must have: the known one with the nearest floors."""
     if system == "windows":
@@ -190,13 +170,6 @@ def _code(backend: str, line: str, contents: Contents | None) -> str:
         return f'cuda = {{ toolkit = "{line}", {lists} }}'
     targets = next(iter(contents.gfx.values()), []) if contents else []
     return f'rocm = {{ runtime = "{line}", gfx = {json.dumps(targets)} }}'
-
-
-def _companion(asset: Asset, release: UpstreamRelease) -> str:
-    """Return the CUDA runtime's archive that belongs to this build; empty without one."""
-    tagless = asset.name.replace(f"-{release.tag}", "")
-    wanted = {f"cudart-{asset.name}", f"cudart-{tagless}"}
-    return next((each.name for each in release.assets if each.name in wanted), "")
 
 
 def _number(text: str) -> tuple[int, ...]:

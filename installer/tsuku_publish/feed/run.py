@@ -2,18 +2,19 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.errors import TsukuError
+from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.archives.contents import load_contents
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.feed.choosing import (
     UNKNOWN,
-    LeftOut,
     channel_after,
     is_build,
     is_version,
@@ -22,17 +23,18 @@ from tsuku_publish.feed.choosing import (
     number,
     proposal,
     unknown_form,
-    why_empty,
 )
-from tsuku_publish.feed.report import FeedReport, TakenRelease, measured_since, unmeasured
+from tsuku_publish.feed.report import FeedReport, LeftOut, TakenRelease
 from tsuku_publish.feed.state import load_settings, load_state, save_state
-from tsuku_publish.feed.taking import ChangedRelease, FeedRun, RefusedRelease, ReleaseTaker
+from tsuku_publish.feed.taking import ChangedRelease, RefusedRelease, ReleaseTaker
 from tsuku_publish.feed.to_do import ToDo
-from tsuku_publish.release_files.plan import load_plan, save_channel
+from tsuku_publish.release_files.plan import TARGETS, Plan, load_plan, save_channel
+from tsuku_publish.repository.checking import FIRST_ROOT, verify
+from tsuku_publish.repository.copies import RepositoryFolder
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.upstream.attestations import store
 from tsuku_publish.upstream.classify import load_rules, sort_assets
-from tsuku_publish.upstream.facts import Facts, MovedAsset
+from tsuku_publish.upstream.facts import Facts, MovedAsset, UpstreamRelease
 from tsuku_publish.upstream.hosting import (
     PER_PAGE,
     HostingService,
@@ -55,11 +57,21 @@ PAGES = 20
 
 
 @dataclass(kw_only=True)
-class Feed(FeedRun):
-    """The whole of a run; ``api`` replaces the address of the hosting service."""
+class Feed:
+    """A run over the ``data`` of a repository, at the time ``now``.
 
+    ``model`` is a small GGUF file with which new builds are started, ``say`` reports each step.
+    ``api`` replaces the address of the hosting service.
+    """
+
+    data: Path
+    now: datetime
+    say: Callable[[str], None]
     environ: Mapping[str, str]
+    model: Path | None = None
+    trusted_root: Path | None = None
     api: str | None = None
+    _listed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
     _absent: set[str] = field(default_factory=set)
     _dropped: set[str] = field(default_factory=set)
@@ -92,7 +104,11 @@ class Feed(FeedRun):
         with Network(self.environ) as network:
             self._service = HostingService(self.api or self._rules.api, self.environ, network)
             self._taker = ReleaseTaker(
-                **{each.name: getattr(self, each.name) for each in fields(FeedRun)},
+                data=self.data,
+                now=self.now,
+                say=self.say,
+                model=self.model,
+                trusted_root=self.trusted_root,
                 rules=self._rules,
                 settings=self._settings,
                 service=self._service,
@@ -116,18 +132,19 @@ class Feed(FeedRun):
         # takes all from the next: the watch some of what is on offer, then the build of the newest
         # stable version, and the newest builds last.
         try:
-            listed = self._listed(newest) if newest else {}
-            self._watch(listed)
-            self._name_versions(listed)
-            self._take_named(listed)
-            self._take_new(listed)
+            if newest:
+                self._list(newest)
+            self._watch()
+            self._name_versions()
+            self._take_named()
+            self._take_new()
             self._measure_recorded()
         except RateLimited as error:
             # What was taken so far stays; the next run goes on.
             self._wait(error.message)
 
-    def _listed(self, newest: Sequence[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the releases since the last run by their tags, newest first.
+    def _list(self, newest: Sequence[Mapping[str, Any]]) -> None:
+        """List the releases since the last run by their tags, newest first.
 
         The first page of the list may not go back so far, after a pause of some days. Then stable
         versions would be missed for ever, so older pages are read. A first run goes back to the
@@ -137,29 +154,34 @@ class Feed(FeedRun):
         pages = [newest]
         while True:
             # A release that came meanwhile moves the others: some are on two pages.
-            listed = {str(each.get("tag_name")): each for page in pages for each in page}
-            oldest = min((number(tag) for tag in listed if is_build(tag)), default=0)
-            enough = any(map(is_version, listed)) if last is None else oldest <= last
+            self._listed |= {str(each.get("tag_name")): each for each in pages[-1]}
+            oldest = min((number(tag) for tag in self._listed if is_build(tag)), default=0)
+            enough = any(map(is_version, self._listed)) if last is None else oldest <= last
             if enough or len(pages[-1]) < PER_PAGE:
-                return listed
+                return
             if len(pages) == PAGES:
                 self._todo.cut[f"b{oldest}"] = (
                     f"the newest {PAGES * PER_PAGE} releases of upstream were read, back to "
                     f"b{oldest}, and b{last or 0} was not among them"
                 )
-                return listed
+                return
             pages.append(self._service.page(len(pages) + 1))
+
+    def _answer(self, tag: str) -> bytes:
+        """Return the service's document of a release: of the list, or asked for."""
+        listed = self._listed.get(tag)
+        return json.dumps(listed).encode() if listed else self._service.release(tag)
 
     # --- what is recorded already -----------------------------------------------------------------
 
-    def _watch(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    def _watch(self) -> None:
         """Stop releases that upstream has changed or withdrawn since they were recorded.
 
         One answer proves nothing: services have answered with an older state, without assets, and
         404 for what was there. An answer that cannot be read is none. Releases that are not in the
         list are asked for one by one, ``WATCHED`` in a run: each of them within a day.
         """
-        oldest = min((number(tag) for tag in listed if is_build(tag)), default=None)
+        oldest = min((number(tag) for tag in self._listed if is_build(tag)), default=None)
         recorded = Facts(self.data / "facts").releases()
         offered = dict.fromkeys((*self._before, *self._stable))
         for gone in self._state.looked.keys() - offered.keys():
@@ -168,8 +190,8 @@ class Feed(FeedRun):
         for tag in offered:
             if tag not in recorded or tag in self._state.stopped:
                 continue
-            if tag in listed:
-                self._look(tag, json.dumps(listed[tag]).encode())
+            if tag in self._listed:
+                self._look(tag)
                 continue
             # A list can be cut off, and what it should have had is asked for at once.
             at_once = tag in self._state.suspected or (oldest is not None and number(tag) >= oldest)
@@ -177,15 +199,14 @@ class Feed(FeedRun):
             if self.now - since >= LOOK:
                 due.append((since, tag))
         for _, tag in sorted(due)[:WATCHED]:
-            self._look(tag, None)
+            self._look(tag)
 
-    def _look(self, tag: str, data: bytes | None) -> None:
-        """Compare a release with what is recorded; without ``data`` the service is asked."""
+    def _look(self, tag: str) -> None:
+        """Compare a release with what is recorded."""
         facts = Facts(self.data / "facts")
         recorded = facts.releases()[tag].assets
         try:
-            answer = data or self._service.release(tag)
-            release, unread = parse_again(answer, tag, recorded)
+            release, unread = parse_again(self._answer(tag), tag, recorded)
         except RateLimited:
             raise
         except NoSuchRelease as error:
@@ -210,18 +231,17 @@ class Feed(FeedRun):
             return
         self._state.suspected.pop(tag, None)
 
-    def _name_versions(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    def _name_versions(self) -> None:
         """Record which builds new stable versions name."""
         # Those that could not be read are asked for again, until a newer one can be read.
         again = [*self._todo.known("versions")][:WATCHED]
-        for version in (*filter(is_version, listed), *again):
+        for version in (*filter(is_version, self._listed), *again):
             facts = Facts(self.data / "facts")
             others = facts.versions.keys() - {version}
             if any(_order(each) >= _order(version) for each in others if version in again):
                 continue
             try:
-                here = json.dumps(listed[version]).encode() if version in listed else None
-                named = named_tag(here or self._service.release(version), version)
+                named = named_tag(self._answer(version), version)
                 known = facts.versions.get(version)
                 facts.name(version, named)
             except RateLimited:
@@ -239,7 +259,7 @@ class Feed(FeedRun):
 
     # --- what is new ------------------------------------------------------------------------------
 
-    def _take_named(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    def _take_named(self) -> None:
         """Take the build that the newest stable version names, if upstream has such a build.
 
         A mistyped name must not keep the other versions away for ever.
@@ -249,29 +269,29 @@ class Feed(FeedRun):
         for version, named in sorted(versions, key=lambda each: -number(each[1])):
             if number(named) <= head:
                 return
-            self._accept(self._try(named, listed.get(named)))
+            self._accept(self._try(named))
             if named not in self._absent:
                 return
             self._todo.unnamed[version] = f"{version} names {named}, and upstream has no such build"
 
-    def _take_new(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
+    def _take_new(self) -> None:
         """Take the newest builds; never one that is older than the head of the channel."""
         # What is older than a held one lacks the same, most likely, and is measured for nothing.
         newest = max(map(number, (*self._before, *self._state.held)), default=-1)
         done = {*self._state.stopped, *self._state.taken, *self._state.held}
-        new = {tag for tag in listed if is_build(tag) and number(tag) > newest} - done
+        new = {tag for tag in self._listed if is_build(tag) and number(tag) > newest} - done
         far = {tag for tag in new if 0 < 2 * newest < number(tag)}
         for tag in far:
             self._stop(tag, f"its number is far from that of the newest build, b{newest}")
         # One without files costs no other its turn: a thief could make many with high numbers.
-        whole = [tag for tag in new - far if listed[tag].get("assets")]
+        whole = [tag for tag in new - far if self._listed[tag].get("assets")]
         left, begun = self._settings.take, self._taker.downloaded
         # After a long pause the list is long. Faults that all builds share (the network, the disk)
         # must not cost a download of each of them.
         for tag in sorted(whole, key=number, reverse=True)[:PER_PAGE]:
             if not left or self._taker.downloaded - begun > self._settings.take:
                 break
-            left -= self._accept(self._try(tag, listed[tag]))
+            left -= self._accept(self._try(tag))
 
     def _accept(self, release: TakenRelease | None) -> bool:
         """Put a release into the channel if it is whole, else hold it; return whether it is in."""
@@ -327,24 +347,24 @@ class Feed(FeedRun):
     def _measure_recorded(self) -> None:
         """Measure what was recorded without its archives, as all of the first repository was."""
         recorded = Facts(self.data / "facts").releases()
-        for tag in unmeasured((*self._before, *self._stable), recorded):
-            if (release := self._try(tag, None)) is None:
+        offered = {*self._before, *self._stable} & recorded.keys()
+        for tag in sorted(offered, key=number, reverse=True):
+            if recorded[tag].unmeasured is None or (release := self._try(tag)) is None:
                 continue
             self._recorded.append(release)
             if tag in self._before:
                 self._state.taken.add(tag)
                 self._changed.add(tag)
 
-    def _try(self, tag: str, raw: Mapping[str, Any] | None) -> TakenRelease | None:
+    def _try(self, tag: str) -> TakenRelease | None:
         """Take a release if it is whole; None if it was not taken."""
         if tag in {*self._state.stopped, *self._state.taken, *self._state.held}:
             return None
         try:
-            data = json.dumps(raw).encode() if raw else self._service.release(tag)
             last = self._last(tag)
             recorded = Facts(self.data / "facts").releases()
             assets = sort_assets(recorded[last], self._rules) if last else None
-            return self._taker.take(tag, data, assets)
+            return self._taker.take(tag, self._answer(tag), assets)
         except RateLimited:
             raise
         except IncompleteRelease as error:
@@ -385,10 +405,11 @@ class Feed(FeedRun):
                 for asset in release.assets
                 if asset.name in release.left_out and asset.sha256 not in contents
             }
-            left = left_out(release, self._rules, contents, unread)
-            if why := why_empty(release, self._rules, left):
+            try:
+                left = left_out(release, self._rules, contents, unread)
+            except PublishError as error:
                 # Its users keep what they have until a person has mended the rules.
-                self._todo.unfit.setdefault("rules", why)
+                self._todo.unfit.setdefault("rules", error.message)
                 continue
             reasons = {each.asset: each.reason for each in left}
             if reasons.keys() != release.left_out.keys():
@@ -446,7 +467,7 @@ class Feed(FeedRun):
         told = {*channel[:1], *self._state.held}
         newest_left = [each for each in left if each.release in told]
         held = {tag: self._lost(tag) for tag in self._state.held}
-        measured = measured_since(load_plan(self.data), recorded)
+        measured = _measured_since(load_plan(self.data), recorded)
         self._state.matters = self._todo.matters(channel, newest_left, proposed, held, measured)
         save_state(self.data, self._state)
         return FeedReport(
@@ -500,3 +521,22 @@ class Feed(FeedRun):
 def _order(version: str) -> tuple[int, ...]:
     """Return by what stable versions are ordered."""
     return tuple(map(int, re.findall("[0-9]+", version)))
+
+
+def _measured_since(plan: Plan, recorded: Mapping[str, UpstreamRelease]) -> tuple[str, ...]:
+    """Return what people signed as not measured, and what is measured by now, newest first.
+
+    Raises ``PublishError`` for a published repository that clients would refuse.
+    """
+    copy = RepositoryFolder(plan.signed)
+    root = copy.read(FIRST_ROOT)
+    if root is None:
+        return ()
+    found = set()
+    for target in verify(copy, root).targets.values():
+        tag = str(target.custom["release"])
+        measured = tag in recorded and recorded[tag].unmeasured is None
+        if target.role == TARGETS and measured:
+            document = parse_json(copy.read(target.name) or b"{}")
+            found |= {tag} if "unmeasured" in document else set()
+    return tuple(sorted(found, key=number, reverse=True))

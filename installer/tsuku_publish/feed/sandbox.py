@@ -78,7 +78,7 @@ class SandboxStart:
 
 
 def start(
-    variant: str, build: Path, server: str, model: Path | None, limits: SandboxLimits | None = None
+    variant: str, build: Path, model: Path | None, limits: SandboxLimits | None = None
 ) -> SandboxStart:
     """Start the server of an unpacked build with a tiny model, and ask it for a few tokens.
 
@@ -91,7 +91,7 @@ def start(
     if missing or model is None:
         return SandboxStart(variant, works=None, text=f"not started: {missing}")
     words = _box(build, model, limits, vulkan=vulkan)
-    program = f"/build/{server}"
+    program = "/build/llama-server"
     if vulkan:
         with _sandbox(words, [program, "--list-devices"], limits) as box:
             ended = box.ended_by_itself()
@@ -99,7 +99,7 @@ def start(
             return SandboxStart(variant, works=False, text=f"{said}: {_last(box.output)}")
     arguments = ["--host", f"/{_OWN}/{_SOCKET}", "-m", "/model.gguf", "-c", "256", "-ngl", "99"]
     with _sandbox(words, [program, *arguments], limits) as box:
-        said = _asked(box, limits)
+        said = _asked(box)
     if said:
         return SandboxStart(variant, works=False, text=f"{said}: {_last(box.output)}")
     return SandboxStart(variant, works=True, text="it started and answered")
@@ -220,7 +220,8 @@ class _Sandbox:
 
     def _processes(self) -> list[str]:
         """Return the numbers of its processes: its folder /proc lists no others."""
-        return [name for name in os.listdir(self.proc) if name.isdecimal()]  # noqa: PTH208 - a descriptor
+        with os.scandir(self.proc) as entries:
+            return [each.name for each in entries if each.name.isdecimal()]
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -257,7 +258,11 @@ def _sandbox(words: list[str], command: list[str], limits: SandboxLimits) -> Ite
     with os.fdopen(giving, "wb") as pipe:
         pipe.write("\0".join(words).encode())
     info, telling = os.pipe()
-    first = ["/bin/sh", "-c", _FIRST, "sh", *_limited(limits), *command]
+    # Limits of each process of its own. They count in the sandbox: outside, a user may have more
+    # threads than that already.
+    limited = [_tool("prlimit"), f"--fsize={limits.files}", "--core=0", "--nofile=256"]
+    limited += [f"--nproc={limits.threads}", "--"]
+    first = ["/bin/sh", "-c", _FIRST, "sh", *limited, *command]
     with kept, os.fdopen(info, "rb") as told:
         try:
             child = kept.enter_context(
@@ -298,66 +303,52 @@ def _sandbox(words: list[str], command: list[str], limits: SandboxLimits) -> Ite
             yield box
 
 
-def _limited(limits: SandboxLimits) -> list[str]:
-    """Return the words before a command that give each of its processes limits of its own.
-
-    They count in the sandbox: outside, a user may have more threads than that already.
-    """
-    return [
-        *(_tool("prlimit"), f"--fsize={limits.files}", "--core=0", "--nofile=256"),
-        *(f"--nproc={limits.threads}", "--"),
-    ]
-
-
 # --- the server's answers ------------------------------------------------------------------------
 
 
-def _asked(box: _Sandbox, limits: SandboxLimits) -> str:
+def _asked(box: _Sandbox) -> str:
     """Wait until the server is healthy, and ask for tokens; return what went wrong."""
-    until = time.monotonic() + limits.to_start
+    until = time.monotonic() + box.limits.to_start
     while True:
         if box.child.poll() is not None:
             return box.ended_by_itself() or "it ended with 0"
         with contextlib.suppress(OSError, http.client.HTTPException):
-            if _status(box.own, "GET", "/health", None, limits) == http.client.OK:
+            if _status(box, "GET", "/health", None) == http.client.OK:
                 break
         if time.monotonic() > until:
-            return f"it was not ready after {limits.to_start:.0f} seconds"
+            return f"it was not ready after {box.limits.to_start:.0f} seconds"
         time.sleep(_PAUSE)
     wanted = json.dumps({"prompt": "hello", "n_predict": 4})
     try:
-        status = _status(box.own, "POST", "/completion", wanted, limits)
+        status = _status(box, "POST", "/completion", wanted)
     except (OSError, http.client.HTTPException) as error:
         told = printable(f"{type(error).__name__} {error}".rstrip())
         return box.exceeded or f"it did not answer: {told[:200]}"
     return "" if status == http.client.OK else f"it answered {status}"
 
 
-def _status(folder: int, method: str, target: str, body: str | None, limits: SandboxLimits) -> int:
-    connection = http.client.HTTPConnection("localhost")
-    with _connected(folder, limits.in_all) as opened:
-        connection.sock = opened
-        connection.request(method, target, body, {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if len(response.read(_LARGEST_ANSWER)) == _LARGEST_ANSWER:
-            raise http.client.HTTPException("a longer answer than any server gives")
-        return response.status
+def _status(box: _Sandbox, method: str, target: str, body: str | None) -> int:
+    """Ask the server at its socket; return the answer's status.
 
-
-@contextlib.contextmanager
-def _connected(folder: int, seconds: float) -> Iterator[socket.socket]:
-    """Connect to the server's socket in a folder. Raises ``OSError``."""
+    Raises ``OSError`` and ``HTTPException``.
+    """
     # The last part of the name is the build's: a link there could lead to a socket of ours. The
     # descriptor is of the file itself, so no later exchange of the name matters.
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    place = os.open(_SOCKET, flags, dir_fd=folder)
+    place = os.open(_SOCKET, flags, dir_fd=box.own)
     try:
         if not stat.S_ISSOCK(os.fstat(place).st_mode):
             raise OSError("no socket is there")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as opened:
-            opened.settimeout(seconds)
+            opened.settimeout(box.limits.in_all)
             opened.connect(f"/proc/self/fd/{place}")
-            yield opened
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = opened
+            connection.request(method, target, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            if len(response.read(_LARGEST_ANSWER)) == _LARGEST_ANSWER:
+                raise http.client.HTTPException("a longer answer than any server gives")
+            return response.status
     finally:
         os.close(place)
 

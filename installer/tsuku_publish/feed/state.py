@@ -10,7 +10,7 @@ import tomli
 from tsuku_llm.ground.files import replace_file
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.errors import LARGEST_FILE, PublishError, reading
-from tsuku_publish.feed.matters import Matter
+from tsuku_publish.feed.report import Matter
 
 STATE = "feed.json"
 _Count = Annotated[int, msgspec.Meta(ge=1)]

@@ -1,9 +1,9 @@
 """The taking of one build of upstream: whole, attested, measured and started, then recorded."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -15,7 +15,7 @@ from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.archives.contents import Contents, load_contents, read_archive, save
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.feed.choosing import UNPROVEN, left_out, missing_builds, why_empty
+from tsuku_publish.feed.choosing import UNPROVEN, left_out, missing_builds
 from tsuku_publish.feed.drafts import no_build
 from tsuku_publish.feed.report import TakenRelease
 from tsuku_publish.feed.sandbox import SandboxStart, start
@@ -23,14 +23,13 @@ from tsuku_publish.feed.state import FeedSettings
 from tsuku_publish.release_files.documents import layout, release_document
 from tsuku_publish.release_files.refresh import opened_archive, summary
 from tsuku_publish.upstream.attestations import (
-    load_origin,
     load_root,
     published_bundles,
     store,
     verified,
 )
 from tsuku_publish.upstream.classify import Rules, SortedAssets, sort_assets
-from tsuku_publish.upstream.facts import Asset, Facts, UpstreamRelease
+from tsuku_publish.upstream.facts import Asset, Facts
 from tsuku_publish.upstream.hosting import HostingService, IncompleteRelease, parse_release
 
 _STARTED = {"x86_64": "linux-amd64", "aarch64": "linux-arm64"}
@@ -46,26 +45,17 @@ class ChangedRelease(PublishError):
 
 
 @dataclass(kw_only=True)
-class FeedRun:
-    """A run over the ``data`` of a repository, at the time ``now``.
+class ReleaseTaker:
+    """What the taking of each release needs; ``downloaded`` counts those that were fetched.
 
-    ``model`` is a small GGUF file with which new builds are started, ``say`` reports each step.
+    ``published`` is when upstream published them. The others are as in ``Feed``.
     """
 
     data: Path
     now: datetime
     say: Callable[[str], None]
-    model: Path | None = None
-    trusted_root: Path | None = None
-
-
-@dataclass(kw_only=True)
-class ReleaseTaker(FeedRun):
-    """What the taking of each release needs; ``downloaded`` counts those that were fetched.
-
-    ``published`` is when upstream published them.
-    """
-
+    model: Path | None
+    trusted_root: Path | None
     rules: Rules
     settings: FeedSettings
     service: HostingService
@@ -82,7 +72,9 @@ class ReleaseTaker(FeedRun):
         for all that the next run may find mended.
         """
         release = parse_release(data, tag)
-        self.published[tag] = _published(data)
+        # The form of the time is checked: the release has its day.
+        stamp = f"{parse_json(data)['published_at'][:-1]}+0000"
+        self.published[tag] = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z")
         waited = self.now - self.published[tag] >= self.settings.patience
         found = sort_assets(release, self.rules)
         missing = missing_builds(found, last)
@@ -109,9 +101,17 @@ class ReleaseTaker(FeedRun):
         wanted = [*ruled, *(asset for asset in unknown if asset.name not in unread)]
         self.downloaded += bool(wanted)
         contents: dict[str, Contents] = {}
+        # The CPU and Vulkan builds for this machine are started: variants by their archive.
+        started = {
+            build.artifacts[0].name: build.rule.variants[0].name
+            for build in found.builds
+            if build.rule.platform == _STARTED.get(machine())
+            and build.rule.variants[0].backend in ("cpu", "vulkan")
+        }
         with tempfile.TemporaryDirectory(prefix="feed-") as folder:
             for asset in wanted:
-                kept = self._started_as(asset, found, Path(folder))
+                variant = started.get(asset.name) if self.model else None
+                kept = Path(folder, variant) if variant else None
                 measured = self._measured(asset, tag, kept)
                 if isinstance(measured, str):
                     unread[asset.name] = measured
@@ -121,22 +121,25 @@ class ReleaseTaker(FeedRun):
             # Of makers' packages what people recorded: they have no tag, and do not change.
             known = {**load_contents(self.data / "facts" / "archives"), **contents}
             left = left_out(release, self.rules, known, unread)
-            if why := why_empty(release, self.rules, left):
-                raise PublishError(why)
             facts.leave_out(tag, {each.asset: each.reason for each in left})
             facts.excuse(tag, "unmeasured", None)
-            day = f"{self.now:%Y-%m-%d}"
-            bare = None if attested else f"Upstream had no attestation of it on {day}."
-            facts.excuse(tag, "unattested", bare)
-            self._understood(facts.releases()[tag], known)
-            started = self._starts(tag, found, {each.asset for each in left}, Path(folder))
+            bare = f"Upstream had no attestation of it on {self.now:%Y-%m-%d}."
+            facts.excuse(tag, "unattested", None if attested else bare)
+            try:
+                require_release(release_document(facts.releases()[tag], self.rules, known))
+            except ManifestError as error:
+                # Clients would not understand it. The rules have the fault, so it is tried again.
+                raise PublishError(f"rules.toml is wrong: {in_one_line(error)}") from error
+            for each in left:
+                started.pop(each.asset, None)
+            starts = self._starts(tag, started.values(), Path(folder))
         # Only now: the release is whole, measured, attested and works.
         for sha256, record in contents.items():
             save(self.data / "facts" / "archives", sha256, record)
         store(self.data, tag, bundles)
         facts.save()
         self.say(f"{tag}: {len(contents)} archives are measured")
-        return TakenRelease(tag, len(contents), attested, started)
+        return TakenRelease(tag, len(contents), attested, starts)
 
     def _proven(
         self, tag: str, known: list[Asset], unknown: list[Asset], *, waited: bool, allowed: bool
@@ -150,8 +153,8 @@ class ReleaseTaker(FeedRun):
         more = {asset.name: asset.sha256 for asset in unknown}
         bundles = published_bundles(self.service, tag, digests | more)
         try:
-            origin, root = load_origin(self.data, self.rules.sources), load_root(self.trusted_root)
-            used = verified(tag, digests, bundles, origin, root)
+            root = load_root(self.trusted_root)
+            used = verified(tag, digests, bundles, self.rules, root)
         except PublishError as error:
             if not waited:
                 # Attestations come some minutes after the archives.
@@ -161,7 +164,7 @@ class ReleaseTaker(FeedRun):
             return [], set()
         for name, sha256 in more.items():
             try:
-                used = verified(tag, {**digests, name: sha256}, bundles, origin, root)
+                used = verified(tag, {**digests, name: sha256}, bundles, self.rules, root)
             except PublishError as error:
                 if not waited:
                     raise IncompleteRelease(f"{error.message}; perhaps it comes later") from error
@@ -188,45 +191,13 @@ class ReleaseTaker(FeedRun):
                 unpack(path, artifact, kept)
             return contents
 
-    def _understood(self, release: UpstreamRelease, contents: Mapping[str, Contents]) -> None:
-        """Refuse a release whose release file clients would not understand.
-
-        The rules have the fault, so the release is tried again. Raises ``PublishError``.
-        """
-        try:
-            require_release(release_document(release, self.rules, contents))
-        except ManifestError as error:
-            raise PublishError(f"rules.toml is wrong: {in_one_line(error)}") from error
-
-    def _started_as(self, asset: Asset, found: SortedAssets, folder: Path) -> Path | None:
-        """Return where to unpack a build that is started: CPU and Vulkan for this machine."""
-        for build in found.builds:
-            names = [each.name for each in build.rule.variants if each.backend in ("cpu", "vulkan")]
-            if build.rule.platform == _STARTED.get(machine()) and build.artifacts == (asset,):
-                return folder / names[0] if names and self.model else None
-        return None
-
-    def _starts(
-        self, tag: str, found: SortedAssets, left: set[str], folder: Path
-    ) -> tuple[SandboxStart, ...]:
-        """Start the builds for this machine. Raises ``RefusedRelease`` for one that fails."""
+    def _starts(self, tag: str, variants: Iterable[str], folder: Path) -> tuple[SandboxStart, ...]:
+        """Start unpacked builds. Raises ``RefusedRelease`` for one that fails."""
         starts = []
-        for build in found.builds:
-            variant = build.rule.variants[0]
-            here = build.rule.platform == _STARTED.get(machine())
-            if not here or variant.backend not in ("cpu", "vulkan"):
-                continue
-            if build.artifacts[0].name in left:
-                continue
-            done = start(variant.name, folder / variant.name, "llama-server", self.model)
+        for variant in variants:
+            done = start(variant, folder / variant, self.model)
             self.say(f"{tag}: {done.variant}: {done.text}")
             if done.works is False:
                 raise RefusedRelease(f"{tag}: the build {done.variant} does not work: {done.text}")
             starts.append(done)
         return tuple(starts)
-
-
-def _published(data: bytes) -> datetime:
-    """Return when a release was published; ``parse_release`` has checked the form."""
-    stamp = str(parse_json(data)["published_at"])
-    return datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)

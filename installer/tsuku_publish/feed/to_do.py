@@ -1,13 +1,13 @@
 """What a run of the feed leaves to people, gathered as it goes. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tsuku_publish.feed.choosing import UNKNOWN, LeftOut, StableProposal, number
+from tsuku_publish.feed.choosing import UNKNOWN, number
 from tsuku_publish.feed.drafts import no_build
-from tsuku_publish.feed.matters import Matter, MatterList
+from tsuku_publish.feed.report import LeftOut, Matter, StableProposal
 from tsuku_publish.feed.state import STATE, FeedSettings, FeedState
 from tsuku_publish.upstream.classify import WrongRule
 from tsuku_publish.upstream.facts import NAME
@@ -44,6 +44,7 @@ class ToDo:
     waiting: list[str] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     newest: int = -1
+    _found: list[Matter] = field(default_factory=list)
 
     def known(self, key: str) -> dict[str, str]:
         """Return the facts of a matter of the last run, by what each is about."""
@@ -59,25 +60,52 @@ class ToDo:
         held: Mapping[str, Sequence[str]],
         measured: Sequence[str],
     ) -> tuple[Matter, ...]:
-        """Return what people must do after this run.
+        """Return what people must do after this run, oldest first.
 
         ``left`` are the assets that are left out of the newest releases, ``held`` what each held
         release lacks, ``measured`` the releases that are measured, and signed as not measured.
         """
-        todo = MatterList(self.state.matters, self.state.accepted, self.now)
-        self._add_signatures(todo, proposed, measured)
-        self._add_rules(todo, left)
-        self._add_releases(todo, channel, held)
-        self._add_versions(todo)
-        self._add_silence(todo, channel)
-        return todo.open
+        self._add_signatures(proposed, measured)
+        self._add_rules(left)
+        self._add_releases(channel, held)
+        self._add_versions()
+        self._add_silence(channel)
+        return tuple(sorted(self._found, key=lambda each: each.since))
 
-    def _add_signatures(
-        self, todo: MatterList, proposed: StableProposal | None, measured: Sequence[str]
+    def _add(
+        self,
+        key: str,
+        what: str,
+        otherwise: str,
+        command: str,
+        facts: Mapping[str, str],
+        drafts: Iterable[str] = (),
     ) -> None:
+        """Add a matter; ``facts`` are its lines, by what each is about.
+
+        Accepted ones are left out, and without any fact nothing is open. ``{count}`` in ``what``
+        is their number. A matter that the last run had keeps its time.
+        """
+        left = {about: line for about, line in facts.items() if about not in self.state.accepted}
+        if not left:
+            return
+        since = f"{self.now:%Y-%m-%dT%H:%M:%SZ}"
+        matter = Matter(
+            key=key,
+            what=what.replace("{count}", str(len(left))),
+            since=next((each.since for each in self.state.matters if each.key == key), since),
+            otherwise=otherwise,
+            command=command,
+            facts=tuple(left.values()),
+            about=tuple(left),
+            drafts=tuple(dict.fromkeys(filter(None, drafts))),
+        )
+        self._found.append(matter)
+
+    def _add_signatures(self, proposed: StableProposal | None, measured: Sequence[str]) -> None:
         """Add what only signers can do."""
         if proposed:
-            todo.add(
+            self._add(
                 "promote",
                 f"{proposed.version} ({proposed.release}) is ready to become "
                 f"{self.settings.stable}: {proposed.hours} hours in {self.settings.channel}",
@@ -89,7 +117,7 @@ class ToDo:
                     f"{len(proposed.gone)}"
                 },
             )
-        todo.add(
+        self._add(
             "measured",
             "{count} releases are measured by now, and signed as not measured",
             "clients go on telling users that they are not measured",
@@ -97,9 +125,9 @@ class ToDo:
             {f"measured {tag}": tag for tag in measured},
         )
 
-    def _add_rules(self, todo: MatterList, left: Sequence[LeftOut]) -> None:
+    def _add_rules(self, left: Sequence[LeftOut]) -> None:
         """Add what is left out, and which rules are wrong."""
-        todo.add(
+        self._add(
             "wrong-rules",
             "{count} rules cannot be used",
             "the builds that they are about are left out",
@@ -109,7 +137,7 @@ class ToDo:
         # The companion of a new build has no draft: it belongs to that of its build.
         unknown = {each.asset for each in left if each.reason.startswith(UNKNOWN.rstrip("; "))}
         drafted = {each.asset: each for each in left if each.draft or each.asset in unknown}
-        todo.add(
+        self._add(
             "new-names",
             "{count} files of upstream need a line in rules.toml",
             "they are left out, and their users go on with what they have",
@@ -120,7 +148,7 @@ class ToDo:
             },
             (each.draft for each in drafted.values()),
         )
-        todo.add(
+        self._add(
             "left-out",
             "{count} builds do not fit their rules",
             "they are left out, and their users go on with what they have",
@@ -135,14 +163,12 @@ class ToDo:
             },
         )
 
-    def _add_releases(
-        self, todo: MatterList, channel: Sequence[str], held: Mapping[str, Sequence[str]]
-    ) -> None:
+    def _add_releases(self, channel: Sequence[str], held: Mapping[str, Sequence[str]]) -> None:
         """Add releases that are held, changed or stopped."""
         state, name = self.state, self.settings.channel
         newest = max(state.held, key=number, default="")
         if newest and self.now - state.held[newest] >= self.settings.patience:
-            todo.add(
+            self._add(
                 "held",
                 f"{newest} lacks what the last build in {name} has, and so do all since "
                 f"{state.held[newest]:%Y-%m-%d %H:%M} UTC",
@@ -151,7 +177,7 @@ class ToDo:
                 + _WITHOUT.format("held"),
                 {each: each for each in held[newest]},
             )
-        todo.add(
+        self._add(
             "moved",
             "files of {count} releases have another address, and the same bytes",
             "if the old address ends, new users cannot download them",
@@ -160,7 +186,7 @@ class ToDo:
             {tag: line for tag, line in self.known("moved").items() if tag not in self.seen}
             | self.moved,
         )
-        todo.add(
+        self._add(
             self.settings.stable,
             f"{{count}} releases of {self.settings.stable} are not what was signed any more",
             "new users of them cannot download them; installed ones go on",
@@ -168,7 +194,7 @@ class ToDo:
             + _WITHOUT.format(self.settings.stable),
             {tag: state.stopped[tag] for tag in self.stable if tag in state.stopped},
         )
-        todo.add(
+        self._add(
             "stopped",
             "{count} releases are stopped",
             "they are not taken again, and leave the channel when a newer build takes their place",
@@ -181,23 +207,25 @@ class ToDo:
             },
         )
 
-    def _add_versions(self, todo: MatterList) -> None:
+    def _add_versions(
+        self,
+    ) -> None:
         """Add stable versions that cannot be read, or may have been missed."""
-        todo.add(
+        self._add(
             "versions",
             "{count} stable versions of upstream name no build that can be taken",
             f"they never become {self.settings.stable}",
             f"read their texts; {_WITHOUT.format('versions')}",
             self.unnamed,
         )
-        todo.add(
+        self._add(
             "tags",
             "{count} forms of upstream's tags are those of neither a build nor a version",
             "what they name is not taken",
             f"look at upstream's page of releases; {_WITHOUT.format('tags')}",
             self.known("tags") | self.forms,
         )
-        todo.add(
+        self._add(
             "unread",
             "stable versions may be missed: upstream's list was longer than what a run reads",
             "a version that is older than the pages never becomes stable",
@@ -207,7 +235,7 @@ class ToDo:
             self.known("unread") | self.cut,
         )
 
-    def _add_silence(self, todo: MatterList, channel: Sequence[str]) -> None:
+    def _add_silence(self, channel: Sequence[str]) -> None:
         """Let people know of a channel that gets no new build, and of an upstream without one."""
         state, head = self.state, max(map(number, channel), default=-1)
         if channel and (state.news is None or head > max(map(number, self.before), default=-1)):
@@ -223,7 +251,7 @@ class ToDo:
         else:
             what = f"{since}, and upstream has b{self.newest}"
             facts = {line: line for line in (*self.failed, *self.waiting)[:30]}
-        todo.add(
+        self._add(
             "frozen",
             what,
             f"its users stay with b{head}",

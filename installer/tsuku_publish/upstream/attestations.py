@@ -7,27 +7,23 @@ files (SLSA provenance in Sigstore bundles). The bundles of a release are stored
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import tomli
-
 from tsuku_llm.fetch import Network
 from tsuku_llm.ground.files import make_folder, replace_file
-from tsuku_llm.ground.foreign import parse_json, read_foreign
-from tsuku_publish.errors import LARGEST_FILE, PublishError, content_of, reading
-from tsuku_publish.upstream.classify import Rules, classify, load_rules
+from tsuku_llm.ground.foreign import parse_json
+from tsuku_publish.errors import PublishError, content_of, reading
+from tsuku_publish.upstream.classify import Rules, classify
 from tsuku_publish.upstream.facts import Facts, UpstreamRelease, release_of
 from tsuku_publish.upstream.hosting import HostingService
-from tsuku_publish.upstream.source.facts import SourceFacts, load_sources, sources_for
+from tsuku_publish.upstream.source.facts import sources_for
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, UnrecognizedExtension
     from sigstore.models import TrustedRoot
     from sigstore.verify import Verifier
-    from sigstore.verify.policy import VerificationPolicy
 
 _PREDICATE = "https://slsa.dev/provenance/v1"
 _STATEMENT = "https://in-toto.io/Statement/v1"
@@ -37,96 +33,71 @@ _ENOUGH = 2
 """Files without an attestation, after which no more are asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The allowed builders of releases: ``[attestation]`` of ``rules.toml``, and the sources.
+def identities(tag: str, rules: Rules) -> tuple[tuple[str, str], ...]:
+    """Return the workflows, each with a ref, that may attest a release.
 
-    The workflow that attests and its branches come from the sources. For a ``workflow_run`` the
-    certificate has the commit of the publishing run, which may be newer than the tag's: commits are
-    only compared with one another.
+    They and their branches come from upstream's sources. For a ``workflow_run`` the certificate has
+    the commit of the publishing run, which may be newer than the tag's: commits are only compared
+    with one another.
 
     A run on a tag does not count. Up to b11349 a person can start ``release.yml`` on a tag "bN",
     and its release is "bN", too, if the tag has N commits (``.github/actions/get-tag-name``). But
     that run executes the workflow of the tagged commit, which can be on any branch. Since b11393
     the workflow starts on a branch alone. No release of a tag's run is known; it waits for people.
+
+    Raises ``PublishError`` if no source was read.
     """
-
-    issuer: str
-    repository: str
-    sources: tuple[SourceFacts, ...]
-
-    def identities(self, tag: str) -> tuple[tuple[str, str], ...]:
-        """Return the workflows, each with a ref, that may attest a release.
-
-        Raises ``PublishError`` if no source was read.
-        """
-        found = [
-            (str(source.publishing["workflow"].value), f"refs/heads/{branch}")
-            for source in sources_for(tag, self.sources)
-            for branch in _branches(source)
-        ]
-        if not found:
-            raise PublishError(
-                "no source of upstream says which workflow attests its releases",
-                hint="read one: upstream SOURCE --record",
-            )
-        return tuple(dict.fromkeys(found))
+    found = []
+    for source in sources_for(tag, rules.sources):
+        told = source.publishing.get("branches")
+        branches = told.value if told and isinstance(told.value, tuple) else ()
+        path = str(source.publishing["workflow"].value)
+        found += [(path, f"refs/heads/{branch}") for branch in branches]
+    if not found:
+        raise PublishError(
+            "no source of upstream says which workflow attests its releases",
+            hint="read one: upstream SOURCE --record",
+        )
+    return tuple(dict.fromkeys(found))
 
 
-def _branches(source: SourceFacts) -> tuple[str, ...]:
-    """Return the branches on which the attesting workflow runs."""
-    told = source.publishing.get("branches")
-    return told.value if told and isinstance(told.value, tuple) else ()
+def prove(
+    data: Path,
+    rules: Rules,
+    environ: Mapping[str, str],
+    tag: str,
+    files: Sequence[bytes],
+    trusted_root: Path | None,
+) -> int:
+    """Verify and record the proofs of a release; return how many archives they prove.
+
+    ``files`` hold bundles; without any, the hosting service is asked, archive by archive. Nothing
+    is written unless every archive is proven. Raises ``PublishError``.
+    """
+    facts = Facts(data / "facts")
+    release = release_of(facts.releases(), tag)
+    with reading(data / "rules.toml"):
+        digests = _digests(release, rules)
+    bundles = [bundle for content in files for bundle in bundles_in(content)]
+    if not files:
+        with Network(environ) as network:
+            service = HostingService(rules.api, environ, network)
+            bundles = published_bundles(service, tag, digests)
+    used = verified(tag, digests, bundles, rules, load_root(trusted_root))
+    # Only now: everything is verified.
+    store(data, tag, used)
+    facts.excuse(tag, "unattested", None)
+    facts.save()
+    return len(digests)
 
 
-def load_origin(data: Path, sources: tuple[SourceFacts, ...] | None = None) -> Origin:
-    """Read ``rules.toml``, and the facts of sources unless given. Raises ``PublishError``."""
-    path = data / "rules.toml"
-    with reading(path):
-        raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))["attestation"]
-        issuer, repository = raw["issuer"], raw["repository"]
-    return Origin(issuer, repository, load_sources(data / "facts") if sources is None else sources)
-
-
-class Attest:
-    """A data folder's proofs of origin, and ways to add to them."""
-
-    def __init__(self, data: Path, environ: Mapping[str, str]) -> None:
-        self._data = data
-        self._environ = environ
-        self._facts = Facts(data / "facts")
-        self.origin = load_origin(data)
-
-    def prove(self, tag: str, files: Iterable[bytes], trusted_root: Path | None) -> int:
-        """Verify and record the proofs of a release; return how many archives they prove.
-
-        ``files`` hold bundles; without any, the hosting service is asked, archive by archive.
-        Nothing is written unless every archive is proven. Raises ``PublishError``.
-        """
-        release = release_of(self._facts.releases(), tag)
-        with reading(self._data / "rules.toml"):
-            rules = load_rules(self._data)
-            digests = _digests(release, rules)
-        given = [*files]
-        bundles = [bundle for data in given for bundle in bundles_in(data)]
-        if not given:
-            with Network(self._environ) as network:
-                service = HostingService(rules.api, self._environ, network)
-                bundles = published_bundles(service, tag, digests)
-        root = load_root(trusted_root)
-        used = verified(tag, digests, bundles, self.origin, root)
-        # Only now: everything is verified.
-        store(self._data, tag, used)
-        self._facts.excuse(tag, "unattested", None)
-        self._facts.save()
-        return len(digests)
-
-    def excuse(self, tag: str, reason: str) -> None:
-        """Record why a release's origin is not proven; its release file will say so."""
-        release_of(self._facts.releases(), tag)
-        store(self._data, tag, [])
-        self._facts.excuse(tag, "unattested", reason)
-        self._facts.save()
+def excuse(data: Path, tag: str, reason: str) -> None:
+    """Record why a release's origin is not proven; its release file will say so."""
+    facts = Facts(data / "facts")
+    release_of(facts.releases(), tag)
+    store(data, tag, [])
+    facts.excuse(tag, "unattested", reason)
+    facts.save()
 
 
 def check_origin(
@@ -139,8 +110,7 @@ def check_origin(
     if not bundles:
         raise PublishError(f"{release.tag}: no attestation is recorded; run: attest {release.tag}")
     root = load_root(trusted_root)
-    origin = load_origin(data, rules.sources)
-    verified(release.tag, _digests(release, rules), bundles, origin, root)
+    verified(release.tag, _digests(release, rules), bundles, rules, root)
 
 
 def published_bundles(
@@ -206,29 +176,26 @@ def bundles_in(data: bytes) -> list[dict[str, Any]]:
     Raises ``PublishError``.
     """
     try:
-        return [bundle for document in _documents(data) for bundle in _bundles(document)]
+        try:
+            documents = [parse_json(data)]
+        except ValueError:
+            documents = [parse_json(line) for line in data.splitlines() if line.strip()]
+        found: list[Any] = []
+        for each in documents:
+            if "attestations" in each:
+                found += [one["bundle"] for one in each["attestations"]]
+            else:
+                found.append(each)
+        return [dict(each) for each in found]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PublishError(f"this is no file of attestation bundles: {error}") from error
-
-
-def _documents(data: bytes) -> list[Any]:
-    try:
-        return [parse_json(data)]
-    except ValueError:
-        return [parse_json(line) for line in data.splitlines() if line.strip()]
-
-
-def _bundles(document: Any) -> list[dict[str, Any]]:
-    if "attestations" in document:
-        return [dict(each["bundle"]) for each in document["attestations"]]
-    return [dict(document)]
 
 
 def verified(
     tag: str,
     digests: Mapping[str, str],
     bundles: Iterable[Mapping[str, Any]],
-    origin: Origin,
+    rules: Rules,
     root: "TrustedRoot",
 ) -> list[Mapping[str, Any]]:
     """Return the bundles that prove the origin of a release's files (name → SHA-256).
@@ -243,9 +210,9 @@ def verified(
     valid: list[tuple[set[tuple[str, str]], str, Mapping[str, Any]]] = []
     for bundle in bundles:
         # A new policy for each bundle: it stores the commit of the certificate that it accepted.
-        policy = _Policy(origin, tag)
+        policy = _Policy(rules, tag)
         try:
-            subjects = _subjects(_payload(bundle, verifier, policy))
+            subjects = _subjects(bundle, verifier, policy)
         except PublishError as error:
             objections.append(str(error))
             continue
@@ -297,9 +264,12 @@ class _Policy:
     ``commit`` is the source's commit in an accepted certificate.
     """
 
-    def __init__(self, origin: Origin, tag: str) -> None:
-        self._origin = origin
-        self._identities = origin.identities(tag)
+    def __init__(self, rules: Rules, tag: str) -> None:
+        with reading("[attestation] of rules.toml"):
+            self._issuer, self._repository = (
+                rules.attestation[name] for name in ("issuer", "repository")
+            )
+        self._identities = identities(tag, rules)
         self.commit = ""
 
     def verify(self, certificate: "Certificate") -> None:
@@ -318,40 +288,42 @@ class _Policy:
         self.commit = value[2:].decode()  # after two bytes of DER, for type and length
 
     def _failures(self, certificate: "Certificate", path: str, ref: str) -> list[str]:
-        failures = (_failure(policy, certificate) for policy in self._policies(path, ref))
-        return [failure for failure in failures if failure]
+        """Return what differs from one identity: nothing if all policies hold.
 
-    def _policies(self, path: str, ref: str) -> "list[VerificationPolicy]":
+        A fork, another workflow or a self-hosted runner fails at least one.
+        """
+        from sigstore.errors import VerificationError
         from sigstore.verify import policy
 
-        repository = f"https://github.com/{self._origin.repository}"
-        # All policies must hold: a fork, another workflow or a self-hosted runner fails at least
-        # one.
+        repository = f"https://github.com/{self._repository}"
         workflow = f"{repository}/{path}@{ref}"
-        return [
-            policy.OIDCIssuerV2(self._origin.issuer),
+        failures = []
+        for each in (
+            policy.OIDCIssuerV2(self._issuer),
             policy.OIDCSourceRepositoryURI(repository),
             policy.OIDCSourceRepositoryRef(ref),
             policy.OIDCBuildSignerURI(workflow),
             policy.OIDCBuildConfigURI(workflow),
             policy.Identity(identity=workflow),
             policy.OIDCRunnerEnvironment(_RUNNER),
-        ]
+        ):
+            try:
+                each.verify(certificate)
+            except VerificationError as error:
+                failures.append(str(error))
+        return failures
 
 
-def _failure(policy: "VerificationPolicy", certificate: "Certificate") -> str:
-    from sigstore.errors import VerificationError
+def _subjects(
+    bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy
+) -> set[tuple[str, str]]:
+    """Return the files (name, SHA-256) that the provenance statement of a valid bundle names."""
+    from sigstore.models import Bundle
 
     try:
-        policy.verify(certificate)
-    except VerificationError as error:
-        return str(error)
-    return ""
-
-
-def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
-    """Return the files (name, SHA-256) that a provenance statement names."""
-    kind, data = payload
+        kind, data = verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)
+    except Exception as error:  # also from pydantic and cryptography, for a damaged bundle
+        raise PublishError(f"a bundle is not valid: {error}") from error
     try:
         statement = parse_json(data)
         what, predicate = statement["_type"], statement["predicateType"]
@@ -365,13 +337,3 @@ def _subjects(payload: tuple[str, bytes]) -> set[tuple[str, str]]:
     if predicate != _PREDICATE:
         raise PublishError(f"its predicate is {predicate}, not {_PREDICATE}")
     return subjects
-
-
-def _payload(bundle: Mapping[str, Any], verifier: "Verifier", policy: _Policy) -> tuple[str, bytes]:
-    """Return the media type and the bytes that a valid bundle signs."""
-    from sigstore.models import Bundle
-
-    try:
-        return verifier.verify_dsse(Bundle.from_json(json.dumps(bundle)), policy)
-    except Exception as error:  # also from pydantic and cryptography, for a damaged bundle
-        raise PublishError(f"a bundle is not valid: {error}") from error

@@ -107,7 +107,8 @@ class Rules:
     ``api`` is the URL of upstream's repository in the hosting service's API. ``requires`` are the
     named tables of what machines must have. ``systems`` says what the systems have that builds are
     made on, and ``sources`` what upstream's sources say. ``makers`` are the sets of makers'
-    packages. ``wrong`` are rules that cannot be used.
+    packages. ``wrong`` are rules that cannot be used. ``attestation`` says who may attest releases:
+    the ``issuer`` of certificates and the ``repository``.
     """
 
     platforms: Mapping[str, PlatformRule]
@@ -118,8 +119,9 @@ class Rules:
     requires: Mapping[str, Mapping[str, Any]]
     systems: Mapping[str, Mapping[str, str]]
     sources: tuple[SourceFacts, ...]
-    wrong: tuple[WrongRule, ...] = ()
-    makers: Makers = field(default_factory=dict)
+    wrong: tuple[WrongRule, ...]
+    makers: Makers
+    attestation: Mapping[str, str]
 
     def packages(self, rule: Rule, tag: str) -> tuple[MakerPackage, ...]:
         """Return the makers' packages that a rule's build of this tag needs."""
@@ -198,6 +200,7 @@ def load_rules(data: Path) -> Rules:
             sources=load_sources(data / "facts"),
             wrong=tuple(wrong),
             makers=makers,
+            attestation=raw.get("attestation", {}),
         )
 
 

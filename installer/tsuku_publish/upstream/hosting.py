@@ -17,7 +17,7 @@ from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
 
-TOKEN = "GITHUB_TOKEN"  # noqa: S105 - the name of a variable
+VARIABLE = "GITHUB_TOKEN"
 """A token raises the limit of requests; the service is public without one, too."""
 
 PER_PAGE = 30
@@ -64,9 +64,13 @@ class HostingService:
     """
 
     def __init__(self, base: str, environ: Mapping[str, str], network: Network) -> None:
-        self._base = base.rstrip("/")
+        parts = urlsplit(base.rstrip("/"))
+        self._host = parts.netloc
+        # As the URL's password, the token goes to this host alone, and no message shows it.
+        token = environ.get(VARIABLE, "")
+        login = f"x-access-token:{token}@" if token else ""
+        self._base = urlunsplit(parts._replace(netloc=login + parts.netloc))
         self._network = network
-        self._token = environ.get(TOKEN, "")
         self._closed_until: datetime | None = None
 
     def listing(self, etag: str) -> Listing:
@@ -78,7 +82,8 @@ class HostingService:
         answer = self._ask(f"/releases?per_page={PER_PAGE}", headers)
         if answer.status == HTTPStatus.NOT_MODIFIED:
             return Listing(None, etag)
-        return Listing(_releases(answer.found("the list of releases")), answer.etag)
+        found = _releases(answer.found("the list of releases"))
+        return Listing(found, answer.headers.get("etag", ""))
 
     def page(self, number: int) -> tuple[Mapping[str, Any], ...]:
         """Return a later page of the releases; page 1 is ``listing``. Raises ``PublishError``."""
@@ -98,7 +103,7 @@ class HostingService:
         return None if answer.status == HTTPStatus.NOT_FOUND else answer.body
 
     def _ask(self, path: str, headers: Mapping[str, str] | None = None) -> "_Answer":
-        if self._closed_until and self._now() < self._closed_until:
+        if self._closed_until and clock.now() < self._closed_until:
             raise self._limited(self._closed_until)
         answer = self._once(path, headers or {})
         wait = answer.wait
@@ -107,39 +112,41 @@ class HostingService:
             answer = self._once(path, headers or {})
         if answer.limited:
             # Of the secondary limits some say no time: the service asks for a minute then.
-            now = self._now()
+            now = clock.now()
             self._closed_until = answer.until(now) or now + _MINUTE
             raise self._limited(self._closed_until)
         if answer.status in _REFUSED:
             raise PublishError(f"{self._host} answered {answer.status} to a request for {path}")
         if answer.remaining == 0:
-            self._closed_until = answer.until(self._now())
+            self._closed_until = answer.until(clock.now())
         return answer
 
     def _once(self, path: str, headers: Mapping[str, str]) -> "_Answer":
+        network, url = self._network, self._base + path
+        deadline = network.clock() + network.limits.metadata
+
+        def once() -> _Answer:
+            with answered(network, url, {"Accept": _JSON, **headers}, deadline) as response:
+                check_status(response, url, _ALLOWED)
+                body = b""
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    if len(body) > _LARGEST:
+                        raise PublishError(f"an answer of {urlsplit(url).hostname} is too long")
+                check_no_page(body[:4096], url)
+                return _Answer(response.status_code, dict(response.headers), body)
+
         try:
-            return _get(self._url(path), {"Accept": _JSON, **headers}, self._network)
+            with network.used():
+                return retry(once, network, deadline)
         except TsukuError as error:
             raise PublishError(in_one_line(error), hint=error.hint) from error
 
     def _limited(self, until: datetime) -> RateLimited:
         return RateLimited(
             f"{self._host} answers no more requests until {until:%Y-%m-%d %H:%M} UTC",
-            hint=f"run it again after that; a token in {TOKEN} allows more requests",
+            hint=f"run it again after that; a token in {VARIABLE} allows more requests",
         )
-
-    @property
-    def _host(self) -> str:
-        return urlsplit(self._base).netloc
-
-    def _url(self, path: str) -> str:
-        # As the URL's password, the token goes to this host alone, and no message shows it.
-        parts = urlsplit(self._base + path)
-        login = f"x-access-token:{self._token}@" if self._token else ""
-        return urlunsplit(parts._replace(netloc=login + parts.netloc))
-
-    def _now(self) -> datetime:
-        return clock.now()
 
 
 _MINUTE = timedelta(minutes=1)
@@ -153,10 +160,6 @@ class _Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes
-
-    @property
-    def etag(self) -> str:
-        return self.headers.get("etag", "")
 
     @property
     def remaining(self) -> int | None:
@@ -194,24 +197,6 @@ class _Answer:
         if self.status == HTTPStatus.NOT_FOUND:
             raise NoSuchRelease(f"{what}: the service does not have it")
         return self.body
-
-
-def _get(url: str, headers: Mapping[str, str], network: Network) -> _Answer:
-    deadline = network.clock() + network.limits.metadata
-
-    def once() -> _Answer:
-        with answered(network, url, headers, deadline) as response:
-            check_status(response, url, _ALLOWED)
-            body = b""
-            for chunk in response.iter_bytes():
-                body += chunk
-                if len(body) > _LARGEST:
-                    raise PublishError(f"an answer of {urlsplit(url).hostname} is too long")
-            check_no_page(body[:4096], url)
-            return _Answer(response.status_code, dict(response.headers), body)
-
-    with network.used():
-        return retry(once, network, deadline)
 
 
 # --- what an answer says ------------------------------------------------------------------------
@@ -277,14 +262,14 @@ def named_tag(data: bytes, version: str) -> str:
     tag = tags.pop()
     if not _BUILD.fullmatch(tag):
         raise PublishError(f"{version} is {tag}, which is no build of the main branch")
-    naming = [_asset(each, version) for each in raw["assets"] if _is_naming(each)]
+    naming = [
+        _asset(each, version)
+        for each in raw["assets"]
+        if isinstance(each, dict) and each.get("name") == _NAMING
+    ]
     if any(each.sha256 != sha256(f"{tag}\n".encode()).hexdigest() for each in naming):
         raise PublishError(f"{version}: its text names {tag}, and its {_NAMING} another build")
     return tag
-
-
-def _is_naming(asset: Any) -> bool:
-    return isinstance(asset, dict) and asset.get("name") == _NAMING
 
 
 def _release(data: bytes, tag: str) -> Mapping[str, Any]:

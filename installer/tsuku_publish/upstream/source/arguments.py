@@ -81,7 +81,10 @@ def _argument(
     values = len(parts) - 2
     if not names or lists[2:] or not 0 <= values <= _MOST_VALUES or (negative and values):
         raise UnreadableSource(at, "this argument cannot be read")
-    calls = {name: text[first:last] for name, first, last in _calls(bare, inner, end)}
+    calls = {
+        match[1]: text[match.end() : _closing(bare, match.end(), at)]
+        for match in _CALL.finditer(bare, inner, end)
+    }
     if unknown := calls.keys() - _CALLS:
         raise UnreadableSource(at, f"{', '.join(sorted(unknown))} is not known")
     variable = calls.get("set_env", "").strip()
@@ -111,18 +114,12 @@ def _tools(text: str, examples: Mapping[str, str], at: str) -> tuple[str, ...]:
 
 def _blanked(text: str) -> str:
     def blank(match: re.Match[str]) -> str:
-        return re.sub(r"[^\n]", " ", match[0])
+        blanks = re.sub(r"[^\n]", " ", match[0])
+        # A text keeps its quotation marks, so that what is empty and what is a text stay apart.
+        mark = match[0][0] if match[0][0] in "\"'" else ""
+        return f"{mark}{blanks[1:-1]}{mark}" if mark else blanks
 
-    # A text keeps its quotation marks, so that what is empty and what is a text stay apart.
-    def quoted(match: re.Match[str]) -> str:
-        body = match[0]
-        return (
-            body[0] + re.sub(r"[^\n]", " ", body[1:-1]) + body[-1]
-            if body[0] in "\"'"
-            else blank(match)
-        )
-
-    return _SKIPPED.sub(quoted, _RAW.sub(blank, text))
+    return _SKIPPED.sub(blank, _RAW.sub(blank, text))
 
 
 def _closing(bare: str, start: int, at: str) -> int:
@@ -144,8 +141,3 @@ def _parts(bare: str, start: int, end: int) -> Iterator[tuple[int, int]]:
             yield first, place
             first = place + 1
     yield first, end
-
-
-def _calls(bare: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
-    for match in _CALL.finditer(bare, start, end):
-        yield match[1], match.end(), _closing(bare, match.end(), PATH)

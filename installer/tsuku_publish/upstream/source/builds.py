@@ -52,51 +52,48 @@ _GFX = ("AMDGPU_TARGETS", "GPU_TARGETS", "CMAKE_HIP_ARCHITECTURES")
 _PACKERS = {"tar", "7z", "zip"}
 _COPIERS = {"cp", "copy-item", "robocopy"}
 _HTTPS = "vendor/cpp-httplib/CMakeLists.txt"
-_HTTPS_CHOICES = ("LLAMA_BUILD_BORINGSSL", "LLAMA_BUILD_LIBRESSL", "LLAMA_OPENSSL")
+_HTTPS_CHOICES = {
+    "LLAMA_BUILD_BORINGSSL": "boringssl",
+    "LLAMA_BUILD_LIBRESSL": "libressl",
+    "LLAMA_OPENSSL": "openssl if found",
+}
 _HEADERS = "libssl-dev"
 
 
-def assets(source: SourceTree, told: Publishing) -> dict[str, _Facts]:  # noqa: C901 - by steps
+def assets(told: Publishing) -> dict[str, _Facts]:
     """Return the facts of every asset, by its name with ``{tag}``. Raises ``UnreadableSource``."""
-    made: dict[str, tuple[str, _Facts]] = {}
-    for name, table in told.builder.jobs.items():
-        for run in told.builder.runs(name, table.at):
-            if "uses" in run.table or run.happens() is False:
-                continue
-            for uploaded, facts in _of_job(source, run).items():
-                if uploaded in made:
-                    raise UnreadableSource(facts["job"].at, f"{uploaded} is made twice")
-                final = told.merged.final(uploaded)
-                if final is None:
-                    raise UnreadableSource(facts["job"].at, f"no line publishes {uploaded}")
-                made[uploaded] = (final, facts)
     tag = str(told.facts["tag"].value)
-    found: dict[str, _Facts] = {}
-    for uploaded, (final, facts) in made.items():
-        if "backends" in facts and (server := told.merged.server_of(uploaded)):
+    # By the name with which it is uploaded: its name in the release, and its facts.
+    made: dict[str, tuple[str, _Facts]] = {}
+    for run in told.builder.runs():
+        if run.happens() is False:
+            continue
+        for uploaded, facts in _of_job(run).items():
+            at = facts["job"].at
+            if uploaded in made:
+                raise UnreadableSource(at, f"{uploaded} is made twice")
+            made[uploaded] = (told.final(uploaded, at).replace(tag, "{tag}"), facts)
+    for uploaded, (_, facts) in made.items():
+        if "backends" in facts and (server := told.server_of(uploaded)):
             origin, at = server
             if origin not in made:
                 raise UnreadableSource(at, f"no job makes {origin}")
-            base = made[origin][1]
-            facts["server from"] = Fact(made[origin][0].replace(tag, "{tag}"), at)
+            name, base = made[origin]
+            facts["server from"] = Fact(name, at)
             facts |= {key: base[key] for key in ("https", "openmp")}
         if "companion" in facts:
-            companion, at = facts["companion"].value, facts["companion"].at
-            facts["companion"] = Fact(made[str(companion)][0].replace(tag, "{tag}"), at)
-        found[final.replace(tag, "{tag}")] = facts
-    for name, at in told.packed:
-        found[name.replace(tag, "{tag}")] = {"job": Fact("publish", at)}
-    return dict(sorted(found.items()))
+            companion = facts["companion"]
+            facts["companion"] = Fact(made[str(companion.value)][0], companion.at)
+    packed = {name.replace(tag, "{tag}"): {"job": Fact("publish", at)} for name, at in told.packed}
+    return dict(sorted((dict(made.values()) | packed).items()))
 
 
-def _of_job(source: SourceTree, job: WorkflowJob) -> dict[str, _Facts]:
+def _of_job(job: WorkflowJob) -> dict[str, _Facts]:
     """Return the facts of the files that one run of a job uploads."""
-    found = [(step, path, name) for step, path, name in uploads(job)]
+    found = [*uploads(job.steps)]
     if not found:
         return {}
-    steps = [*job.walk()]
-    flags, at = _flags(source, job, steps)
-    build = _of_build(source, job, steps, flags, at)
+    build = _of_build(job)
     companions = [name for _, _, name in found if name.startswith("cudart-")]
     if len(found) - len(companions) != 1 or len(companions) > 1:
         raise UnreadableSource(job.table.at, "it uploads other files than a build and its runtime")
@@ -107,33 +104,28 @@ def _of_job(source: SourceTree, job: WorkflowJob) -> dict[str, _Facts]:
             facts = {key: build[key] for key in ("job", "platform", "toolkit") if key in build}
         elif companions:
             facts["companion"] = Fact(companions[0], path.at)
-        result[name] = facts | _packed(steps, step, name)
+        result[name] = facts | _packed(job.steps, step, name)
     return result
 
 
-def _of_build(
-    source: SourceTree, job: WorkflowJob, steps: list[Step], flags: _Facts, at: str
-) -> _Facts:
+def _of_build(job: WorkflowJob) -> _Facts:
+    """Return the facts of what a job builds: its machines, its backends, and their toolkits."""
+    source = job.workflow.source
+    flags, at = _flags(job)
     facts: _Facts = {"job": Fact(job.name, job.table.at)}
     if condition := job.table.text("if"):
         facts["condition"] = Fact(str(condition), condition.at)
-    facts |= _machine(source, job, flags)
+    facts |= _machine(job, flags)
     apple = str(facts["platform"].value).startswith(("darwin", "ios"))
-    options = defaults(source, apple=apple)
-    enabled = {
-        name: (flag, word)
-        for flag, word in _BACKENDS.items()
-        if (name := word)
-        and (fact := flags.get(flag) or options.get(flag))
-        and is_on(str(fact.value))
-    }
-    backends = tuple(word for _, word in enabled.values())
-    own = "GGML_CPU" not in flags or is_on(str(flags["GGML_CPU"].value))
-    places = [flags[flag].at for flag, _ in enabled.values() if flag in flags]
-    facts["backends"] = Fact((*backends, *(("cpu",) if own else ())), places[0] if places else at)
+    options = {**defaults(source, apple=apple), **flags}
+    enabled = [flag for flag in _BACKENDS if _on(options, flag)]
+    backends = tuple(_BACKENDS[flag] for flag in enabled)
+    own = "GGML_CPU" not in flags or _on(flags, "GGML_CPU")
+    place = next((flags[flag].at for flag in enabled if flag in flags), at)
+    facts["backends"] = Fact((*backends, *(("cpu",) if own else ())), place)
     for backend in backends:
         if backend in _TOOLKITS:
-            facts["toolkit"] = _toolkit(job, steps, backend, at)
+            facts["toolkit"] = _toolkit(job, backend, at)
         if backend == "cuda":
             sass, ptx, place = cuda_architectures(source, str(facts["toolkit"].value), flags)
             facts |= {"sass": Fact(sass, place), "ptx": Fact(ptx, place)}
@@ -148,29 +140,32 @@ def _of_build(
         number = _MACOS.fullmatch(str(facts["runner"].value))
         # Without a target the compiler takes the version of the system that it runs on.
         facts["macos"] = target or Fact(f"{number[1] if number else ''}.0", facts["runner"].at)
-    facts["https"] = _https(source, steps, flags, options)
-    facts["openmp"] = _openmp(flags, options, at)
+    facts["https"] = _https(job, options)
+    facts["openmp"] = _openmp(options, at)
     return facts
 
 
-def _flags(source: SourceTree, job: WorkflowJob, steps: list[Step]) -> tuple[_Facts, str]:
+def _on(options: Mapping[str, Fact], name: str) -> bool:
+    return name in options and is_on(str(options[name].value))
+
+
+def _flags(job: WorkflowJob) -> tuple[_Facts, str]:
     """Return the flags of the only call of CMake that configures llama.cpp, and its place."""
-    found = [(step, command) for step in steps for command in _configures(step)]
+    found = [command for step in job.steps for command in _configures(step)]
     if len(found) != 1:
         raise UnreadableSource(
             job.table.at, f"it configures {len(found)} builds, and one was known"
         )
-    ((_, command),) = found
-    flags = flags_of(command, source)
+    flags = flags_of(found[0], job.workflow.source)
     for name, fact in flags.items():
-        flags[name] = Fact(fact.value, _of_matrix(source, job, fact) or fact.at)
-    return flags, command.at
+        flags[name] = Fact(fact.value, _of_matrix(job, fact) or fact.at)
+    return flags, found[0].at
 
 
-def _of_matrix(source: SourceTree, job: WorkflowJob, fact: Fact) -> str | None:
+def _of_matrix(job: WorkflowJob, fact: Fact) -> str | None:
     """Return the line of the matrix that a fact comes from: there it is changed."""
     path, _, number = fact.at.rpartition(":")
-    line = source.read(path).splitlines()[int(number) - 1]
+    line = job.workflow.source.read(path).splitlines()[int(number) - 1]
     for key, node in job.matrix.items():
         if f"matrix.{key} " in line and isinstance(node, Text) and str(fact.value) in node:
             return node.at
@@ -186,15 +181,12 @@ def _configures(step: Step) -> Iterator[ScriptCommand]:
             yield command
 
 
-def _machine(  # noqa: C901 - a row of kinds of runners
-    source: SourceTree, job: WorkflowJob, flags: _Facts
-) -> _Facts:
+def _machine(job: WorkflowJob, flags: _Facts) -> _Facts:
     """Return the runner, the system and the platform of a build. Raises ``UnreadableSource``."""
     told = job.told("runs-on")
     if told is None:
         raise UnreadableSource(job.table.at, "it has no runs-on")
     runner, at = told
-    facts = {"runner": Fact(runner, at)}
     container = job.told("container")
     ubuntu, macos = _UBUNTU.fullmatch(runner), _MACOS.fullmatch(runner)
     system, processor = "", "amd64"
@@ -206,37 +198,40 @@ def _machine(  # noqa: C901 - a row of kinds of runners
         system = "windows"
     elif runner not in _WITHOUT_A_RELEASE or container is None:
         raise UnreadableSource(at, f"the system of the runner {runner} is not known")
-    facts["system"] = Fact(system, at)
+    facts = {"runner": Fact(runner, at), "system": Fact(system, at)}
     if container:
-        facts["container"] = Fact(*container)
         image = _CUDA_IMAGE.fullmatch(container[0])
         system = f"ubuntu-{image[1]}" if image else container[0]
-        facts["system"] = Fact(system, container[1])
+        facts |= {"system": Fact(system, container[1]), "container": Fact(*container)}
     name = {"macos": "darwin", "windows": "windows"}.get(system, "linux")
-    platform = Fact(f"{name}-{processor}", at)
-    file = flags.get("CMAKE_TOOLCHAIN_FILE")
-    path = str(file.value).replace("\\", "/") if file else ""
-    if path.endswith("/android.toolchain.cmake"):
-        platform = Fact("android-arm64", (file or platform).at)
-        if "ANDROID_ABI" not in flags or flags["ANDROID_ABI"].value != "arm64-v8a":
-            raise UnreadableSource(platform.at, "ANDROID_ABI is another one than arm64-v8a")
-    elif path and not path.endswith("/vcpkg.cmake"):  # vcpkg's only adds libraries
-        target, processor, place = toolchain(source, path)
-        if target.lower() != name or processor.lower() not in _PROCESSORS:
-            raise UnreadableSource(place, f"{target} {processor} is not known here")
-        platform = Fact(f"{name}-{_PROCESSORS[processor.lower()]}", place)
-    if "CMAKE_SYSTEM_NAME" in flags:
-        target = str(flags["CMAKE_SYSTEM_NAME"].value)
-        if target != "iOS":
-            raise UnreadableSource(flags["CMAKE_SYSTEM_NAME"].at, f"{target} is not known here")
-        platform = Fact("ios-arm64", flags["CMAKE_SYSTEM_NAME"].at)
+    platform = _crossed(job.workflow.source, flags, name) or Fact(f"{name}-{processor}", at)
     return facts | {"platform": platform}
 
 
-def _toolkit(job: WorkflowJob, steps: list[Step], backend: str, at: str) -> Fact:
+def _crossed(source: SourceTree, flags: _Facts, name: str) -> Fact | None:
+    """Return the platform of a build that is compiled on a system for another machine, if it is."""
+    if target := flags.get("CMAKE_SYSTEM_NAME"):
+        if target.value != "iOS":
+            raise UnreadableSource(target.at, f"{target.value} is not known here")
+        return Fact("ios-arm64", target.at)
+    file = flags.get("CMAKE_TOOLCHAIN_FILE")
+    path = str(file.value).replace("\\", "/") if file else ""
+    if file is None or path.endswith("/vcpkg.cmake"):
+        return None  # vcpkg's only adds libraries
+    if path.endswith("/android.toolchain.cmake"):
+        if "ANDROID_ABI" not in flags or flags["ANDROID_ABI"].value != "arm64-v8a":
+            raise UnreadableSource(file.at, "ANDROID_ABI is another one than arm64-v8a")
+        return Fact("android-arm64", file.at)
+    system, processor, place = toolchain(source, path)
+    if system.lower() != name or processor.lower() not in _PROCESSORS:
+        raise UnreadableSource(place, f"{system} {processor} is not known here")
+    return Fact(f"{name}-{_PROCESSORS[processor.lower()]}", place)
+
+
+def _toolkit(job: WorkflowJob, backend: str, at: str) -> Fact:
     """Return the version of the maker's toolkit that a job installs."""
     places: dict[str, str] = {}
-    for place, text in _texts(job, steps):
+    for place, text in _texts(job):
         for match in _TOOLKITS[backend].finditer(text):
             places.setdefault(next(filter(None, match.groups())), place)
     if len(places) != 1:
@@ -245,59 +240,52 @@ def _toolkit(job: WorkflowJob, steps: list[Step], backend: str, at: str) -> Fact
     return Fact(*places.popitem())
 
 
-def _texts(job: WorkflowJob, steps: list[Step]) -> Iterator[tuple[str, str]]:
+def _texts(job: WorkflowJob) -> Iterator[tuple[str, str]]:
     """Return every text in which a job says what it installs, with its place."""
     if container := job.told("container"):
         yield container[1], container[0]
     for node in job.table.table("env").values():
         if isinstance(node, Text):
             yield node.at, node
-    for step in steps:
+    for step in job.steps:
         yield from ((at, line) for at, line in step.lines() if line is not UNKNOWN)
         for node in step.table.table("with").values():
             if isinstance(node, Text):
-                text = filled(node, step.scope.lookup, node.at)
+                text = filled(node, step.lookup, node.at)
                 yield from [] if text is UNKNOWN else [(node.at, text)]
 
 
-def _https(
-    source: SourceTree, steps: list[Step], flags: _Facts, options: Mapping[str, Fact]
-) -> Fact:
+def _https(job: WorkflowJob, options: Mapping[str, Fact]) -> Fact:
     """Return where HTTPS comes from: boringssl, libressl, the system's openssl, or off.
 
     "openssl if found" is a build that takes the system's where its headers are, and whose job does
     not install them.
     """
-    text = source.read(_HTTPS)
+    text = job.workflow.source.read(_HTTPS)
     places = [text.find(f"if ({name})") for name in _HTTPS_CHOICES]
     if -1 in places or places != sorted(places):
-        raise UnreadableSource(f"{_HTTPS}:1", f"it does not choose in the order {_HTTPS_CHOICES}")
-    for name, word in zip(_HTTPS_CHOICES, ("boringssl", "libressl", "openssl"), strict=True):
-        fact = flags.get(name) or options.get(name)
-        if fact is None or not is_on(str(fact.value)):
-            continue
-        if word != "openssl":
-            return Fact(word, fact.at)
-        for step in steps:
+        order = tuple(_HTTPS_CHOICES)
+        raise UnreadableSource(f"{_HTTPS}:1", f"it does not choose in the order {order}")
+    chosen = next((name for name in _HTTPS_CHOICES if _on(options, name)), None)
+    if chosen is None:
+        off = options.get("LLAMA_OPENSSL")
+        return Fact("off", off.at if off else f"{_HTTPS}:1")
+    if chosen == "LLAMA_OPENSSL":
+        for step in job.steps:
             for at, line in step.lines():
                 if line is not UNKNOWN and _HEADERS in line.split():
                     return Fact("openssl", at)
-        return Fact("openssl if found", fact.at)
-    off = flags.get("LLAMA_OPENSSL") or options.get("LLAMA_OPENSSL")
-    return Fact("off", off.at if off else f"{_HTTPS}:1")
+    return Fact(_HTTPS_CHOICES[chosen], options[chosen].at)
 
 
-def _openmp(flags: _Facts, options: Mapping[str, Fact], at: str) -> Fact:
-    used, fetched = (
-        flags.get(name) or options.get(name) for name in ("GGML_OPENMP", "GGML_OPENMP_FETCH")
-    )
-    if used is None:
+def _openmp(options: Mapping[str, Fact], at: str) -> Fact:
+    if "GGML_OPENMP" not in options:
         raise UnreadableSource(at, "whether it uses OpenMP cannot be told")
-    if not is_on(str(used.value)):
-        return Fact("off", used.at)
-    if fetched and is_on(str(fetched.value)):
-        return Fact("brought along", fetched.at)
-    return Fact("the compiler's, if found", used.at)
+    if not _on(options, "GGML_OPENMP"):
+        return Fact("off", options["GGML_OPENMP"].at)
+    if _on(options, "GGML_OPENMP_FETCH"):
+        return Fact("brought along", options["GGML_OPENMP_FETCH"].at)
+    return Fact("the compiler's, if found", options["GGML_OPENMP"].at)
 
 
 def _packed(steps: list[Step], upload: Step, name: str) -> _Facts:

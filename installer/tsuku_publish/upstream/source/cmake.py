@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tsuku_llm.ground.foreign import parse_object
-from tsuku_publish.upstream.source.branches import Branches, Condition
-from tsuku_publish.upstream.source.expressions import UNKNOWN, Unknown
+from tsuku_publish.upstream.source.expressions import (
+    UNKNOWN,
+    Branches,
+    Condition,
+    Unknown,
+    either,
+    every,
+    negated,
+    replaced,
+)
 from tsuku_publish.upstream.source.marked import Fact, UnreadableSource
 from tsuku_publish.upstream.source.scripts import ScriptCommand
 from tsuku_publish.upstream.source.tree import SourceTree
@@ -28,7 +39,7 @@ _MADE_SPECIFIC = r'"\\1a\\2"'
 
 @dataclass(frozen=True, slots=True)
 class CMakeCommand:
-    """One command of a CMake file; ``quoted`` says which of its words are in quotation marks."""
+    """One command of a CMake file, and its place."""
 
     name: str
     words: tuple[str, ...]
@@ -39,18 +50,19 @@ def commands_of(path: str, text: str) -> Iterator[CMakeCommand]:
     """Return the commands of a file in its order."""
     place = 0
     while match := _COMMAND.search(text, place):
+        at = f"{path}:{text.count(chr(10), 0, match.start(1)) + 1}"
         words, depth, place = [], 1, match.end()
         while depth:
             found = _ARGUMENT.search(text, place)
             if found is None:
-                raise UnreadableSource(_at(path, text, match.start(1)), "this command has no end")
+                raise UnreadableSource(at, "this command has no end")
             place = found.end()
             if found[2]:
                 depth += 1 if found[2] == "(" else -1
                 words += [found[2]] if depth else []
             elif found[0][0] != "#":
                 words.append(found[1] if found[1] is not None else found[3])
-        yield CMakeCommand(match[1].lower(), tuple(words), _at(path, text, match.start(1)))
+        yield CMakeCommand(match[1].lower(), tuple(words), at)
 
 
 def run(commands: Iterable[CMakeCommand], variables: Variables) -> None:
@@ -61,11 +73,11 @@ def run(commands: Iterable[CMakeCommand], variables: Variables) -> None:
     branches = Branches()
     for command in commands:
         if command.name == "if":
-            branches.begin(holds(command.words, variables))
+            branches.begin(_holds(command.words, variables))
         elif command.name == "elseif":
-            branches.go_on(holds(command.words, variables))
+            branches.go_on(_holds(command.words, variables))
         elif command.name == "else":
-            branches.go_on()
+            branches.go_on(here=True)
         elif command.name == "endif":
             branches.end()
         elif branches.runs is not False:
@@ -79,7 +91,7 @@ def _do(command: CMakeCommand, variables: Variables, *, certain: bool) -> None:
         _, _, *told = words
         default = _filled(told[0], variables) if told else "OFF"
         variables.setdefault(words[0], (default if certain else UNKNOWN, command.at))
-    elif name == "set" and words and not _is_cached(words, variables):
+    elif name == "set" and words and not ("CACHE" in words and words[0] in variables):
         values = words[1 : words.index("CACHE")] if "CACHE" in words else words[1:]
         found = [_filled(each, variables) for each in values if each != "PARENT_SCOPE"]
         whole = UNKNOWN if UNKNOWN in found else ";".join(map(str, found))
@@ -95,59 +107,58 @@ def _do(command: CMakeCommand, variables: Variables, *, certain: bool) -> None:
         variables[words[1]] = (whole, command.at)
 
 
-def _is_cached(words: Sequence[str], variables: Variables) -> bool:
-    return "CACHE" in words and words[0] in variables
-
-
 def _filled(word: str, variables: Variables) -> str | Unknown:
-    names = _REFERENCE.findall(word)
-    if any(variables.get(name, (UNKNOWN,))[0] is UNKNOWN for name in names):
-        return UNKNOWN
-    return _REFERENCE.sub(lambda match: str(variables[match[1]][0]), word)
+    return replaced(_REFERENCE, lambda match: variables.get(match[1], (UNKNOWN,))[0], word)
 
 
-def holds(words: Sequence[str], variables: Variables) -> Condition:
+def _holds(words: Iterable[str], variables: Variables) -> Condition:
     """Return whether a condition of ``if`` is true: NOT, AND, OR, parentheses and comparisons."""
-    found, rest = _any(words, variables)
+    found, rest = _any([*words], variables)
     return UNKNOWN if rest else found
 
 
-def _any(words: Sequence[str], variables: Variables) -> tuple[Condition, Sequence[str]]:
-    left, words = _all(words, variables)
-    while words[:1] in (("OR",), ["OR"]):
+def _any(words: list[str], variables: Variables) -> tuple[Condition, list[str]]:
+    found, words = _all(words, variables)
+    while words[:1] == ["OR"]:
         right, words = _all(words[1:], variables)
-        left = True if True in (left, right) else UNKNOWN if UNKNOWN in (left, right) else False
-    return left, words
+        found = either((found, right))
+    return found, words
 
 
-def _all(words: Sequence[str], variables: Variables) -> tuple[Condition, Sequence[str]]:
-    left, words = _one(words, variables)
-    while words[:1] in (("AND",), ["AND"]):
+def _all(words: list[str], variables: Variables) -> tuple[Condition, list[str]]:
+    found, words = _one(words, variables)
+    while words[:1] == ["AND"]:
         right, words = _one(words[1:], variables)
-        left = False if False in (left, right) else UNKNOWN if UNKNOWN in (left, right) else True
-    return left, words
+        found = every((found, right))
+    return found, words
 
 
-def _one(  # noqa: PLR0911 - one for each form
-    words: Sequence[str], variables: Variables
-) -> tuple[Condition, Sequence[str]]:
-    if not words:
-        return UNKNOWN, words
-    if words[0] == "NOT":
-        found, rest = _one(words[1:], variables)
-        return (UNKNOWN if found is UNKNOWN else not found), rest
-    if words[0] == "(":
-        found, rest = _any(words[1:], variables)
-        return found, rest[1:]
-    if words[0] == "DEFINED" and len(words) > 1:
-        return words[1] in variables, words[2:]
-    if words[1:2] and words[1] in _COMPARISONS and words[2:]:
-        left, right = (_meaning(words[each], variables) for each in (0, 2))
-        if left is UNKNOWN or right is UNKNOWN:
-            return UNKNOWN, words[3:]
-        return _COMPARISONS[words[1]](left, right), words[3:]
-    value = variables.get(words[0], (UNKNOWN,))[0]
-    return (UNKNOWN if value is UNKNOWN else is_on(value)), words[1:]
+def _one(words: list[str], variables: Variables) -> tuple[Condition, list[str]]:
+    found: Condition = UNKNOWN
+    rest: list[str] = []
+    match words:
+        case ["NOT", *after]:
+            found, rest = _one(after, variables)
+            found = negated(found)
+        case ["(", *after]:
+            found, rest = _any(after, variables)
+            rest = rest[1:]
+        case ["DEFINED", name, *rest]:
+            found = name in variables
+        case [left, sign, right, *rest] if sign in _COMPARISONS:
+            sides = [
+                variables[each][0] if each in variables else _filled(each, variables)
+                for each in (left, right)
+            ]
+            if UNKNOWN not in sides:
+                meaning, compared = _COMPARISONS[sign]
+                found = compared(*map(meaning, sides))
+        case [name, *rest] if name in variables:
+            value = variables[name][0]
+            found = UNKNOWN if value is UNKNOWN else is_on(value)
+        case [_, *rest]:
+            pass
+    return found, rest
 
 
 def is_on(value: str) -> bool:
@@ -158,29 +169,20 @@ def is_on(value: str) -> bool:
     )
 
 
-def _meaning(word: str, variables: Variables) -> str | Unknown:
-    return variables[word][0] if word in variables else _filled(word, variables)
+def _version(text: Any) -> list[int]:
+    """Return a version's four numbers; those that it does not name are 0."""
+    return [*map(int, re.findall(r"[0-9]+", text)), 0, 0, 0, 0][:4]
 
 
-def version(text: str) -> tuple[int, ...]:
-    """Return a version's numbers."""
-    return tuple(int(each) for each in re.findall(r"[0-9]+", text)[:4])
-
-
-def _order(left: str, right: str) -> int:
-    size = max(len(version(left)), len(version(right)))
-    first, second = ((*version(each), *[0] * (size - len(version(each)))) for each in (left, right))
-    return (first > second) - (first < second)
-
-
-_COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
-    "VERSION_LESS": lambda left, right: _order(left, right) < 0,
-    "VERSION_LESS_EQUAL": lambda left, right: _order(left, right) <= 0,
-    "VERSION_EQUAL": lambda left, right: _order(left, right) == 0,
-    "VERSION_GREATER_EQUAL": lambda left, right: _order(left, right) >= 0,
-    "VERSION_GREATER": lambda left, right: _order(left, right) > 0,
-    "STREQUAL": lambda left, right: left == right,
+_COMPARISONS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any, Any], bool]]] = {
+    "VERSION_LESS": (_version, operator.lt),
+    "VERSION_LESS_EQUAL": (_version, operator.le),
+    "VERSION_EQUAL": (_version, operator.eq),
+    "VERSION_GREATER_EQUAL": (_version, operator.ge),
+    "VERSION_GREATER": (_version, operator.gt),
+    "STREQUAL": (str, operator.eq),
 }
+"""How each comparison reads its two sides, and what it asks of them."""
 
 
 def defaults(source: SourceTree, *, apple: bool) -> Mapping[str, Fact]:
@@ -205,12 +207,11 @@ def cuda_architectures(
     given = flags.get("CMAKE_CUDA_ARCHITECTURES")
     variables: Variables = {name: (str(fact.value), fact.at) for name, fact in flags.items()}
     variables |= {"CUDAToolkit_VERSION": (toolkit, ""), "CUDAToolkit_FOUND": ("ON", "")}
-    commands = []
-    for command in commands_of(CUDA, text):
-        if command.name == "enable_language":
-            break  # what follows uses the list, or makes 12Xa of 12X: see below
-        commands.append(command)
-    run(commands, variables)
+    # What follows this command uses the list, or makes 12Xa of 12X: see below.
+    run(
+        itertools.takewhile(lambda each: each.name != "enable_language", commands_of(CUDA, text)),
+        variables,
+    )
     value, at = variables.get("CMAKE_CUDA_ARCHITECTURES", (UNKNOWN, f"{CUDA}:1"))
     at = given.at if given else at
     if value is UNKNOWN:
@@ -288,7 +289,3 @@ def toolchain(source: SourceTree, path: str) -> tuple[str, str, str]:
             raise UnreadableSource(at, f"it sets no {name}")
         found.append(str(value))
     return found[0], found[1], variables["CMAKE_SYSTEM_NAME"][1]
-
-
-def _at(path: str, text: str, place: int) -> str:
-    return f"{path}:{text.count(chr(10), 0, place) + 1}"

@@ -6,8 +6,9 @@ A value that only a run knows is ``UNKNOWN``: it makes unknown what depends on i
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from tsuku_publish.upstream.source.marked import Text, UnreadableSource, Value
@@ -21,6 +22,7 @@ class Unknown(Enum):
 
 UNKNOWN = Unknown.UNKNOWN
 Known = Value | Unknown
+Condition = bool | Unknown
 Lookup = Callable[[tuple[str, ...]], Known]
 """Returns the value of a path such as ``("matrix", "os")``; null if there is none."""
 
@@ -42,18 +44,21 @@ def evaluate(text: str, lookup: Lookup, at: str) -> Known:
 
 def filled(text: str, lookup: Lookup, at: str) -> str | Unknown:
     """Return a text with its expressions' values. Raises ``UnreadableSource``."""
-    unknown = False
 
-    def value(match: re.Match[str]) -> str:
-        nonlocal unknown
+    def value(match: re.Match[str]) -> str | Unknown:
         found = evaluate(match[1], lookup, at)
-        if found is UNKNOWN:
-            unknown = True
-            return ""
-        return as_text(found)
+        return UNKNOWN if found is UNKNOWN else as_text(found)
 
-    result = _EXPRESSION.sub(value, text)
-    return UNKNOWN if unknown else result
+    return replaced(_EXPRESSION, value, text)
+
+
+def replaced(
+    pattern: re.Pattern[str], value: Callable[[re.Match[str]], str | Unknown], text: str
+) -> str | Unknown:
+    """Return a text with a value in place of each match; unknown if one of the values is."""
+    values = [value(match) for match in pattern.finditer(text)]
+    known = iter([each for each in values if each is not UNKNOWN])
+    return UNKNOWN if UNKNOWN in values else pattern.sub(lambda _: next(known), text)
 
 
 def value_of(text: Text, lookup: Lookup) -> Known:
@@ -63,7 +68,7 @@ def value_of(text: Text, lookup: Lookup) -> Known:
     return filled(text, lookup, text.at) if "${{" in text else text.value
 
 
-def holds(condition: Text | None, lookup: Lookup) -> bool | Unknown:
+def holds(condition: Text | None, lookup: Lookup) -> Condition:
     """Return whether an ``if`` is true; true without one. Raises ``UnreadableSource``."""
     if condition is None:
         return True
@@ -98,25 +103,23 @@ def _number(value: Known) -> float:
         return float("nan")
 
 
-def _equal(left: Known, right: Known) -> bool:
-    if isinstance(left, str) and isinstance(right, str):
-        return left.casefold() == right.casefold()  # texts are compared without case
-    if type(left) is type(right):
-        return left == right
-    return _number(left) == _number(right)
+_COMPARISONS: Mapping[str, Callable[[str | float, str | float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
 
 
 def _compared(sign: str, left: Known, right: Known) -> Known:
     if UNKNOWN in (left, right):
         return UNKNOWN
-    if sign in ("==", "!="):
-        return _equal(left, right) is (sign == "==")
     if isinstance(left, str) and isinstance(right, str):
-        first, second = left.casefold(), right.casefold()
-        order = (first > second) - (first < second)
-        return {"<": order < 0, ">": order > 0, "<=": order <= 0, ">=": order >= 0}[sign]
-    one, two = _number(left), _number(right)
-    return {"<": one < two, ">": one > two, "<=": one <= two, ">=": one >= two}[sign]
+        # Texts are compared without case.
+        return _COMPARISONS[sign](left.casefold(), right.casefold())
+    return _COMPARISONS[sign](_number(left), _number(right))
 
 
 def _format(values: Sequence[Known]) -> Known:
@@ -205,14 +208,14 @@ class _Parser:
 
     def _comparison(self) -> Known:
         left = self._unary()
-        while sign := self._take("==", "!=", "<", ">", "<=", ">="):
+        while sign := self._take(*_COMPARISONS):
             left = _compared(sign, left, self._unary())
         return left
 
     def _unary(self) -> Known:
         if self._take("!"):
             found = self._unary()
-            return UNKNOWN if found is UNKNOWN else not truth(found)
+            return negated(UNKNOWN if found is UNKNOWN else truth(found))
         if self._take("("):
             found = self._or()
             self._expect(")")
@@ -258,3 +261,54 @@ class _Parser:
         if count not in (-1, len(values)):
             raise self._wrong(f"{name} takes {count} values")
         return UNKNOWN if UNKNOWN in values else function(values)
+
+
+# --- conditions, of which any may be unknown ----------------------------------------------------
+
+
+def negated(condition: Condition) -> Condition:
+    """Return the contrary of a condition."""
+    return UNKNOWN if condition is UNKNOWN else not condition
+
+
+def every(conditions: Iterable[Condition]) -> Condition:
+    """Return whether all conditions hold; a false one decides it, whatever the unknown ones are."""
+    found = [*conditions]
+    return False if False in found else UNKNOWN if UNKNOWN in found else True
+
+
+def either(conditions: Iterable[Condition]) -> Condition:
+    """Return whether one of the conditions holds; a true one decides it."""
+    found = [*conditions]
+    return True if True in found else UNKNOWN if UNKNOWN in found else False
+
+
+class Branches:
+    """The open branches of ``if``, one within another, of a script or a CMake file.
+
+    ``runs`` says whether what follows is run.
+    """
+
+    def __init__(self) -> None:
+        # For each open "if": whether this branch runs, and whether it or one before it does.
+        self._open: list[tuple[Condition, Condition]] = []
+
+    def begin(self, here: Condition) -> None:
+        """Begin an ``if``."""
+        self._open.append((here, here))
+
+    def go_on(self, here: Condition) -> None:
+        """Begin an ``elif``; an ``else`` is one that is true."""
+        if self._open:
+            before = self._open.pop()[1]
+            self._open.append((every((negated(before), here)), either((before, here))))
+
+    def end(self) -> None:
+        """End an ``if``."""
+        if self._open:
+            self._open.pop()
+
+    @property
+    def runs(self) -> Condition:
+        """Whether the present place runs; unknown if a condition on the way there is."""
+        return every(runs for runs, _ in self._open)

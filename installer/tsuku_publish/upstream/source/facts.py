@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import parse_object, read_foreign
@@ -77,24 +79,33 @@ def facts_of(source: SourceTree, tag: str) -> SourceFacts:
     """Read a source. Raises ``UnreadableSource`` with the line of what cannot be read."""
     told = publishing(source)
     server = tuple(each for each in arguments(source) if each.is_for("server"))
-    return SourceFacts(tag, (), told.facts, assets(source, told), server)
+    return SourceFacts(tag, (), told.facts, assets(told), server)
 
 
 def differences(before: SourceFacts, after: SourceFacts) -> tuple[Difference, ...]:
     """Return what the newer source says differently, in the order of the assets' names."""
     found = [*_of_facts("publishing", before.publishing, after.publishing)]
-    for name in sorted({*before.assets, *after.assets}):
-        old, new = before.assets.get(name), after.assets.get(name)
-        if old is None or new is None:
-            job = (new or old or {})["job"]
-            gone, made = (None if each is None else str(job.value) for each in (old, new))
-            found.append(Difference(name, "asset of the job", gone, made, job.at))
-        else:
+    groups = (
+        ("asset of the job", "job", before.assets, after.assets),
+        ("argument", "names", _by_name(before.arguments), _by_name(after.arguments)),
+    )
+    for what, key, olds, news in groups:
+        for name in sorted({*olds, *news}):
+            old, new = olds.get(name), news.get(name)
+            if old is None or new is None:
+                # One side does not have it: of the other one, a single fact is enough.
+                old, new = ({what: each[key]} if each else {} for each in (old, new))
             found += _of_facts(name, old, new)
-    olds, news = ({each.names[-1]: each for each in side.arguments} for side in (before, after))
-    for name in sorted({*olds, *news}):
-        found += _of_arguments(name, olds.get(name), news.get(name))
     return tuple(found)
+
+
+def _by_name(arguments: Iterable[Argument]) -> dict[str, dict[str, Fact]]:
+    """Return the fields of arguments as facts, by their last name."""
+    names = [each.name for each in fields(Argument) if each.name != "at"]
+    return {
+        each.names[-1]: {name: Fact(getattr(each, name), each.at) for name in names}
+        for each in arguments
+    }
 
 
 def _of_facts(
@@ -107,52 +118,29 @@ def _of_facts(
             yield Difference(about, what, *_sides(old, new), place.at if place else "")
 
 
-def _of_arguments(name: str, old: Argument | None, new: Argument | None) -> Iterator[Difference]:
-    if old is None or new is None:
-        place = new or old
-        told = ", ".join(place.names) if place else ""
-        sides = (None if old is None else told, None if new is None else told)
-        yield Difference(name, "argument", *sides, place.at if place else "")
-        return
-    for each in fields(Argument):
-        before, after = getattr(old, each.name), getattr(new, each.name)
-        if each.name != "at" and before != after:
-            sides = _sides(Fact(before, old.at), Fact(after, new.at))
-            yield Difference(name, each.name, *sides, new.at)
-
-
 def _sides(old: Fact | None, new: Fact | None) -> tuple[str | None, str | None]:
     """Return both values; of two lists only what one has and the other has not."""
     if old and new and isinstance(old.value, tuple) and isinstance(new.value, tuple):
         gone = tuple(each for each in old.value if each not in new.value)
         made = tuple(each for each in new.value if each not in old.value)
         if gone or made:  # else their order differs
-            return (_told_value(gone) if gone else None, _told_value(made) if made else None)
-    return _told(old), _told(new)
+            return _told(gone or None), _told(made or None)
+    return _told(old and old.value), _told(new and new.value)
 
 
-def _told(fact: Fact | None) -> str | None:
-    return None if fact is None else _told_value(fact.value)
-
-
-def _told_value(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
+def _told(value: Any) -> str | None:
+    return ", ".join(value) if isinstance(value, tuple) else None if value is None else str(value)
 
 
 def text_of(facts: SourceFacts) -> str:
     """Return the file of a source's facts: one line for each, so that two can be compared."""
-    groups = {f'"{name}"': each for name, each in facts.assets.items()}
-    arguments = [
-        json.dumps({each.name: getattr(argument, each.name) for each in fields(Argument)})
-        for argument in facts.arguments
-    ]
     lines = [
         f'"tag": {json.dumps(facts.tag)},\n"also": {json.dumps(facts.also)},',
         f'"publishing": {_table(facts.publishing)},',
         '"assets": {',
-        ",\n".join(f"{name}: {_table(each)}" for name, each in groups.items()),
+        ",\n".join(f'"{name}": {_table(each)}' for name, each in facts.assets.items()),
         '},\n"arguments": [',
-        ",\n".join(arguments),
+        ",\n".join(json.dumps(asdict(each)) for each in facts.arguments),
         "]",
     ]
     return "{\n" + "\n".join(lines) + "\n}\n"
@@ -178,10 +166,7 @@ def record(folder: Path, found: SourceFacts) -> Path:
 
 
 def _table(facts: Mapping[str, Fact]) -> str:
-    lines = (
-        f" {json.dumps(name)}: {json.dumps({'value': fact.value, 'at': fact.at})}"
-        for name, fact in facts.items()
-    )
+    lines = (f" {json.dumps(name)}: {json.dumps(asdict(fact))}" for name, fact in facts.items())
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
@@ -191,28 +176,8 @@ def load_sources(facts: Path) -> tuple[SourceFacts, ...]:
     for path in sorted((facts / FOLDER).glob("*.json")):
         with reading(path):
             raw = parse_object(read_foreign(path, LARGEST_FILE))
-            found.append(
-                SourceFacts(
-                    raw["tag"],
-                    tuple(raw["also"]),
-                    _facts(raw["publishing"]),
-                    {name: _facts(each) for name, each in raw["assets"].items()},
-                    tuple(_argument(each) for each in raw["arguments"]),
-                )
-            )
+            found.append(msgspec.convert(raw, SourceFacts))
     return tuple(sorted(found, key=lambda each: number_of(each.tag)))
-
-
-def _facts(raw: Mapping[str, Any]) -> dict[str, Fact]:
-    return {name: Fact(_frozen(each["value"]), each["at"]) for name, each in raw.items()}
-
-
-def _argument(raw: Mapping[str, Any]) -> Argument:
-    return Argument(**{each.name: _frozen(raw[each.name]) for each in fields(Argument)})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def sources_for(tag: str, sources: tuple[SourceFacts, ...]) -> tuple[SourceFacts, ...]:

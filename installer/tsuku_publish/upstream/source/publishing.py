@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tsuku_publish.upstream.source.expressions import UNKNOWN, value_of
+from tsuku_publish.upstream.source.expressions import UNKNOWN
 from tsuku_publish.upstream.source.marked import Fact, Row, Table, Text, UnreadableSource
 from tsuku_publish.upstream.source.scripts import Line, commands
 from tsuku_publish.upstream.source.tree import SourceTree
-from tsuku_publish.upstream.source.workflows import (
-    Step,
-    Workflow,
-    WorkflowJob,
-    known,
-    open_workflow,
-)
+from tsuku_publish.upstream.source.workflows import Step, Workflow, open_workflow
 
 FOLDER = ".github/workflows/"
 _ATTESTS = ("actions/attest@", "actions/attest-build-provenance@")
 _CREATES = ("ggml-org/action-create-release@", "softprops/action-gh-release@")
 
-# The lines of the script that moves what was uploaded into the release, in upstream's forms.
-_FOR_ARCH = re.compile(r"for arch in (?P<words>[\w ]+); do")
-_INJECTED = re.compile(r'cpu_zip="artifact/(?P<name>[^"]+)"')
-_TARGETS = re.compile(r"for target_zip in artifact/(?P<name>\S+); do")
-_RENAMED = re.compile(r"for zip_file in artifact/(?P<name>\S+); do")
-_NEW_NAME = re.compile(
-    r'zip_name="(?P<before>[^"$]*)\$\{base_name#(?P<cut>[^}]*)\}(?P<after>[^"$]*)"'
-)
-_MOVED = re.compile(r"mv -v artifact/(?P<name>\S+) release")
-_REMOVED = re.compile(r"rm -f artifact/(?P<name>\S+)")
-_NO_CHANGE = re.compile(
+_MERGING = re.compile(
+    r"for arch in (?P<arches>[\w ]+); do"
+    r'|cpu_zip="artifact/(?P<origin>[^"]+)"'
+    r"|for target_zip in artifact/(?P<targets>\S+); do"
+    r"|for zip_file in artifact/(?P<renamed>\S+); do"
+    r'|zip_name="(?P<before>[^"$]*)\$\{base_name#(?P<cut>[^}]*)\}(?P<after>[^"$]*)"'
+    r"|mv -v artifact/(?P<moved>\S+) release"
+    r"|rm -f artifact/(?P<removed>\S+)"
+    # What says nothing more: the loops' bodies, as upstream writes them.
     r"|#.*|echo .*|mkdir -p release|temp_dir=\$\(mktemp -d\)|unzip \"\$cpu_zip\" -d \"\$temp_dir\""
     r"|if \[\[ \"\$target_zip\" == \"\$cpu_zip\" \]\]; then|continue|fi|done"
     r"|realpath_target_zip=\$\(realpath \"\$target_zip\"\)"
     r"|\(cd \"\$temp_dir\" && zip -r \"\$realpath_target_zip\" \.\)|rm -rf \"\$temp_dir\""
-    r"|base_name=\$\(basename \"\$zip_file\" \.zip\)|mv \"\$zip_file\" \"release/\$zip_name\""
+    r"|base_name=\$\(basename \"\$zip_file\" \.zip\)|mv \"\$zip_file\" \"release/\$zip_name\"|"
 )
-"""Lines that say nothing more: the loops' bodies, as upstream writes them."""
+"""The lines of the script that moves what was uploaded into the release, in upstream's forms."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """How uploaded files become assets, each fact with its line."""
+class Publishing:
+    """How uploaded files become assets of a release; ``builder`` is the workflow that uploads them.
 
+    ``facts`` say who attests the release, and what starts that workflow.
+    """
+
+    builder: Workflow
+    facts: Mapping[str, Fact]
+    packed: list[tuple[str, str]] = field(default_factory=list)
+    """Archives that the publishing job makes itself, each with its place."""
     injected: list[tuple[str, str, str]] = field(default_factory=list)
     """A pattern of files, the file whose content they get, and the place."""
     renamed: list[tuple[str, str, str, str]] = field(default_factory=list)
@@ -54,14 +53,18 @@ class Merged:
     moved: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
 
-    def final(self, name: str) -> str | None:
-        """Return an uploaded file's name in the release; None if it is not in it."""
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removed):
-            return None
-        for pattern, cut, before, after in self.renamed:
-            if fnmatch.fnmatchcase(name, pattern):
-                return f"{before}{name.removesuffix('.zip').removeprefix(cut)}{after}"
-        return name if any(fnmatch.fnmatchcase(name, each) for each in self.moved) else None
+    def final(self, name: str, at: str) -> str:
+        """Return the name in the release of a file that is uploaded at a place.
+
+        Raises ``UnreadableSource`` if it is not in the release.
+        """
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.removed):
+            for pattern, cut, before, after in self.renamed:
+                if fnmatch.fnmatchcase(name, pattern):
+                    return f"{before}{name.removesuffix('.zip').removeprefix(cut)}{after}"
+            if any(fnmatch.fnmatchcase(name, each) for each in self.moved):
+                return name
+        raise UnreadableSource(at, f"no line publishes {name}")
 
     def server_of(self, name: str) -> tuple[str, str] | None:
         """Return the uploaded file whose content another one gets, and the place."""
@@ -71,29 +74,16 @@ class Merged:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Publishing:
-    """The workflow that publishes and the one that builds; they may be one."""
-
-    publisher: Workflow
-    builder: Workflow
-    merged: Merged
-    packed: tuple[tuple[str, str], ...]
-    """Archives that the publishing job makes itself, each with its place."""
-    facts: dict[str, Fact]
-
-
 def publishing(source: SourceTree) -> Publishing:
     """Find who attests releases, and read how. Raises ``UnreadableSource``."""
-    found = []
-    for path in sorted(source.files):
-        if fnmatch.fnmatchcase(path, f"{FOLDER}release*.yml"):  # others attest images
-            workflow = open_workflow(source, path)
-            found += [
-                (workflow, step)
-                for step in _steps(workflow)
-                if step.uses and step.uses.startswith(_ATTESTS)
-            ]
+    found = [
+        (workflow, step)
+        for path in sorted(source.files)
+        if fnmatch.fnmatchcase(path, f"{FOLDER}release*.yml")  # others attest images
+        for workflow in [open_workflow(source, path)]
+        for step in workflow.steps()
+        if step.uses(*_ATTESTS)
+    ]
     if len(found) != 1:
         at = ", ".join(step.table.at for _, step in found) or FOLDER
         raise UnreadableSource(at, f"{len(found)} steps attest a release, and one should")
@@ -101,43 +91,30 @@ def publishing(source: SourceTree) -> Publishing:
     subject = attests.given("subject-path")
     if subject is None or subject.strip("'") != "release/*":
         raise UnreadableSource(attests.table.at, "what it attests is not release/*")
-    steps = [*_steps(workflow)]
-    tag = _tag(steps)
+    steps = [*workflow.steps()]
+    creates = next((step for step in steps if step.uses(*_CREATES)), None)
+    if creates is None:
+        raise UnreadableSource(FOLDER, "no step creates the release that is attested")
+    tag = creates.given("tag_name")
+    if tag is None:
+        raise UnreadableSource(creates.table.at, "the release gets no tag_name")
     facts = {
         "workflow": Fact(workflow.path, attests.table.at),
-        "tag": tag,
+        "tag": Fact(creates.known(tag, "the tag"), tag.at),
         **_trigger(workflow),
     }
     builder = _builder(source, workflow, facts)
     facts["builder"] = Fact(builder.path, facts["trigger"].at)
-    merged = Merged()
-    packed: list[tuple[str, str]] = []
+    told = Publishing(builder, facts)
     for step in steps:
         lines = step.lines()
         if any(line is not UNKNOWN and "artifact/" in line for _, line in lines):
-            _merge(lines, merged)
+            _merge(lines, told)
         for command in commands(lines):
             names = [word for word in command.words if word.startswith("release/")]
             if command.words[0] in ("tar", "zip", "7z") and names:
-                packed.append((names[0].removeprefix("release/"), command.at))
-    return Publishing(workflow, builder, merged, tuple(packed), facts)
-
-
-def _steps(workflow: Workflow) -> Iterator[Step]:
-    for name, table in workflow.jobs.items():
-        if isinstance(table, Table) and "uses" not in table:
-            for run in workflow.runs(name, table.at):
-                yield from run.walk()
-
-
-def _tag(steps: Iterable[Step]) -> Fact:
-    for step in steps:
-        if step.uses and step.uses.startswith(_CREATES):
-            node = step.given("tag_name")
-            if node is None:
-                raise UnreadableSource(step.table.at, "the release gets no tag_name")
-            return Fact(known(value_of(node, step.scope.lookup), node.at, "the tag"), node.at)
-    raise UnreadableSource(FOLDER, "no step creates the release that is attested")
+                told.packed.append((names[0].removeprefix("release/"), command.at))
+    return told
 
 
 def _trigger(workflow: Workflow) -> dict[str, Fact]:
@@ -187,47 +164,42 @@ def _builder(source: SourceTree, workflow: Workflow, facts: dict[str, Fact]) -> 
     raise UnreadableSource(facts["trigger"].at, f"no workflow has the name {wanted}")
 
 
-def _merge(lines: Iterable[Line], merged: Merged) -> None:  # noqa: C901 - a row of forms
+def _merge(lines: Iterable[Line], told: Publishing) -> None:
     """Read the script that moves the uploaded files. Raises ``UnreadableSource``."""
-    arches: list[str] = []
+    arches = [""]
     origin = renamed = ""
-    for at, raw in lines:
-        line = "" if raw is UNKNOWN else raw.strip()
-        if raw is UNKNOWN:
+    for at, line in lines:
+        if line is UNKNOWN:
             raise UnreadableSource(at, "this line is known only in a run")
-        if match := _FOR_ARCH.fullmatch(line):
-            arches = match["words"].split()
-        elif match := _INJECTED.fullmatch(line):
-            origin = match["name"]
-        elif match := _TARGETS.fullmatch(line):
-            for arch in arches or [""]:
-                pattern, name = (text.replace("${arch}", arch) for text in (match["name"], origin))
-                merged.injected.append((pattern, name, at))
-        elif match := _RENAMED.fullmatch(line):
-            renamed = match["name"]
-        elif match := _NEW_NAME.fullmatch(line):
-            merged.renamed.append((renamed, match["cut"], match["before"], match["after"]))
-        elif match := _MOVED.fullmatch(line):
-            merged.moved.append(match["name"])
-        elif match := _REMOVED.fullmatch(line):
-            merged.removed.append(match["name"])
-        elif not _NO_CHANGE.fullmatch(line):
-            raise UnreadableSource(
-                at, f"what this does to the files of a release is not known: {line}"
-            )
+        match = _MERGING.fullmatch(line.strip())
+        if match is None:
+            what = f"what this does to the files of a release is not known: {line.strip()}"
+            raise UnreadableSource(at, what)
+        arches = match["arches"].split() if match["arches"] else arches
+        origin, renamed = match["origin"] or origin, match["renamed"] or renamed
+        if match["targets"]:
+            for arch in arches:
+                pattern = match["targets"].replace("${arch}", arch)
+                told.injected.append((pattern, origin.replace("${arch}", arch), at))
+        if match["cut"] is not None:
+            told.renamed.append((renamed, match["cut"], match["before"], match["after"]))
+        if match["moved"]:
+            told.moved.append(match["moved"])
+        if match["removed"]:
+            told.removed.append(match["removed"])
 
 
-def uploads(job: WorkflowJob) -> Iterator[tuple[Step, Text, str]]:
-    """Return the files that a job uploads: the step, the path as it is written, the file's name.
+def uploads(steps: Iterable[Step]) -> Iterator[tuple[Step, Text, str]]:
+    """Return the files that steps upload: the step, the path as it is written, the file's name.
 
     A folder that another job gets is no file of a release, unless its artifact has a file's name.
     """
-    for step in job.walk():
-        if not (step.uses and step.uses.startswith("actions/upload-artifact@")):
+    for step in steps:
+        if not step.uses("actions/upload-artifact@"):
             continue
         path = step.given("path")
         if path is None:
             raise UnreadableSource(step.table.at, "it uploads no path")
-        name = known(value_of(path, step.scope.lookup), path.at, "what it uploads")
+        name = step.known(path, "what it uploads")
         if name.endswith((".zip", ".tar.gz")):
             yield step, path, name.rpartition("/")[2]

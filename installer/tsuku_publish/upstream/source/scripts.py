@@ -8,10 +8,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tsuku_publish.upstream.source.branches import Branches, Condition
-from tsuku_publish.upstream.source.expressions import UNKNOWN, Unknown
+from tsuku_publish.upstream.source.expressions import (
+    UNKNOWN,
+    Branches,
+    Condition,
+    Unknown,
+    either,
+    every,
+    replaced,
+)
 from tsuku_publish.upstream.source.marked import UnreadableSource
 
 Line = tuple[str, str | Unknown]
@@ -39,17 +46,13 @@ _VARIABLE = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Written:
-    """What a script writes: name → value, for the steps after it."""
+def written(lines: Iterable[Line]) -> dict[str, dict[str, Words]]:
+    """Return what a script sets for the steps after it: name → value, by the file of the service.
 
-    outputs: dict[str, Words] = field(default_factory=dict)
-    environment: dict[str, Words] = field(default_factory=dict)
-
-
-def written(lines: Iterable[Line]) -> Written:
-    """Return what a script sets. Raises ``UnreadableSource`` for a write that it cannot read."""
-    result = Written()
+    Those are GITHUB_OUTPUT and GITHUB_ENV. Raises ``UnreadableSource`` for a write that it cannot
+    read.
+    """
+    result: dict[str, dict[str, Words]] = {"GITHUB_OUTPUT": {}, "GITHUB_ENV": {}}
     variables: dict[str, Words] = {}
     branches = Branches()
     for at, raw in lines:
@@ -58,15 +61,14 @@ def written(lines: Iterable[Line]) -> Written:
             begin = branches.begin if match["word"] == "if" else branches.go_on
             begin(_test(match["test"], variables))
         elif line == "else":
-            branches.go_on()
+            branches.go_on(here=True)
         elif line == "fi":
             branches.end()
         elif branches.runs is False:
             continue
         elif match := _WRITE.fullmatch(line):
             value = expanded(match["value"], variables)
-            names = result.outputs if match["to"] == "GITHUB_OUTPUT" else result.environment
-            names[match["name"]] = value if branches.runs is True else UNKNOWN
+            result[match["to"]][match["name"]] = value if branches.runs is True else UNKNOWN
         elif "GITHUB_OUTPUT" in line:
             raise UnreadableSource(at, f"what it writes cannot be read: {line}")
         elif match := _ASSIGN.fullmatch(line):
@@ -78,48 +80,36 @@ def _test(text: str, variables: dict[str, Words]) -> Condition:
     inner = re.fullmatch(r"\[\[?\s+(.*?)\s+\]\]?", text)
     if inner is None:
         return UNKNOWN
-    found: Condition = False
-    for each in re.split(r"\s+\|\|\s+", inner[1]):
-        every: Condition = True
-        for part in re.split(r"\s+&&\s+", each):
-            match = _EQUAL.fullmatch(part)
-            sides = (
-                [expanded(match[name], variables) for name in ("left", "right")] if match else []
-            )
-            if not match or UNKNOWN in sides:
-                every = False if every is False else UNKNOWN
-            elif (sides[0] == sides[1]) is (match["sign"] == "!="):
-                every = False
-        if every is True or found is True:
-            found = True
-        elif every is UNKNOWN:
-            found = UNKNOWN
-    return found
+
+    def equal(text: str) -> Condition:
+        match = _EQUAL.fullmatch(text)
+        sides = [expanded(match[name], variables) for name in ("left", "right")] if match else []
+        if not match or UNKNOWN in sides:
+            return UNKNOWN
+        return (sides[0] == sides[1]) is (match["sign"] != "!=")
+
+    return either(
+        every(map(equal, re.split(r"\s+&&\s+", each))) for each in re.split(r"\s+\|\|\s+", inner[1])
+    )
 
 
 def expanded(text: str, variables: dict[str, Words]) -> Words:
     """Return a word of a script with its variables and the programs that are known."""
     if match := _JOINED.fullmatch(text.strip()):
         return match["by"].join(match["text"].split(match["by"])[: int(match["last"]) + 1])
-    unknown = False
 
-    def value(match: re.Match[str]) -> str:
-        nonlocal unknown
+    def value(match: re.Match[str]) -> Words:
         found = (
             _answer(match["run"])
             if match["run"]
             else variables.get(match["long"] or match["short"], UNKNOWN)
         )
-        if found is UNKNOWN:
-            unknown = True
-            return ""
-        return found.partition(".")[0] if match["cut"] else found
+        return found.partition(".")[0] if match["cut"] and found is not UNKNOWN else found
 
     bare = text.strip()
     if len(bare) > 1 and bare[0] == bare[-1] and bare[0] in "\"'":
         bare = bare[1:-1]
-    result = _VARIABLE.sub(value, bare)
-    return UNKNOWN if unknown else result
+    return replaced(_VARIABLE, value, bare)
 
 
 def _answer(command: str) -> Words:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tsuku_publish.upstream.source.expressions import (
     UNKNOWN,
+    Condition,
     Known,
-    Unknown,
     as_text,
     filled,
     holds,
@@ -23,7 +25,7 @@ from tsuku_publish.upstream.source.marked import (
     UnreadableSource,
     read_yaml,
 )
-from tsuku_publish.upstream.source.scripts import Line, Written, written
+from tsuku_publish.upstream.source.scripts import Line, Words, written
 from tsuku_publish.upstream.source.tree import SourceTree
 
 _A_RELEASE: Mapping[tuple[str, ...], Known] = {
@@ -35,35 +37,35 @@ _A_RELEASE: Mapping[tuple[str, ...], Known] = {
 }
 """What the build service says in the run of which a release comes: a push to master."""
 _OUTSIDE = {"github", "secrets", "runner", "vars", "job", "strategy"}
+_OF_MATRIX = re.compile(r"\s*\$\{\{\s*matrix\.(.*?)\s*\}\}\s*")
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """One workflow file; ``jobs`` are its jobs, by their names."""
+    """One workflow file."""
 
     source: SourceTree
     path: str
     table: Table
-    jobs: Table
 
-    def job(self, name: str, at: str) -> Table:
-        """Return a job. Raises ``UnreadableSource``."""
-        found = self.jobs.get(name)
-        if not isinstance(found, Table):
-            raise UnreadableSource(at, f"there is no job {name}")
-        return found
+    def runs(self) -> Iterator[WorkflowJob]:
+        """Return each job with steps, once for each cell of its matrix."""
+        jobs = self.table.table("jobs")
+        for name in jobs:
+            table = jobs.table(name)
+            if "uses" not in table:  # else it calls another workflow
+                for cell in cells(table.table("strategy").table("matrix")):
+                    yield WorkflowJob(self, name, table, cell)
 
-    def runs(self, name: str, at: str) -> Iterator[WorkflowJob]:
-        """Return a job once for each cell of its matrix."""
-        table = self.job(name, at)
-        for cell in cells(table.table("strategy").table("matrix")):
-            yield WorkflowJob(self, name, table, cell)
+    def steps(self) -> Iterator[Step]:
+        """Return the steps that run, of all jobs."""
+        for run in self.runs():
+            yield from run.steps
 
 
 def open_workflow(source: SourceTree, path: str) -> Workflow:
     """Read a workflow file. Raises ``UnreadableSource``."""
-    table = read_yaml(path, source.read(path))
-    return Workflow(source, path, table, table.table("jobs"))
+    return Workflow(source, path, read_yaml(path, source.read(path)))
 
 
 def cells(matrix: Table) -> list[dict[str, Node]]:
@@ -99,42 +101,51 @@ def cells(matrix: Table) -> list[dict[str, Node]]:
 
 
 @dataclass(frozen=True)
-class Scope:
-    """The place where an expression of a step is evaluated; ``caller`` is a composite action's."""
+class Step:
+    """A place in a list of steps, where expressions are evaluated: one of them, or after the last.
+
+    ``job`` is None in a composite action, which has ``inputs``; ``caller`` is the step that uses
+    it.
+    """
 
     workflow: Workflow
-    steps: Row
+    steps: list[Table]
     position: int
     matrix: Mapping[str, Node] = field(default_factory=dict)
     job: Table | None = None
     inputs: Mapping[str, Known] | None = None
-    caller: Scope | None = None
-
-    def lookup(self, path: tuple[str, ...]) -> Known:  # noqa: PLR0911 - one for each context
-        """Return the value of a path in an expression. Raises ``UnreadableSource``."""
-        kind, *names = path
-        name, *more = names or [""]
-        if path in _A_RELEASE:
-            return _A_RELEASE[path]
-        if kind in _OUTSIDE:
-            return UNKNOWN
-        if kind == "matrix" and not more:
-            return self._value(self.matrix.get(name))
-        if kind == "env" and not more:
-            return self.environment(name)
-        if kind == "inputs" and not more:
-            # A workflow's own inputs are of another run than a push.
-            return UNKNOWN if self.inputs is None else self.inputs.get(name)
-        if kind == "steps" and more:
-            # A conclusion, or an output.
-            return self._step(name).output(more[1]) if more[0] == "outputs" else UNKNOWN
-        if kind == "needs" and more[:1] == ["outputs"]:
-            return self._needed(name, more[1])
-        raise UnreadableSource(self._at, f"{'.'.join(path)} cannot be read")
+    caller: Step | None = None
 
     @property
-    def _at(self) -> str:
-        return self.steps[self.position].at if self.steps else self.workflow.table.at
+    def table(self) -> Table:
+        """Its mapping; after the last step, that of the workflow."""
+        here = self.steps[self.position : self.position + 1]
+        return here[0] if here else self.workflow.table
+
+    def lookup(self, path: tuple[str, ...]) -> Known:
+        """Return the value of a path in an expression. Raises ``UnreadableSource``."""
+        found: Known = UNKNOWN
+        match path:
+            case _ if path in _A_RELEASE:
+                found = _A_RELEASE[path]
+            case [kind, *_] if kind in _OUTSIDE:
+                pass
+            case ["matrix", name]:
+                found = self._value(self.matrix.get(name))
+            case ["env", name]:
+                found = self.environment(name)
+            case ["inputs", name]:
+                # A workflow's own inputs are of another run than a push.
+                found = UNKNOWN if self.inputs is None else self.inputs.get(name)
+            case ["steps", name, "outputs", output]:
+                found = self._step(name).output(output)
+            case ["steps", _, "conclusion" | "outcome"]:
+                pass
+            case ["needs", name, "outputs", output]:
+                found = self._needed(name, output)
+            case _:
+                raise UnreadableSource(self.table.at, f"{'.'.join(path)} cannot be read")
+        return found
 
     def _value(self, node: Node | None) -> Known:
         if node is None:
@@ -146,12 +157,12 @@ class Scope:
     def environment(self, name: str) -> Known:
         """Return a variable: of the steps before, this step, the job, or the workflow."""
         for position in range(self.position - 1, -1, -1):
-            step = Step(self, self.steps.tables()[position], position)
-            if holds(step.table.text("if"), self.at(position).lookup) is False:
+            step = replace(self, position=position)
+            if step.happens() is False:
                 continue
-            if name in (found := step.writes().environment):
+            if name in (found := step.writes()["GITHUB_ENV"]):
                 return found[name]
-        levels = [self.steps.tables()[self.position]] if self.position < len(self.steps) else []
+        levels = self.steps[self.position : self.position + 1]
         if self.job is not None:
             levels.append(self.job)
         for level in [*levels, *([] if self.caller else [self.workflow.table])]:
@@ -159,93 +170,92 @@ class Scope:
                 return self._value(node)
         return self.caller.environment(name) if self.caller else UNKNOWN
 
-    def at(self, position: int) -> Scope:
-        """Return the scope of another step of the same job."""
-        return Scope(
-            self.workflow, self.steps, position, self.matrix, self.job, self.inputs, self.caller
-        )
-
     def _step(self, name: str) -> Step:
-        for position, table in enumerate(self.steps.tables()):
+        for position, table in enumerate(self.steps):
             if table.text("id") == name:
-                return Step(self.at(position), table, position)
-        raise UnreadableSource(self._at, f"no step has the id {name}")
+                return replace(self, position=position)
+        raise UnreadableSource(self.table.at, f"no step has the id {name}")
 
     def _needed(self, job: str, name: str) -> Known:
-        table = self.workflow.job(job, self._at)
+        table = self.workflow.table.table("jobs").table(job)
         if "uses" in table:
             return UNKNOWN  # outputs of a called workflow name no build
         output = table.table("outputs").text(name)
-        if output is None:
-            raise UnreadableSource(table.at, f"the job {job} has no output {name}")
-        run = next(self.workflow.runs(job, self._at))
-        return value_of(output, run.scope(len(run.steps)).lookup)
+        run = next((each for each in self.workflow.runs() if each.name == job), None)
+        if output is None or run is None:
+            raise UnreadableSource(self.table.at, f"there is no job {job} with an output {name}")
+        return value_of(output, run.after.lookup)
 
+    def happens(self) -> Condition:
+        """Return whether its condition holds in a release."""
+        return holds(self.table.text("if"), self.lookup)
 
-@dataclass(frozen=True)
-class Step:
-    """One step, with the scope of its expressions."""
-
-    outer: Scope
-    table: Table
-    position: int
-
-    @property
-    def scope(self) -> Scope:
-        """The scope of this step."""
-        return self.outer.at(self.position)
-
-    @property
-    def uses(self) -> Text | None:
-        """The action that it uses."""
-        return self.table.text("uses")
+    def uses(self, *actions: str) -> bool:
+        """Tell whether it uses one of these actions, by how its text begins."""
+        return (self.table.text("uses") or "").startswith(actions)
 
     def lines(self) -> list[Line]:
         """Return the lines of its script, with the values of their expressions."""
         script = self.table.text("run")
-        lookup = self.scope.lookup
-        return [(at, filled(line, lookup, at)) for at, line in script.lines()] if script else []
+        lines = script.lines() if script else ()
+        return [(at, filled(line, self.lookup, at)) for at, line in lines]
 
     def given(self, name: str) -> Text | None:
         """Return an input of the action that it uses."""
         return self.table.table("with").text(name)
 
-    def writes(self) -> Written:
+    def writes(self) -> dict[str, dict[str, Words]]:
         """Return what its script sets."""
         return written(self.lines())
 
     def output(self, name: str) -> Known:
         """Return one of its outputs. Raises ``UnreadableSource``."""
         if self.table.text("run") is not None:
-            found = self.writes().outputs
+            found = self.writes()["GITHUB_OUTPUT"]
             if name not in found:
                 raise UnreadableSource(self.table.at, f"no line of this step sets {name}")
             return found[name]
-        inner = self.action()
-        if inner is None:
+        if (inner := self.action()) is None:
             return UNKNOWN
-        action, scope = inner
-        output = action.table("outputs").table(name).require("value")
-        return value_of(output, scope.lookup)
+        action, end = inner
+        return value_of(action.table("outputs").table(name).require("value"), end.lookup)
 
-    def action(self) -> tuple[Table, Scope] | None:
-        """Return the composite action of upstream that it uses, and the scope after its steps."""
-        if self.uses is None or not self.uses.startswith("./"):
+    def action(self) -> tuple[Table, Step] | None:
+        """Return the composite action of upstream that it uses, and the end of its steps."""
+        if not self.uses("./"):
             return None
-        source = self.outer.workflow.source
-        path = f"{self.uses[2:]}/action.yml"
-        action = read_yaml(path, source.read(path))
-        steps = action.table("runs").row("steps")
+        path = f"{self.table.require('uses')[2:]}/action.yml"
+        action = read_yaml(path, self.workflow.source.read(path))
+        steps = action.table("runs").row("steps").tables()
         inputs: dict[str, Known] = {}
         for name, about in action.table("inputs").items():
             given = self.given(name)
             default = about.text("default") if isinstance(about, Table) else None
             told = given if given is not None else default
             # Inputs of an action are texts.
-            value = None if told is None else value_of(told, self.scope.lookup)
+            value = None if told is None else value_of(told, self.lookup)
             inputs[name] = UNKNOWN if value is UNKNOWN else as_text(value)
-        scope = Scope(self.outer.workflow, steps, len(steps), {}, None, inputs, self.scope)
-        return action, scope
+        return action, Step(self.workflow, steps, len(steps), inputs=inputs, caller=self)
+
+    def walk(self) -> Iterator[Step]:
+        """Return the steps that run up to here, with those of upstream's composite actions.
+
+        A step whose condition only the run knows is among them.
+        """
+        for position in range(self.position):
+            step = replace(self, position=position)
+            if step.happens() is False:
+                continue
+            yield step
+            if inner := step.action():
+                yield from inner[1].walk()
+
+    def known(self, node: Text, what: str) -> str:
+        """Return a text's value. Raises ``UnreadableSource`` if only a run knows it."""
+        value = value_of(node, self.lookup)
+        if value is UNKNOWN:
+            raise UnreadableSource(node.at, f"{what} is known only in a run")
+        return as_text(value)
 
 
 @dataclass(frozen=True)
@@ -257,28 +267,26 @@ class WorkflowJob:
     table: Table
     matrix: Mapping[str, Node]
 
-    @property
-    def steps(self) -> Row:
-        """Its steps as the file has them."""
-        return self.table.row("steps")
+    @functools.cached_property
+    def after(self) -> Step:
+        """The end of its steps."""
+        steps = self.table.row("steps").tables()
+        return Step(self.workflow, steps, len(steps), self.matrix, self.table)
 
-    def scope(self, position: int) -> Scope:
-        """Return the scope of a step; of what follows the last one."""
-        return Scope(self.workflow, self.steps, position, self.matrix, self.table)
+    @functools.cached_property
+    def steps(self) -> list[Step]:
+        """The steps that run."""
+        return [*self.after.walk()]
 
-    def walk(self) -> Iterator[Step]:
-        """Return the steps that run, with those of upstream's composite actions.
-
-        A step whose condition only the run knows is among them.
-        """
-        yield from _walk(self.scope(0))
-
-    def happens(self) -> bool | Unknown:
+    def happens(self) -> Condition:
         """Return whether its condition holds in a release."""
-        return holds(self.table.text("if"), self.scope(0).lookup)
+        return holds(self.table.text("if"), replace(self.after, position=0).lookup)
 
     def told(self, key: str) -> tuple[str, str] | None:
-        """Return a text such as ``runs-on`` and its place. Raises ``UnreadableSource``."""
+        """Return a text such as ``runs-on`` and its place. Raises ``UnreadableSource``.
+
+        The place is the line of the matrix that gives the text's whole value, else the text's.
+        """
         node = self.table.get(key)
         if isinstance(node, Table) and key == "container":
             node = node.require("image")
@@ -286,31 +294,7 @@ class WorkflowJob:
             return None
         if not isinstance(node, Text):
             raise UnreadableSource(node.at, f"{key} is not a text")
-        return known(value_of(node, self.scope(0).lookup), node.at, key), self._origin(node)
-
-    def _origin(self, node: Text) -> str:
-        """Return the line of the matrix that gives a text's whole value, else the text's."""
-        inner = node.strip()
-        if inner.startswith("${{") and inner.endswith("}}"):
-            path = inner[3:-2].strip()
-            value = self.matrix.get(path.removeprefix("matrix."))
-            if path.startswith("matrix.") and value is not None:
-                return value.at
-        return node.at
-
-
-def _walk(scope: Scope) -> Iterator[Step]:
-    for position, table in enumerate(scope.steps.tables()):
-        step = Step(scope, table, position)
-        if holds(table.text("if"), step.scope.lookup) is False:
-            continue
-        yield step
-        if inner := step.action():
-            yield from _walk(inner[1].at(0))
-
-
-def known(value: Known, at: str, what: str) -> str:
-    """Return a value as text. Raises ``UnreadableSource`` if only a run knows it."""
-    if value is UNKNOWN:
-        raise UnreadableSource(at, f"{what} is known only in a run")
-    return as_text(value)
+        at = node.at
+        if match := _OF_MATRIX.fullmatch(node):
+            at = self.matrix.get(match[1], node).at
+        return replace(self.after, position=0).known(node, key), at
