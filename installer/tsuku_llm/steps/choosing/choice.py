@@ -465,8 +465,7 @@ def _compared(
             note_place(session.settings, "backend", error)
         raise
     if session.held is not None:
-        bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
-        selection = _held_only(selection, entry.release, bounds)
+        selection = _held_only(selection, session.held)
     stale = catalog.freshness.warning(session.machine.now)
     ways: tuple[Way, ...] = ()
     if selection.requested in ("auto", "gpu"):
@@ -485,16 +484,13 @@ def _digests_of(variant: Variant) -> tuple[str, ...]:
     return tuple(artifact.sha256 for artifact in variant.artifacts)
 
 
-def _held_only(selection: Selection, release: str, bounds: Bounds) -> Selection:
+def _held_only(selection: Selection, held: frozenset[str]) -> Selection:
     """Return a selection in which a variant that is not in the bundle does not fit."""
-    fitting, missing = list[Candidate](), list[Rejection]()
-    for each in selection.compatible:
-        variant = each.variant
-        found = Offered(release, variant=variant.name, builds=(_digests_of(variant),))
-        if why := why_passed_over(found, bounds):
-            missing.append(Rejection(variant, Reason(why[0].slug, f"it fits, but {why[0].text}")))
-        else:
-            fitting.append(each)
+    fitting = [each for each in selection.compatible if held.issuperset(_digests_of(each.variant))]
+    reason = Reason(NOT_IN_BUNDLE, "it fits, but the bundle does not have it")
+    missing = (
+        Rejection(each.variant, reason) for each in selection.compatible if each not in fitting
+    )
     return replace(
         selection,
         compatible=tuple(replace(each, rank=rank) for rank, each in enumerate(fitting, 1)),

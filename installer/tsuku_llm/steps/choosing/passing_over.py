@@ -1,8 +1,9 @@
 """The reasons to pass over a release, or one variant of it, on this machine. Pure.
 
-``why_passed_over`` alone decides this: installs, updates, lists of releases and programs that read
-JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, a function, and its
-place in ``_CHECKS``. Whether a variant runs on the machine says ``why_not`` of ``choose.fitting``.
+``why_passed_over`` alone decides about releases: installs, updates, lists of releases and programs
+that read JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, a function,
+and its place in ``_CHECKS``. Whether a variant runs on the machine says ``why_not`` of
+``choose.fitting``; here it gets the words.
 """
 
 from __future__ import annotations
@@ -57,20 +58,16 @@ class Kept(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """A release, or one variant of it with its version's ``id``, and what is known of it.
+    """A release, and what is known of it; ``id`` is the version of a variant that is meant.
 
-    ``builds`` are the digests of each build that is meant; None if they are not known. ``unfit`` is
-    the reason why the variant does not run here, ``failed`` the one why it did not start.
+    ``builds`` are the digests of each build that is meant; None if they are not known.
     """
 
     release: str
     published: str = ""
     revocation: Revocation | None = None
     builds: tuple[tuple[str, ...], ...] | None = None
-    variant: str | None = None
     id: str = ""
-    unfit: Reason | None = None
-    failed: str = ""
 
 
 class Bounds(NamedTuple):
@@ -78,7 +75,7 @@ class Bounds(NamedTuple):
 
     ``here`` is the installed release: neither its age nor a mark of a failure (``marks``) is in its
     way, because that would mean a downgrade. ``held`` are the digests of the archives that can be
-    had, None if any can. ``passing`` are the machine's problems that will pass.
+    had, None if any can.
     """
 
     repository: str
@@ -89,13 +86,12 @@ class Bounds(NamedTuple):
     kept: Kept | None = None
     marks: tuple[RolledBack, ...] = ()
     held: frozenset[str] | None = None
-    passing: tuple[Problem, ...] = ()
 
 
 def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
-    """Return every reason to pass over a release or a variant, the most important first."""
+    """Return every reason to pass over a release, the most important first."""
     found = (check(offered, bounds) for check in _CHECKS)
-    return tuple(PassedOver(offered.release, offered.variant, *why) for why in found if why)
+    return tuple(PassedOver(offered.release, None, *why) for why in found if why)
 
 
 def take(release: str, repository: str) -> str:
@@ -166,21 +162,20 @@ def _not_in_bundle(offered: Offered, bounds: Bounds) -> _Why | None:
     return NOT_IN_BUNDLE, "the bundle does not have it", make
 
 
-def _failed_start(offered: Offered, bounds: Bounds) -> _Why | None:
-    if offered.variant is None or not offered.failed:
-        return None
-    again = reinstall_command(offered.release, offered.variant, bounds.repository)
-    return FAILED_START, offered.failed, again
+_CHECKS = (_revoked, _kept, _young, _rolled_back, _not_in_bundle)
 
 
-def _unfit(offered: Offered, bounds: Bounds) -> _Why | None:
-    if offered.unfit is None:
-        return None
-    slug, text = offered.unfit.slug, offered.unfit.text
-    for problem in bounds.passing:
-        if problem.text in text:
-            return WITHHELD, text, problem.fix
-    return slug, text, None
+def why_not_started(release: str, variant: str, reason: str, repository: str) -> PassedOver:
+    """Return that a variant which fits did not start here, for this reason."""
+    again = reinstall_command(release, variant, repository)
+    return PassedOver(release, variant, FAILED_START, reason, again)
 
 
-_CHECKS = (_revoked, _kept, _young, _rolled_back, _not_in_bundle, _failed_start, _unfit)
+def why_unfit(
+    release: str, variant: str, reason: Reason, problems: Iterable[Problem]
+) -> PassedOver:
+    """Return why a variant does not run here; one of the machine's problems may pass."""
+    for problem in problems:
+        if problem.transient and problem.text in reason.text:
+            return PassedOver(release, variant, WITHHELD, reason.text, problem.fix)
+    return PassedOver(release, variant, reason.slug, reason.text)

@@ -39,11 +39,10 @@ from tsuku_llm.steps.choosing.choice import (
     version_of,
 )
 from tsuku_llm.steps.choosing.passing_over import (
-    Bounds,
-    Offered,
     PassedOver,
     texts,
-    why_passed_over,
+    why_not_started,
+    why_unfit,
 )
 from tsuku_llm.steps.choosing.revocation import note_metadata_status
 from tsuku_llm.steps.choosing.staying import staying
@@ -330,24 +329,22 @@ def passed_over(
 ) -> tuple[PassedOver, ...]:
     """Return every variant except the chosen one, with the reason why it was not taken."""
     release, selection = choice.release.release, choice.selection
-    problems = tuple(each for each in choice.hardware.all_problems if each.transient)
-    bounds = Bounds(choice.repository, passing=problems)
-    found: list[PassedOver] = []
-    for unfit in selection.rejected:
-        offered = Offered(release, variant=unfit.variant.name, unfit=unfit.reason)
-        found += why_passed_over(offered, bounds)
+    found = [
+        why_unfit(release, each.variant.name, each.reason, choice.hardware.all_problems)
+        for each in selection.rejected
+    ]
     for other in selection.compatible:
-        if other is not chosen:
-            name, size = other.variant.name, other.variant.download_size
-            cost = f", {size / 1e6:,.0f} MB" if size else ""
-            why = why_passed_over(
-                Offered(release, variant=name, failed=failed.get(name, "")), bounds
-            )
-            take_it = f"{TSUKU} install --backend {name}"
-            fits = PassedOver(
-                release, name, "also-fits", f"also fits (choice {other.rank}{cost})", take_it
-            )
-            found += why or (fits,)
+        name, size = other.variant.name, other.variant.download_size
+        if other is chosen:
+            continue
+        if reason := failed.get(name):
+            found.append(why_not_started(release, name, reason, choice.repository))
+            continue
+        cost = f", {size / 1e6:,.0f} MB" if size else ""
+        text = f"also fits (choice {other.rank}{cost})"
+        found.append(
+            PassedOver(release, name, "also-fits", text, f"{TSUKU} install --backend {name}")
+        )
     return tuple(found)
 
 

@@ -212,7 +212,7 @@ def _known_failure(data: Path, report: UpdateReport) -> PassedOver | None:
     release, variant = choice.release.release, candidate.variant
     here = None if report.newer else release
     bounds = Bounds(choice.repository, here=here, marks=read_marks(data))
-    offered = Offered(release, variant=variant.name, id=version_of(release, variant))
+    offered = Offered(release, id=version_of(release, variant))
     return next(iter(why_passed_over(offered, bounds)), None)
 
 
