@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from tsuku_llm.model_caches.naming import LocalModel
     from tsuku_llm.steps.drivers.warming import Warming
     from tsuku_llm.steps.serve.all_models import RouterPreset
-    from tsuku_llm.steps.serve.reloading import Reload
 
 
 class Serving(NamedTuple):
@@ -90,7 +89,7 @@ class Serving(NamedTuple):
     ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     ``own_folder``: the server does not run in the user's folder, but in one of our own.
-    ``reload`` may ask for the active version while the server runs.
+    ``reload`` ends the server from another thread, too; then one of the active version follows.
     ``models`` are what a start without a model offers.
     """
 
@@ -107,7 +106,7 @@ class Serving(NamedTuple):
     on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
     own_folder: bool = False
-    reload: Reload | None = None
+    reload: StopHandle | None = None
     models: tuple[LocalModel, ...] = ()
 
 
@@ -498,7 +497,8 @@ class VersionStart(NamedTuple):
             # If the outer handle was used before, this ends the start as soon as it begins.
             outer.attach(lambda: own.end(outer.reason or ""))
         if self.how.reload:
-            self.how.reload.attach(lambda: own.end("the active build is to serve"))
+            reload = self.how.reload
+            reload.attach(lambda: own.end(reload.reason or ""))
         return own
 
     def _offer_update(self) -> None:

@@ -1,6 +1,6 @@
 """The trial of a build by a server in the background: started again, asked, and judged.
 
-The supervisor exchanges the build (``steps.serve.reloading``). Here the server is asked how it
+The supervisor exchanges the build (``steps.serve.serve``). Here the server is asked how it
 does, with the address and the key that the running process itself has.
 """
 
@@ -38,8 +38,7 @@ from tsuku_llm.steps.choosing.acceptance import (
 )
 from tsuku_llm.steps.choosing.which import read_in_files
 from tsuku_llm.steps.drivers.speed_notes import last_speed
-from tsuku_llm.steps.serve.reloading import RELOAD
-from tsuku_llm.steps.servers.background import server
+from tsuku_llm.steps.servers.background import RELOAD, server
 from tsuku_llm.store.records.installed import Installed
 
 
