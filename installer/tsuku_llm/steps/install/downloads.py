@@ -31,7 +31,7 @@ from tsuku_llm.ground.tree_entry import TreeEntry
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.session import Session
-from tsuku_llm.store.reuse import confirm, withdraw
+from tsuku_llm.store.reuse import confirm, sources_of_all, supply, withdraw
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 
@@ -81,7 +81,7 @@ def reuse_files(
         known = _known(store, artifact, of_tree) if receipts else of_tree
         aside = artifact.files is None
         folder = staging.unpacked / artifact.sha256 if aside else staging.tree
-        if store.supply(folder, known.files or ()):
+        if supply(folder, known.files or (), store.installed()):
             found.append(Reused(artifact, known, folder))
     return tuple(found)
 
@@ -164,11 +164,11 @@ def _space(session: Session, choice: Choice, candidate: Candidate, *, repair: bo
     needed = tuple((each, each) for each in variant.artifacts)
     with suppress(GateFailed):  # the install says so
         needed = needed_artifacts(variant)
-    missing = tuple(
-        whole
-        for whole, part in needed
-        if not store.can_supply((part if repair else _known(store, whole, part)).files or ())
-    )
+    missing: list[Artifact] = []
+    for whole, part in needed:
+        known = part if repair else _known(store, whole, part)
+        if sources_of_all(known.files or (), store.installed()) is None:
+            missing.append(whole)
     # Not ``store.partials``, which makes the folder: a question writes nothing.
     partials = session.paths.data / "partials"
     return space_of(missing, [fetch.present(each, partials) for each in missing])
