@@ -264,8 +264,10 @@ def _chosen_again(session: Session, report: InstallReport, receipt: Receipt) -> 
     """Write the ``receipt`` of a report's build with today's reasons; return the report with it."""
     store, choice, installed = session.store, report.choice, report.installed
     assert installed
-    environ = session.machine.environ
-    now = _restated(environ, choice, receipt, report.candidate, report.other_variants)
+    reasons = report.other_variants
+    now = _restated(
+        session.machine.environ, choice, report.candidate, reasons, receipt, installed.receipt
+    )
     store.sweep()
     note_metadata_status(session.paths.data, choice.catalog.metadata_status())
     store.drop_downloads(receipt.digests)
@@ -369,11 +371,12 @@ def _install(builder: VersionBuilder, *, force: bool, unattended: bool) -> Insta
             now = _restated(
                 session.machine.environ,
                 choice,
-                receipt or installed.receipt,
                 builder.candidate,
                 builder.reasons,
+                receipt or installed.receipt,
+                before,
             )
-            installed = store.restate(installed, _bound(choice, now, before))
+            installed = store.restate(installed, now)
         waits_for: str | None = None
         for record, why in refused_servers(session.paths.state, installed):
             name = record.name
@@ -403,15 +406,18 @@ def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record,
 def _restated(
     environ: Mapping[str, str],
     choice: Choice,
-    receipt: Receipt,
     candidate: Candidate,
     reasons: tuple[PassedOver, ...],
+    receipt: Receipt,
+    before: Receipt,
 ) -> Receipt:
     """Return the receipt of an installed build that was chosen again, with today's reasons.
 
-    A release has the same build under one name only, so its other facts stay.
+    ``before`` is the one that it had. A build of another repository now belongs to this one. The
+    revocations of its earlier repositories still count, because the archives are the same. A
+    release has the same build under one name only, so its other facts stay.
     """
-    return receipt._replace(
+    receipt = receipt._replace(
         requested=choice.selection.requested,
         detected=choice.selection.detected,
         line=choice.line(candidate),
@@ -420,14 +426,6 @@ def _restated(
         hidden_by=hiding(environ),
         drivers=choice_digest(driver_fingerprint(environ)),
     )
-
-
-def _bound(choice: Choice, receipt: Receipt, before: Receipt) -> Receipt:
-    """Return the receipt of a build that now belongs to the requested repository.
-
-    Revocations by its earlier repositories still count, because the archives are the same. A build
-    that already belongs to the repository keeps its list of earlier ones.
-    """
     release, name = choice.release, choice.repository
     if before.repository == name:
         return receipt._replace(former=before.former)
