@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.launch.failed.diagnosis import ending
 from tsuku_llm.launch.plan.report import Verdict
+from tsuku_llm.launch.run import gate
 from tsuku_llm.steps.choosing.which import build_of
 from tsuku_llm.steps.drivers.device_check import check_devices
 from tsuku_llm.steps.drivers.state_notes import StateNotes
@@ -374,10 +376,13 @@ def test_an_unreadable_list_gives_no_warning(
     assert "devices" in warning
 
 
-def test_a_hanging_list_gives_no_warning(data: Path, starter: Starter) -> None:
+def test_a_hanging_list_gives_no_warning(
+    data: Path, starter: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed = install_stand_in(data, devices=("hang",))
     memory = StateNotes(data / "state", ("now",))
-    check = check_devices(build_of(installed), installed.id, memory, starter.environ, limit=0.5)
+    monkeypatch.setattr(gate, "list_devices", partial(gate.list_devices, limit=0.5))
+    check = check_devices(build_of(installed), installed.id, memory, starter.environ)
     assert (check.devices, check.problem) == (None, None)
     assert "a driver may hang" in check.complaint
 

@@ -253,7 +253,7 @@ def test_the_receipt_knows_for_which_cards_a_build_has_machine_code(
 ) -> None:
     devices = tuple(ListedDevice(f"CUDA{at}", name) for at, name in enumerate(listed))
     build = Build(Path("/b"), "llama-server", "cuda")
-    assert has_machine_code(Check(build, devices), hardware) is known
+    assert has_machine_code(Check(build, devices, hardware=hardware)) is known
 
 
 def test_a_build_with_machine_code_for_the_card_gets_no_longer_prompts(

@@ -64,18 +64,22 @@ from tsuku_llm.steps.choosing.which import (
     read_in_files,
     requested_version,
     told_to,
-    tools_of,
 )
 from tsuku_llm.steps.drivers.caches import would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
-    listed_cards,
     wanted_maker,
     with_other_processes,
 )
 from tsuku_llm.steps.report.models import ways_to_a_model
 from tsuku_llm.steps.serve.all_models import RouterPreset
-from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_models, spaces_of
+from tsuku_llm.steps.serve.fitting import (
+    ModelFiles,
+    corrected_by_tool,
+    fit_tool_of,
+    read_models,
+    spaces_of,
+)
 from tsuku_llm.steps.serve.tools import planned
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
@@ -292,9 +296,13 @@ def _cards_of(installed: Installed, environ: Mapping[str, str], requested: str) 
     build, receipt = build_of(installed), installed.receipt
     if build.backend == "cpu":
         return ()
-    listed = Check(build, list_devices(build, environ).devices)
-    maker = wanted_maker(receipt, requested)
-    return with_other_processes(listed_cards(listed, receipt.hardware, maker), environ)
+    listed = Check(
+        build,
+        list_devices(build, environ).devices,
+        hardware=receipt.hardware,
+        maker=wanted_maker(receipt, requested),
+    )
+    return with_other_processes(listed.cards, environ)
 
 
 def _placed_on(
@@ -323,16 +331,16 @@ def _of_installed(
     Raises the errors of ``_checked_build``, and ``GateFailed``.
     """
     with _checked_build(session, choice) as (installed, environ):
-        build = build_of(installed)
         cards = _cards_of(installed, environ, session.settings.backend)
         need, correction = models.need(options), None
         # The tool reads one local model, and knows nothing of companions.
         if options.model is not None and "://" not in options.model:
             options = options._replace(model=str(working_folder() / options.model))
-            tools = tools_of(installed.receipt)
-            correction = corrected_by_tool(build, need, options, wishes, environ, tools)
+            tool = fit_tool_of(installed)
+            correction = corrected_by_tool(tool, need, options, wishes, environ)
         need = correction.applied(need) if correction else need
-        placed = _placed_on(session, cards, need, options, wishes, build.backend)
+        backend = installed.receipt.backend
+        placed = _placed_on(session, cards, need, options, wishes, backend)
         return spaces_of(placed), correction
 
 

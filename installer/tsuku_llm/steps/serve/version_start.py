@@ -40,20 +40,20 @@ from tsuku_llm.launch.plan.wishes import (
     without_options,
 )
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
-from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
+from tsuku_llm.steps.choosing.which import become, build_of, server_folder
 from tsuku_llm.steps.drivers.caches import BuildCaches, build_caches, would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
     check_devices,
     explain,
     has_machine_code,
-    listed_cards,
     wanted_maker,
     with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.fitting import (
     fit_of_start,
+    fit_tool_of,
     fitting_together,
     read_routed,
     require_fit,
@@ -66,7 +66,6 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.diagnosis import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
-    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
@@ -210,7 +209,7 @@ class VersionStart(NamedTuple):
 
     def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
         installed = self.installed
-        return check_devices(
+        check = check_devices(
             build_of(installed),
             installed.id,
             self.notes,
@@ -218,6 +217,11 @@ class VersionStart(NamedTuple):
             caches.environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
             ask_again=ask_again or self.how.require_gpu,
+        )
+        return check._replace(
+            hardware=installed.receipt.hardware,
+            maker=wanted_maker(installed.receipt, self.session.settings.backend),
+            fit_tool=fit_tool_of(installed),
         )
 
     def _plan(self, check: Check, caches: BuildCaches) -> Placed:
@@ -238,20 +242,10 @@ class VersionStart(NamedTuple):
         self._tell_read(plan, preset)
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
-        receipt = self.installed.receipt
-        settings = self.session.settings
-        maker = wanted_maker(receipt, settings.backend)
-        tools = tools_of(receipt)
-        placed = place_start(
-            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker, tools=tools
-        )
+        placed = place_start(plan, check, self.session.settings.placement, ask_again)
         self._require_devices(placed.check, placed.plan)
-
-        def list_again() -> Sequence[Card]:
-            return listed_cards(ask_again(), receipt.hardware, maker)
-
         if preset:
-            placed = self._for_models(plan, placed, preset, list_again)
+            placed = self._for_models(plan, placed, preset, ask_again)
         if placed.told:
             self.session.user.note(placed.told)
         # A router starts its models later, and other servers for them.
@@ -260,9 +254,8 @@ class VersionStart(NamedTuple):
                 placed.plan,
                 placed.check,
                 placed.cards,
-                list_again,
+                ask_again,
                 models=placed.models,
-                tools=tools,
                 certain=self.how.require_fit,
             )
             if self.how.require_fit:
@@ -290,7 +283,7 @@ class VersionStart(NamedTuple):
         plan: LaunchPlan,
         placed: Placed,
         preset: RouterPreset,
-        list_again: Callable[[], Sequence[Card]],
+        ask_again: Callable[[], Check],
     ) -> Placed:
         """Place a router's models, and limit how many it loads at a time to those that fit.
 
@@ -300,7 +293,7 @@ class VersionStart(NamedTuple):
 
         # A recalled list does not know what is free now.
         if placed.cards and placed.check.recalled:
-            placed = placed._replace(cards=tuple(list_again()))
+            placed = placed._replace(cards=ask_again().cards)
         models = read_routed(placed.plan, preset.models)
         devices = devices_of_each(plan, placed, models or (), self.session.settings.placement)
         if devices:
@@ -472,7 +465,7 @@ class VersionStart(NamedTuple):
             caches,
             subject,
             self.how.on_compiling,
-            machine_code=has_machine_code(check, self.installed.receipt.hardware),
+            machine_code=has_machine_code(check),
         )
         return warming if warming.is_needed else None
 
