@@ -34,6 +34,7 @@ from tsuku_llm.steps.choosing.choice import (
     refuse_revoked,
     require_lasting,
     required,
+    staying,
     tell_idle,
     tell_temporary,
     version_of,
@@ -45,8 +46,7 @@ from tsuku_llm.steps.choosing.passing_over import (
     why_unfit,
 )
 from tsuku_llm.steps.choosing.revocation import note_metadata_status
-from tsuku_llm.steps.choosing.staying import staying
-from tsuku_llm.steps.choosing.temporary import hiding, over, told_over, withheld
+from tsuku_llm.steps.choosing.temporary import hiding, over, told_moved, withheld
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.install.build_version import VersionBuilder, hardware_facts
 from tsuku_llm.steps.install.downloads import require_consent_to_index, require_possible
@@ -177,7 +177,7 @@ def _tell_over(
     if choice.selection.compatible[:1] != (choice.selection.candidate(name),):
         states = withheld(active.receipt, choice.selection.requested)
         if gone := over(states, choice.hardware, environ):
-            note(told_over(name, gone))
+            note(told_moved(name, gone))
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:

@@ -57,8 +57,7 @@ from tsuku_llm.model_caches.finding import FoundModels, local_models
 from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.visible import only_given
-from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
-from tsuku_llm.steps.choosing.staying import staying
+from tsuku_llm.steps.choosing.choice import Choice, choose, staying, version_of, what_helps
 from tsuku_llm.steps.choosing.which import (
     build_of,
     read_in_files,
