@@ -395,8 +395,9 @@ def test_a_server_that_does_not_end_in_time_is_killed(
     os.kill(started["pid"], signal.SIGSTOP)
     assert stopped(started["pid"])
     monkeypatch.setenv("TSUKU_HOME", str(home.path))
+    monkeypatch.setattr(background, "GRACE", 0.05)
     with open_session(Console()) as session:
-        assert stop(session.paths.state, "default", grace=0.05).outcome == "killed"
+        assert stop(session.paths.state, "default").outcome == "killed"
     assert gone(started["pid"])
     assert gone(started["supervisor"])
     assert home.servers() == {}

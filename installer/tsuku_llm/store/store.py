@@ -301,7 +301,7 @@ class Store(StoreReader):
         inodes: set[int] = set()
         try:
             for name in self.ids():
-                if name not in (*self._pointed(), *keep):
+                if name not in (*read_pointer(self.data), *keep):
                     goes = self._prune_one(name, inodes, dry_run=dry_run)
                     (removed if goes else in_use).append(name)
         finally:  # one pass at the end: a pass per removed version takes quadratic time
@@ -317,16 +317,12 @@ class Store(StoreReader):
         with suppress(LockTimeout), self.lock(name, timeout=0), try_exclusive(path) as unused:
             # The pointer may have changed since ``prune`` looked. Under the version's lock no
             # process activates it, so what is not in use now stays unused until we are done.
-            removable = unused and name not in self._pointed()
+            removable = unused and name not in read_pointer(self.data)
             if removable and not dry_run:
                 inodes |= inodes_of(path)
                 self._discard(name)
             return removable
         return False
-
-    def _pointed(self) -> tuple[str | None, str | None]:
-        pointer = read_pointer(self.data)
-        return pointer.active, pointer.previous
 
     def _discard(self, name: str) -> None:
         """Rename a version into staging, durably, then remove it there.

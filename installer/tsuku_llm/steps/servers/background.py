@@ -236,11 +236,11 @@ class StoppedServer:
     outcome: str
 
 
-def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
+def stop(state: Path, name: str) -> StoppedServer:
     """End a server and its supervisor, and remove its record.
 
-    A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
-    has no record, and StillRunning if a process survives even a kill (in a driver call that never
+    A process that does not end within 15 seconds is killed. Raises NotRunning if that name has no
+    record, and StillRunning if a process survives even a kill (in a driver call that never
     returns).
     """
     instances = Instances(state)
@@ -253,10 +253,10 @@ def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
     was_up = record.state.is_up
     # A router ends its servers itself. Look now: they lose their parent, and some may hang.
     children = children_of(record)
-    killed = was_up and not _ended(instances, record, grace)
+    killed = was_up and not _ended(instances, record)
     left = [child.process for child in children if child.process.is_alive]
     for process in left:
-        if not _goes(process, signal.SIGTERM, grace):
+        if not _goes(process, signal.SIGTERM, GRACE):
             _kill(process, name)
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
@@ -307,11 +307,11 @@ def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:
     return told()
 
 
-def _ended(instances: Instances, record: Record, grace: float) -> bool:
+def _ended(instances: Instances, record: Record) -> bool:
     """End a server that is up; return True if it ended without a kill."""
     # Signal the supervisor, which ends its server in order; only without one signal the server.
     alone = record.server if record.state is ServerState.UNWATCHED else None
-    if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
+    if _goes(alone or record.supervisor, signal.SIGTERM, GRACE) and not _left(instances, record):
         return True
     # The supervisor did not end its server in time, or is gone: kill what is left.
     for process in _left(instances, record):
