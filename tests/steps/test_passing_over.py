@@ -137,6 +137,13 @@ def test_neither_age_nor_a_mark_is_against_what_is_installed(bounds: dict[str, A
     assert why_passed_over(OFFERED, BOUNDS._replace(**bounds, here="b2")) == ()
 
 
+@pytest.mark.parametrize("published", ["2027-01-01", "soon", ""])
+def test_a_date_counts_only_with_the_setting(published: str) -> None:
+    offered = OFFERED._replace(published=published)
+    assert why_passed_over(offered, BOUNDS) == ()
+    assert why_passed_over(offered, BOUNDS._replace(min_age=1))
+
+
 def test_another_variant_of_the_installed_release_may_have_failed_here() -> None:
     bounds = BOUNDS._replace(marks=(MARK,), here="b2")
     assert why_passed_over(OFFERED._replace(id=MARK.id), bounds)

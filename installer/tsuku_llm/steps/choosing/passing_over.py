@@ -1,9 +1,8 @@
 """The reasons to pass over a release, or one variant of it, on this machine. Pure.
 
 ``why_passed_over`` alone decides about releases: installs, updates, lists of releases and programs
-that read JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, a function,
-and its place in ``_CHECKS``. Whether a variant runs on the machine says ``why_not`` of
-``choose.fitting``; here it gets the words.
+that read JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, and a step
+there. Whether a variant runs on the machine says ``why_not`` of ``choose.fitting``.
 """
 
 from __future__ import annotations
@@ -90,8 +89,31 @@ class Bounds(NamedTuple):
 
 def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
     """Return every reason to pass over a release, the most important first."""
-    found = (check(offered, bounds) for check in _CHECKS)
-    return tuple(PassedOver(offered.release, None, *why) for why in found if why)
+    found: list[tuple[str, str, str | None]] = []
+    release, why, kept, held = offered.release, offered.revocation, bounds.kept, bounds.held
+    if why and not bounds.allow_revoked:
+        # If it is another repository that says so, this machine's user may not trust that one.
+        remove = f"{TSUKU} repository remove {why.repository}"
+        found.append((REVOKED, why.summary, remove if why.foreign else None))
+    if kept and kept.release != release:
+        found.append((PINNED, f"{RELEASE} keeps {kept.release}", kept.undo))
+    young = bounds.now is not None and age(offered.published, bounds.now) < bounds.min_age
+    # Without the setting, a wrong date is no reason either.
+    if bounds.min_age and young and release != bounds.here:
+        text = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
+        found.append((YOUNG, text, take(release, bounds.repository)))
+    for mark in bounds.marks:
+        # Another variant of the installed release may have failed here.
+        named = (mark.repository, mark.release) == (bounds.repository, release)
+        if (offered.id and mark.id == offered.id) or (named and release != bounds.here):
+            text = f"rolled back here ({mark.told})"
+            found.append((ROLLED_BACK, text, f"{TSUKU} update --retry"))
+            break
+    builds = offered.builds
+    if held is not None and builds is not None and not any(map(held.issuperset, builds)):
+        make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
+        found.append((NOT_IN_BUNDLE, "the bundle does not have it", make))
+    return tuple(PassedOver(release, None, *each) for each in found)
 
 
 def take(release: str, repository: str) -> str:
@@ -114,55 +136,6 @@ def age(published: str, now: datetime) -> int:
         return (now.date() - date.fromisoformat(published)).days
     except ValueError:
         return -1
-
-
-_Why = tuple[str, str, str | None]
-"""A reason: its slug, its words, and what ends it."""
-
-
-def _revoked(offered: Offered, bounds: Bounds) -> _Why | None:
-    why = offered.revocation
-    if why is None or bounds.allow_revoked:
-        return None
-    # If it is another repository that says so, this machine's user may not trust that one.
-    remove = f"{TSUKU} repository remove {why.repository}"
-    return REVOKED, why.summary, remove if why.foreign else None
-
-
-def _kept(offered: Offered, bounds: Bounds) -> _Why | None:
-    kept = bounds.kept
-    if kept is None or kept.release == offered.release:
-        return None
-    return PINNED, f"{RELEASE} keeps {kept.release}", kept.undo
-
-
-def _young(offered: Offered, bounds: Bounds) -> _Why | None:
-    if not bounds.min_age or offered.release == bounds.here:
-        return None
-    if bounds.now is None or age(offered.published, bounds.now) >= bounds.min_age:
-        return None
-    said = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
-    return YOUNG, said, take(offered.release, bounds.repository)
-
-
-def _rolled_back(offered: Offered, bounds: Bounds) -> _Why | None:
-    for mark in bounds.marks:
-        named = (mark.repository, mark.release) == (bounds.repository, offered.release)
-        if (offered.id and mark.id == offered.id) or (named and offered.release != bounds.here):
-            return ROLLED_BACK, f"rolled back here ({mark.told})", f"{TSUKU} update --retry"
-    return None
-
-
-def _not_in_bundle(offered: Offered, bounds: Bounds) -> _Why | None:
-    if bounds.held is None or offered.builds is None:
-        return None
-    if any(map(bounds.held.issuperset, offered.builds)):
-        return None
-    make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
-    return NOT_IN_BUNDLE, "the bundle does not have it", make
-
-
-_CHECKS = (_revoked, _kept, _young, _rolled_back, _not_in_bundle)
 
 
 def why_not_started(release: str, variant: str, reason: str, repository: str) -> PassedOver:
