@@ -52,7 +52,7 @@ from tsuku_llm.store.records.installed import (
     read_pointer,
     write_pointer,
 )
-from tsuku_llm.store.records.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
+from tsuku_llm.store.records.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.records.updates import JOURNAL, MARKS
 from tsuku_llm.store.reuse import (
     find_sources,
@@ -138,16 +138,6 @@ class Store(StoreReader):
     def staging(self) -> AbstractContextManager[Staging]:
         """Make a folder to extract into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
-
-    def contents_of(self, digest: str) -> ArtifactRecord | None:
-        """Return the record of an archive whose content a receipt has; None if none has."""
-        found = (
-            record
-            for other in self.installed()
-            for record in other.receipt.artifacts
-            if record.sha256 == digest and record.files
-        )
-        return next(found, None)
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: it appears complete under its name, or not at all.

@@ -57,8 +57,10 @@ def _known(store: Store, artifact: Artifact, kept: Artifact) -> Artifact:
     The archive's digest is signed, and the receipt was written when the archive was verified.
     ``kept`` has what the tree will have of it.
     """
-    if artifact.files is None and (found := store.contents_of(artifact.sha256)):
-        return replace(artifact, files=found.files, links=found.links)
+    for other in store.installed() if artifact.files is None else ():
+        for record in other.receipt.artifacts:
+            if record.sha256 == artifact.sha256 and record.files:
+                return replace(artifact, files=record.files, links=record.links)
     return kept
 
 
@@ -213,22 +215,22 @@ def require_consent(
             hint=f"allow more: {TSUKU} config set llm.max_download SIZE; or choose a smaller "
             f"build: {TSUKU} explain",
         )
-    if session.agreed or not session.user.can_ask or (size is not None and size <= above):
-        return
-    if not session.user.ask(f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?"):
-        raise Declined("nothing was changed")
+    if size is None or size > above:
+        require_yes(session, f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?")
 
 
-def require_yes(session: Session, question: str, unasked: UsageError) -> None:
-    """Ask before what needs a yes of the user's; ``unasked`` is raised if nobody can be asked.
+def require_yes(session: Session, question: str, unasked: UsageError | None = None) -> None:
+    """Ask before what needs a yes of the user's, unless the user has agreed.
 
-    Raises ``Declined`` after a no.
+    If nobody can be asked, ``unasked`` is raised; without one that is a yes. Raises ``Declined``
+    after a no.
     """
     if session.agreed:
         return
     if not session.user.can_ask:
-        raise unasked
-    if not session.user.ask(question):
+        if unasked:
+            raise unasked
+    elif not session.user.ask(question):
         raise Declined("nothing was changed")
 
 
@@ -237,15 +239,14 @@ def require_consent_to_index(session: Session, choice: Choice, reason: str) -> S
 
     Nobody is asked without a terminal. Raises ``Declined``.
     """
-    release = choice.release
-    best = choice.selection.selected
-    size = left_to_download(session, choice, best)
     if session.agreed or not session.user.can_ask:
         return session
+    release, best = choice.release, choice.selection.selected
     instead = build_name(best.variant.backend, release.release)
-    if not session.user.ask(
+    size = left_to_download(session, choice, best)
+    require_yes(
+        session,
         f"{reason}. Install {instead}, built by {release.publisher}, from the package index "
-        f"instead ({cost(size)})?"
-    ):
-        raise Declined("nothing was changed")
+        f"instead ({cost(size)})?",
+    )
     return session._replace(agreed=True)
