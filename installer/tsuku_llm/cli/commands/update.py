@@ -103,9 +103,9 @@ def update_command(
         repository=repository,
     ) as session:
         if retry:
-            from tsuku_llm.store.records.updates import drop_marks
+            from tsuku_llm.steps.servers.unattended import forget_rolled_back
 
-            drop_marks(session.paths.data)
+            forget_rolled_back(session.paths.data)
         return _unattended(session, metrics) if unattended else _attended(session, check=check)
 
 

@@ -1,4 +1,4 @@
-"""The reasons to pass over a release, or one variant of it, on this machine. Pure.
+"""The reasons to pass over a release, or one variant of it, on this machine.
 
 ``why_passed_over`` alone decides about releases: installs, updates, lists of releases and programs
 that read JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, and a step
@@ -7,19 +7,21 @@ there. Whether a variant runs on the machine says ``why_not`` of ``choose.fittin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.catalog.embedded import REPOSITORY as OFFICIAL
+from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import reinstall_command
+from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 if TYPE_CHECKING:  # a start does without
     from tsuku_llm.catalog.revocations import Revocation
     from tsuku_llm.choose.fitting import Reason
     from tsuku_llm.machine.hardware import Problem
-    from tsuku_llm.store.records.updates import RolledBack
 
 RELEASE, MIN_AGE = "llm.release", "llm.min_age"
 
@@ -88,7 +90,7 @@ class Bounds(NamedTuple):
 
 
 def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
-    """Return every reason to pass over a release, the most important first."""
+    """Return every reason to pass over a release, the most important first. Pure."""
     found: list[tuple[str, str, str | None]] = []
     release, why, kept, held = offered.release, offered.revocation, bounds.kept, bounds.held
     if why and not bounds.allow_revoked:
@@ -114,6 +116,15 @@ def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
         make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
         found.append((NOT_IN_BUNDLE, "the bundle does not have it", make))
     return tuple(PassedOver(release, None, *each) for each in found)
+
+
+def noted_marks(data: Path, note: Callable[[str], None]) -> tuple[RolledBack, ...]:
+    """Return the releases that failed here; a file that cannot be read is told and is no error."""
+    try:
+        return read_marks(data)
+    except StoreError as error:
+        note(f"warning: {error.message}; {error.hint}")
+        return ()
 
 
 def take(release: str, repository: str) -> str:

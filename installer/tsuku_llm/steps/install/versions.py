@@ -13,12 +13,13 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import NAMES, meaning
 from tsuku_llm.steps.choosing import revocation
+from tsuku_llm.steps.choosing.passing_over import noted_marks
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
 from tsuku_llm.steps.choosing.temporary import withheld
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.reader import StoreReader
 from tsuku_llm.store.records.installed import Installed
-from tsuku_llm.store.records.updates import RolledBack, noted_marks
+from tsuku_llm.store.records.updates import RolledBack
 
 _RELEASE = re.compile(r"b\d+|v\d+(?:\.\d+)+")
 

@@ -31,10 +31,9 @@ from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted
 from tsuku_llm.steps.choosing.choice import bounds_here, offered
-from tsuku_llm.steps.choosing.passing_over import PassedOver, why_passed_over
+from tsuku_llm.steps.choosing.passing_over import PassedOver, noted_marks, why_passed_over
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session
-from tsuku_llm.store.records.updates import noted_marks
 
 _ROOT_LIMIT = 512_000
 """Bytes of a root of trust that are read."""

@@ -64,6 +64,7 @@ from tsuku_llm.store.records.updates import (
     RolledBack,
     UpdateJournal,
     drop_journal,
+    drop_marks,
     mark,
     read_journal,
     read_marks,
@@ -106,6 +107,11 @@ class UnattendedReport:
     marked: bool = False
     stuck: TsukuError | None = None
     rolled_back: tuple[RolledBack, ...] = ()
+
+
+def forget_rolled_back(data: Path) -> None:
+    """Forget which releases failed on this machine, so that they are taken again."""
+    drop_marks(data)
 
 
 def unattended_update(session: Session) -> UnattendedReport:

@@ -6,13 +6,12 @@ goes back. A mark stays until somebody removes it. Both are about the machine, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.files import make_folder, read_record, replace_file
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import is_version_id
@@ -87,15 +86,6 @@ def read_marks(data: Path) -> tuple[RolledBack, ...]:
     forget = f"forget them: {TSUKU} update --retry; or {path}"
     found = read_record(path, _MARKS_LIMIT, _MARKS, forget)
     return found["rolled_back"] if found else ()
-
-
-def noted_marks(data: Path, note: Callable[[str], None]) -> tuple[RolledBack, ...]:
-    """Return the releases that failed here; a file that cannot be read is told and is no error."""
-    try:
-        return read_marks(data)
-    except StoreError as error:
-        note(f"warning: {error.message}; {error.hint}")
-        return ()
 
 
 def mark(data: Path, failed: RolledBack) -> None:
