@@ -456,14 +456,14 @@ class VersionStart(NamedTuple):
         # Without the short request no other one is wanted either.
         if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
             return None
-        from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled
+        from tsuku_llm.steps.drivers.warming import Warming, compiled_code
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
-        subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
         warming = Warming(
             self.session.user.note,
             caches,
-            subject,
+            plan.backend,
+            compiled_code(self.installed.id, drivers, check.devices or (), plan),
             self.how.on_compiling,
             machine_code=has_machine_code(check),
         )
