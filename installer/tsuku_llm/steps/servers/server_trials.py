@@ -32,7 +32,6 @@ from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.steps.choosing.acceptance import (
     FAILED,
     Shortcoming,
-    Trial,
     needed_speed,
     shortcoming,
 )
@@ -117,7 +116,7 @@ def try_on(
         detail = f"it runs {report.id}, which was made active meanwhile"
         return Judgement(ServerResult(name, ServerOutcome.LEFT, detail))
     backends = (former.receipt.backend, new.receipt.backend)
-    failure = shortcoming(Trial(backends, before, after, "".join(returned[-1:]), bench))
+    failure = shortcoming(backends, before, after, "".join(returned[-1:]), bench)
     # A server that runs the new build goes back with the others.
     outcome = ServerOutcome.UPDATED if report.id == new.id else ServerOutcome.BACK
     if failure is None:
