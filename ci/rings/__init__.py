@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from tsuku_llm.catalog.manifest import ReleaseEntry
 from tsuku_llm.launch.plan.report import Performance, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
-    Trial,
+    Shortcoming,
     needed_speed,
     shortcoming,
 )
@@ -132,14 +132,14 @@ class Machine:
         if newest.release == self.runs:
             return
         self.took = True
-        if refused := shortcoming(self._trial(scenario(self.kind), dice)):
+        if refused := self._refused(scenario(self.kind), dice):
             mark = RolledBack(REPOSITORY, newest.release, f"{newest.release}-x", refused.reason, "")
             self.marks.append(mark)
         else:
             self.runs = newest.release
 
-    def _trial(self, does: Behaviour, dice: random.Random) -> Trial:
-        """Return how the release does here, as an unattended update would see it."""
+    def _refused(self, does: Behaviour, dice: random.Random) -> Shortcoming | None:
+        """Return why an unattended update would refuse the release here; None if it would not."""
         backend = "cpu" if self.kind.gpu == "none" else "vulkan"
         verdict = Verdict.ON_CPU if backend == "cpu" else Verdict.ON_GPU
 
@@ -157,7 +157,7 @@ class Machine:
                 if best >= enough:
                     break
             after = after._replace(speed=best)
-        return Trial((backend, backend), before, after, "it does not start", self.bench)
+        return shortcoming((backend, backend), before, after, "it does not start", self.bench)
 
 
 class Outcome(NamedTuple):

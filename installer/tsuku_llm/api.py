@@ -344,10 +344,8 @@ def _session(
             probes=probes,
             tolerant=tolerant,
             simulated=simulated_host(environ),
-            offline=options.offline,
-            allow_revoked=options.allow_revoked,
         ) as session:
-            yield session
+            yield session._replace(offline=options.offline, allow_revoked=options.allow_revoked)
     except Error:
         raise
     except Exception as error:

@@ -123,9 +123,10 @@ def handed_over(folder: Path, backend: str, hardware: Hardware, *listed: str) ->
     """What ``--device`` gets at launch, where the server lists these devices."""
     lines = ("out Available devices:", *(f"out   {line}" for line in listed))
     build = stand_in(folder / "tree", backend=backend, devices=lines)
-    check = Check(build, list_devices(build, ENVIRON).devices)
+    devices = list_devices(build, ENVIRON).devices
+    check = Check(build, devices, hardware=hardware_facts(hardware))
     plan = plan_server(build, (), cwd=folder, environ={})
-    placed = place_start(plan, check, hardware_facts(hardware), "auto", lambda: check, tools={})
+    placed = place_start(plan, check, "auto", lambda: check)
     argv = placed.plan.argv
     return argv[argv.index("--device") + 1]
 

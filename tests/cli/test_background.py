@@ -28,6 +28,7 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
+from tsuku_llm.steps.servers import background
 from tsuku_llm.steps.servers.background import start, stop
 from tsuku_llm.store.store import Store
 
@@ -294,14 +295,22 @@ def test_a_start_that_hangs_is_given_up_and_leaves_nothing(home: Home) -> None:
     assert "load_tensors: loading" in home.run("logs", "--name", "big").stdout
 
 
+KILLED = {
+    "code": "launch-failed",
+    "message": "the supervisor ended with exit code 9 before the server was ready",
+    "facts": (),
+    "hint": "see: tsuku-llm logs --name big",
+}
+
+
 @pytest.mark.parametrize(
     ("lines", "said", "code"),
     [
         (('{"loading": "a"}', '{"loading": "b"}', '{"ready": "x"}'), {"ready": "x"}, None),
-        (('{"loading": "a"}', '{"gave_up": {"error": 1}}', '{"error": 2}'), {"error": 1}, 9),
-        (('{"loading": "a"}', '{"error": 2}'), {"error": 2}, 9),
-        (('{"loading": "a"}',), {}, 9),
-        (("not JSON",), {}, 9),
+        (('{"loading": "a"}', '{"gave_up": {"error": 1}}', '{"error": 2}'), 1, 9),
+        (('{"loading": "a"}', '{"error": 2}'), 2, 9),
+        (('{"loading": "a"}',), KILLED, 9),
+        (("not JSON",), KILLED, 9),
     ],
 )
 def test_the_process_that_waits_hears_how_the_load_goes(
@@ -309,11 +318,12 @@ def test_the_process_that_waits_hears_how_the_load_goes(
 ) -> None:
     script = "import sys; print(*sys.argv[1:], sep='\\n', flush=True); sys.exit(9)"
     heard: list[str] = []
-    assert start([sys.executable, "-c", script, *lines], heard.append) == (said, code)
+    line = [sys.executable, "-c", script, *lines]
+    assert start("big", line, heard.append, {}) == (said, code)
     assert heard == [letter for letter in "ab" if f'{{"loading": "{letter}"}}' in lines]
 
 
-def test_a_server_that_cannot_be_killed_is_not_waited_for() -> None:
+def test_a_server_that_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver call can keep it in the kernel, and its supervisor waits for it."""
     script = """\
 import os, signal
@@ -323,7 +333,8 @@ signal.pause()
 """
     heard: list[str] = []
     line = [sys.executable, "-c", script]
-    assert start(line, heard.append, giving_up=0.01) == ({"error": 1}, 7)
+    monkeypatch.setattr(background, "_GIVING_UP", 0.01)
+    assert start("big", line, heard.append, {}) == (1, 7)
     os.kill(int(heard[0]), signal.SIGKILL)
 
 
@@ -384,8 +395,9 @@ def test_a_server_that_does_not_end_in_time_is_killed(
     os.kill(started["pid"], signal.SIGSTOP)
     assert stopped(started["pid"])
     monkeypatch.setenv("TSUKU_HOME", str(home.path))
+    monkeypatch.setattr(background, "GRACE", 0.05)
     with open_session(Console()) as session:
-        assert stop(session.paths.state, "default", grace=0.05).outcome == "killed"
+        assert stop(session.paths.state, "default").outcome == "killed"
     assert gone(started["pid"])
     assert gone(started["supervisor"])
     assert home.servers() == {}

@@ -27,6 +27,7 @@ from support.waiting import PROMPTLY, family
 
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
+from tsuku_llm.steps.servers import background
 from tsuku_llm.steps.servers.background import stop
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -120,19 +121,23 @@ def test_stop_ends_them_all(routers: Routers) -> None:
     assert all(map(gone, (record["pid"], record["supervisor"], *models.values())))
 
 
-def test_stop_ends_one_that_hangs(routers: Routers) -> None:
+def test_stop_ends_one_that_hangs(routers: Routers, monkeypatch: pytest.MonkeyPatch) -> None:
     routers.start("big")
     hanging = routers.models("big")["tiny"]
     os.kill(hanging, signal.SIGSTOP)
     assert stopped(hanging)
-    stop(routers.state, "big", grace=0.1)
+    monkeypatch.setattr(background, "GRACE", 0.1)
+    stop(routers.state, "big")
     assert Process.of(hanging) is None
     assert Instances(routers.state).all() == ()
 
 
 @pytest.mark.parametrize("where", [(), ("--host", "SOCKET")], ids=["port-0", "unix-socket"])
 def test_one_that_outlives_its_router_is_named_and_ended(
-    where: Sequence[str], routers: Routers, short_folder: Path
+    where: Sequence[str],
+    routers: Routers,
+    short_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its supervisor and its router are killed; what hangs does not see that."""
 
@@ -149,7 +154,8 @@ def test_one_that_outlives_its_router_is_named_and_ended(
     assert routers.models("lost")["tiny"] == hanging
     assert routers.models("second")["tiny"] == also
     assert f"process {hanging}; end it: tsuku-llm stop --name lost" in routers.said("status")
-    assert stop(routers.state, "lost", grace=0.1).outcome == "left"
+    monkeypatch.setattr(background, "GRACE", 0.1)
+    assert stop(routers.state, "lost").outcome == "left"
     assert Process.of(hanging) is None
     assert routers.models("second")["tiny"] == also
     # Another router of the same build keeps what it has.

@@ -315,6 +315,17 @@ def test_a_server_that_ignores_sigterm_is_killed(
     assert code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
+def test_a_renewed_handle_ends_the_next_server_when_it_is_asked_again() -> None:
+    stop_handle, ended = StopHandle(), list[str]()
+    stop_handle.attach(lambda: ended.append("first"))
+    stop_handle.end("another build")
+    assert (stop_handle.renew(), stop_handle.renew()) == (True, False)
+    stop_handle.attach(lambda: ended.append("second"))
+    assert ended == ["first"]
+    stop_handle.end("another build")
+    assert ended == ["first", "second"]
+
+
 def test_a_child_that_has_ended_is_not_asked_to_end(tmp_path: Path) -> None:
     threads = threading.active_count()
     child = subprocess.Popen(("/bin/sleep", "60"), cwd=tmp_path, start_new_session=True)

@@ -9,7 +9,7 @@ import pytest
 from tsuku_llm.launch.compute.canary_answer import Answer, AnswerStep
 from tsuku_llm.launch.plan.report import Performance, Verdict
 from tsuku_llm.steps.choosing.acceptance import (
-    Trial,
+    Shortcoming,
     needed_speed,
     shortcoming,
 )
@@ -20,8 +20,8 @@ VULKAN = ("vulkan", "vulkan")
 
 def trial(
     before: Verdict | None, after: Verdict | None, backends: tuple[str, str] = VULKAN, **more: Any
-) -> Trial:
-    return Trial(
+) -> Shortcoming | None:
+    return shortcoming(
         backends,
         Performance(before, answered=True) if before else None,
         Performance(after, answered=True) if after else None,
@@ -29,8 +29,7 @@ def trial(
     )
 
 
-def kind(found: Trial) -> str | None:
-    refused = shortcoming(found)
+def kind(refused: Shortcoming | None) -> str | None:
     return refused.kind if refused else None
 
 
@@ -68,7 +67,7 @@ def test_a_build_may_not_lose_the_gpu_that_the_one_before_used(
 
 
 def test_a_build_that_does_not_serve_is_refused_with_the_reason() -> None:
-    refused = shortcoming(trial(GPU, None, failure="it ended with exit code 42"))
+    refused = trial(GPU, None, failure="it ended with exit code 42")
     assert refused == ("failed", "it ended with exit code 42")
 
 
@@ -87,9 +86,9 @@ def test_a_build_that_does_not_serve_is_refused_with_the_reason() -> None:
 def test_a_build_must_compute_a_token_if_the_one_before_did(
     before: bool | None, after: bool | None, expected: str | None
 ) -> None:
-    found = Trial(VULKAN, Performance(GPU, before), Performance(GPU, after, "HTTP status 500"))
-    assert kind(found) == expected
-    assert kind(found._replace(before=None)) == ("failed" if after is False else None)
+    now = Performance(GPU, after, "HTTP status 500")
+    assert kind(shortcoming(VULKAN, Performance(GPU, before), now)) == expected
+    assert kind(shortcoming(VULKAN, None, now)) == ("failed" if after is False else None)
 
 
 def answer(*steps: tuple[int, float]) -> Answer:
@@ -121,12 +120,8 @@ RIGHT = answer((5, 0.5), (6, 0.2))
     ],
 )
 def test_a_build_may_not_answer_wrongly(before: Answer, after: Answer, said: str | None) -> None:
-    found = Trial(
-        VULKAN,
-        Performance(GPU, answered=True, answer=before),
-        Performance(GPU, answered=True, answer=after),
-    )
-    refused = shortcoming(found)
+    now = Performance(GPU, answered=True, answer=after)
+    refused = shortcoming(VULKAN, Performance(GPU, answered=True, answer=before), now)
     if said is None:
         assert refused is None
         return
@@ -134,7 +129,7 @@ def test_a_build_may_not_answer_wrongly(before: Answer, after: Answer, said: str
     assert refused.kind == "failed"
     assert re.search(f"^it answers wrongly: .*{said}", refused.reason)
     # Without a server before, only what is wrong by itself is seen.
-    alone = shortcoming(found._replace(before=None))
+    alone = shortcoming(VULKAN, None, now)
     assert (alone is None) == bool(before)
 
 
@@ -156,11 +151,11 @@ def test_a_build_may_not_answer_wrongly(before: Answer, after: Answer, said: str
 def test_a_build_must_reach_most_of_the_last_benchmark(
     bench: float | None, before: float | None, after: float | None, expected: str | None
 ) -> None:
-    found = Trial(
+    refused = shortcoming(
         VULKAN,
         Performance(GPU, answered=True, speed=before),
         Performance(GPU, answered=True, speed=after),
         bench=bench,
     )
-    assert kind(found) == expected
+    assert kind(refused) == expected
     assert needed_speed(bench, before) is None or bench is not None

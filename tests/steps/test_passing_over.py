@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -19,11 +20,13 @@ from tsuku_llm.steps.choosing.passing_over import (
     Offered,
     PassedOver,
     texts,
+    why_not_started,
     why_passed_over,
+    why_unfit,
 )
 from tsuku_llm.store.records.updates import RolledBack
 
-OFFERED = Offered("b2", "2026-11-20", variant="cuda")
+OFFERED = Offered("b2", "2026-11-20")
 BOUNDS = Bounds("test", datetime(2026, 11, 22, tzinfo=timezone.utc))
 MARK = RolledBack("test", "b2", "b2-cuda-0123456789ab", "slow", "2026-11-21T02:00:00Z")
 WAITS = Problem("reboot", "the driver waits for a reboot", "restart this machine", transient=True)
@@ -75,22 +78,8 @@ CASES = (
         {"builds": (("aa", "bb"), ("cc",))},
         {"held": frozenset({"aa"})},
     ),
-    Case(
-        "failed-start",
-        "it ends with SIGSEGV",
-        "tsuku-llm install --force --release b2 --backend cuda --repository test",
-        {"failed": "it ends with SIGSEGV"},
-        {},
-    ),
-    Case(
-        "withheld",
-        "the driver waits for a reboot",
-        "restart this machine",
-        {"unfit": Reason("reboot", "the driver waits for a reboot")},
-        {"passing": (WAITS,)},
-    ),
 )
-"""Every reason, in order of precedence."""
+"""Every reason against a release, in order of precedence."""
 
 
 def reasons(*cases: Case) -> tuple[PassedOver, ...]:
@@ -101,7 +90,7 @@ def reasons(*cases: Case) -> tuple[PassedOver, ...]:
 
 
 def expected(case: Case) -> PassedOver:
-    return PassedOver("b2", "cuda", case.slug, case.text, case.ends)
+    return PassedOver("b2", None, case.slug, case.text, case.ends)
 
 
 def test_without_a_reason_it_is_taken() -> None:
@@ -148,6 +137,13 @@ def test_neither_age_nor_a_mark_is_against_what_is_installed(bounds: dict[str, A
     assert why_passed_over(OFFERED, BOUNDS._replace(**bounds, here="b2")) == ()
 
 
+@pytest.mark.parametrize("published", ["2027-01-01", "soon", ""])
+def test_a_date_counts_only_with_the_setting(published: str) -> None:
+    offered = OFFERED._replace(published=published)
+    assert why_passed_over(offered, BOUNDS) == ()
+    assert why_passed_over(offered, BOUNDS._replace(min_age=1))
+
+
 def test_another_variant_of_the_installed_release_may_have_failed_here() -> None:
     bounds = BOUNDS._replace(marks=(MARK,), here="b2")
     assert why_passed_over(OFFERED._replace(id=MARK.id), bounds)
@@ -167,7 +163,20 @@ def test_one_complete_build_in_the_bundle_is_enough() -> None:
 
 
 def test_what_does_not_run_here_keeps_its_own_reason() -> None:
-    glibc = OFFERED._replace(unfit=Reason("glibc", "it needs glibc 2.38"))
-    found = why_passed_over(glibc, BOUNDS._replace(passing=(WAITS,)))
-    assert found == (PassedOver("b2", "cuda", "glibc", "it needs glibc 2.38"),)
-    assert texts(found) == {"cuda": "it needs glibc 2.38"}
+    found = why_unfit("b2", "cuda", Reason("glibc", "it needs glibc 2.38"), [WAITS])
+    assert found == PassedOver("b2", "cuda", "glibc", "it needs glibc 2.38")
+    assert texts([found]) == {"cuda": "it needs glibc 2.38"}
+
+
+def test_what_a_passing_problem_withholds_says_what_ends_it() -> None:
+    reason = Reason("reboot", "the driver waits for a reboot")
+    found = why_unfit("b2", "cuda", reason, [WAITS])
+    assert found == PassedOver("b2", "cuda", "withheld", reason.text, "restart this machine")
+    lasting = why_unfit("b2", "cuda", reason, [replace(WAITS, transient=False)])
+    assert (lasting.slug, lasting.ends) == ("reboot", None)
+
+
+def test_a_build_that_did_not_start_can_be_tried_again() -> None:
+    again = "tsuku-llm install --force --release b2 --backend cuda --repository test"
+    found = why_not_started("b2", "cuda", "it ends with SIGSEGV", "test")
+    assert found == PassedOver("b2", "cuda", "failed-start", "it ends with SIGSEGV", again)

@@ -54,9 +54,10 @@ def placed(
     **env: str,
 ) -> Placed:
     """Place a start of a build that lists these devices."""
-    check = Check(Build(TREE, "s", backend), devices, recalled=recalled)
+    build = Build(TREE, "s", backend)
+    check = Check(build, devices, recalled=recalled, hardware=hardware or {}, maker=maker)
     plan = plan_of(*arguments, backend=backend, **env)
-    return place_start(plan, check, hardware or {}, setting, ask_again, maker=maker, tools={})
+    return place_start(plan, check, setting, ask_again)
 
 
 def given_by(made: Placed) -> str:

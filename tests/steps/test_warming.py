@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.gguf_files import layered_model
@@ -20,7 +21,7 @@ from tsuku_llm.launch.plan.report import Verdict
 from tsuku_llm.launch.run.warm_up import WarmedUp
 from tsuku_llm.steps.drivers.caches import BuildCaches
 from tsuku_llm.steps.drivers.device_check import Check, has_machine_code
-from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled
+from tsuku_llm.steps.drivers.warming import Warming, compiled_code
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.servers.watching import Listener, watch_over
 
@@ -253,7 +254,7 @@ def test_the_receipt_knows_for_which_cards_a_build_has_machine_code(
 ) -> None:
     devices = tuple(ListedDevice(f"CUDA{at}", name) for at, name in enumerate(listed))
     build = Build(Path("/b"), "llama-server", "cuda")
-    assert has_machine_code(Check(build, devices), hardware) is known
+    assert has_machine_code(Check(build, devices, hardware=hardware)) is known
 
 
 def test_a_build_with_machine_code_for_the_card_gets_no_longer_prompts(
@@ -290,17 +291,15 @@ def test_a_server_that_computes_partly_on_the_processor_gets_no_longer_prompts(
 # --- what it depends on ------------------------------------------------------------------
 
 
-def subject(**changes: object) -> WhatIsCompiled:
-    plan = LaunchPlan(("/b/llama-server", "-m", "/none.gguf"), Path("/b"), {"A": "1"}, "vulkan")
-    whole = WhatIsCompiled(
-        "b1-vulkan-1", ("boot", "driver 1"), (ListedDevice("Vulkan0", "x"),), plan
-    )
-    return whole._replace(**changes)  # type: ignore[arg-type]
-
-
 def planned(*arguments: str, **env: str) -> LaunchPlan:
     words = ("/b/llama-server", "-m", "/none.gguf", *arguments)
     return LaunchPlan(words, Path("/b"), {"A": "1", **env}, "vulkan")
+
+
+def code(**changes: Any) -> str:
+    devices = (ListedDevice("Vulkan0", "x"),)
+    given = {"version": "b1-vulkan-1", "drivers": ("boot", "driver 1"), "devices": devices}
+    return compiled_code(**{**given, "plan": planned(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def planned(*arguments: str, **env: str) -> LaunchPlan:
     ids=str,
 )
 def test_what_needs_other_code_is_warmed_up_again(changes: dict[str, object]) -> None:
-    assert subject(**changes).digest != subject().digest
+    assert code(**changes) != code()
 
 
 @pytest.mark.parametrize(
@@ -332,11 +331,11 @@ def test_what_needs_other_code_is_warmed_up_again(changes: dict[str, object]) ->
     ids=str,
 )
 def test_a_restart_or_another_address_needs_no_other_code(changes: dict[str, object]) -> None:
-    assert subject(**changes).digest == subject().digest
+    assert code(**changes) == code()
 
 
 def warming(starter: Starter, root: Path | None) -> Warming:
-    return Warming(starter.session().user.note, BuildCaches({}, root=root), subject())
+    return Warming(starter.session().user.note, BuildCaches({}, root=root), "vulkan", code())
 
 
 def test_the_user_hears_of_a_warm_up_that_lasts(root: Path, starter: Starter) -> None:
@@ -379,7 +378,7 @@ def test_a_cuda_build_that_left_nothing_in_the_cache_is_noted(root: Path, starte
     plan = planned()._replace(backend="cuda")
     caches = BuildCaches({}, root)
     for needed in (True, False):
-        one = Warming(starter.session().user.note, caches, subject(plan=plan))
+        one = Warming(starter.session().user.note, caches, plan.backend, code(plan=plan))
         assert one.is_needed is needed
         one.on_warmed(WarmedUp(1.0))
 
@@ -388,9 +387,7 @@ def test_only_the_newest_starts_are_noted(root: Path, starter: Starter) -> None:
     (root / "mesa").mkdir(parents=True)
     (root / "mesa" / "shader").write_bytes(b"x")
     for number in range(70):
-        each = subject(version=f"b{number}")
-        Warming(starter.session().user.note, BuildCaches({}, root=root), each).on_warmed(
-            WarmedUp(1.0)
-        )
+        caches, each = BuildCaches({}, root=root), code(version=f"b{number}")
+        Warming(starter.session().user.note, caches, "vulkan", each).on_warmed(WarmedUp(1.0))
     assert len(noted(root)) == 64
-    assert noted(root)[-1] == subject(version="b69").digest
+    assert noted(root)[-1] == code(version="b69")

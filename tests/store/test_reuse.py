@@ -10,7 +10,7 @@ from test_tampering import LIBRARY, rewrite, rewrite_with_times_restored
 
 from tsuku_llm.ground.errors import TamperedInstall
 from tsuku_llm.store.records.installed import Installed
-from tsuku_llm.store.reuse import confirm, withdraw
+from tsuku_llm.store.reuse import confirm, sources_of_all, supply, withdraw
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 
@@ -24,7 +24,7 @@ def old(store: Store) -> Installed:
 
 def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
-        assert store.supply(staging.tree, RECEIPT.files)
+        assert supply(staging.tree, RECEIPT.files, store.installed())
         assert confirm(staging, staging.tree, RECEIPT.files) == []
         new = store.commit(staging, RECEIPT)
     for path in FILES:
@@ -36,28 +36,28 @@ def test_reused_and_verified_files_are_committed(store: Store, old: Installed) -
 def test_files_that_no_version_has_are_not_reused(store: Store, old: Installed) -> None:
     other = make_receipt("b200", files={**FILES, "new": b"new"}, links={})
     with store.staging() as staging:
-        assert not store.supply(staging.tree, other.files)
+        assert not supply(staging.tree, other.files, store.installed())
         (staging.tree / LIBRARY).write_bytes(b"taken")
-        assert not store.supply(staging.tree, old.receipt.files)
+        assert not supply(staging.tree, old.receipt.files, store.installed())
         assert [path.name for path in staging.tree.glob("*") if path.is_file()] == [LIBRARY]
 
 
 def test_X01_a_damaged_source_supplies_nothing(store: Store, old: Installed) -> None:
     rewrite(old.tree / LIBRARY)
-    assert not store.can_supply(RECEIPT.files)
+    assert sources_of_all(RECEIPT.files, store.installed()) is None
     with store.staging() as staging:
-        assert not store.supply(staging.tree, RECEIPT.files)
+        assert not supply(staging.tree, RECEIPT.files, store.installed())
         assert not [path for path in staging.tree.rglob("*") if path.is_file()]
 
 
 def test_a_file_that_was_only_touched_supplies(store: Store, old: Installed) -> None:
     (old.tree / LIBRARY).touch()
-    assert store.can_supply(RECEIPT.files)
+    assert sources_of_all(RECEIPT.files, store.installed()) is not None
 
 
 def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:
     with store.staging() as staging:
-        assert store.supply(staging.tree, RECEIPT.files)
+        assert supply(staging.tree, RECEIPT.files, store.installed())
         rewrite(old.tree / LIBRARY)
         assert confirm(staging, staging.tree, RECEIPT.files) == [LIBRARY]
         withdraw(staging.tree, RECEIPT.files)
@@ -66,7 +66,7 @@ def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: In
 
 def test_C04_unreadable_files_are_not_confirmed(store: Store, old: Installed) -> None:
     with store.staging() as staging:
-        assert store.supply(staging.tree, old.receipt.files)
+        assert supply(staging.tree, old.receipt.files, store.installed())
         (staging.tree / LIBRARY).unlink()
         assert LIBRARY in confirm(staging, staging.tree, old.receipt.files)
 
@@ -102,5 +102,5 @@ def test_a_further_hard_link_does_not_invalidate_a_file(
 
 
 def _supply(store: Store, staging: Staging) -> None:
-    assert store.supply(staging.tree, RECEIPT.files)
+    assert supply(staging.tree, RECEIPT.files, store.installed())
     assert confirm(staging, staging.tree, RECEIPT.files) == []

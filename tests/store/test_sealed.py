@@ -16,7 +16,7 @@ from support.stored import FILES, snapshot
 from support.stored import install as install_open
 
 from tsuku_llm.ground.errors import TamperedInstall
-from tsuku_llm.store.reuse import confirm, withdraw
+from tsuku_llm.store.reuse import confirm, supply, withdraw
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs another user of the system")
@@ -120,7 +120,7 @@ def files_are_supplied_and_withdrawn(store: Store) -> None:
     installed = install(store)
     with store.staging() as staging:
         files = installed.receipt.files
-        assert store.supply(staging.tree, files)
+        assert supply(staging.tree, files, store.installed())
         assert confirm(staging, staging.tree, files) == []
         withdraw(staging.tree, files)
         assert not any(path.is_file() for path in staging.tree.rglob("*"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,11 @@ def partial(store: Store, name: str, *, modified: float) -> Path:
 
 
 def test_only_downloads_unused_for_a_week_are_swept(store: Store) -> None:
-    old = partial(store, f"{'a' * 64}.part", modified=1_000_000)
-    note = partial(store, f"{'a' * 64}.part.json", modified=1_000_000)
-    new = partial(store, f"{'b' * 64}.part", modified=1_000_000 + WEEK)
-    store.sweep(now=1_000_001 + WEEK)
+    week_ago = time.time() - WEEK
+    old = partial(store, f"{'a' * 64}.part", modified=week_ago)
+    note = partial(store, f"{'a' * 64}.part.json", modified=week_ago)
+    new = partial(store, f"{'b' * 64}.part", modified=week_ago + 600)
+    store.sweep()
     assert not old.exists()
     assert not note.exists()
     assert new.exists()

@@ -41,11 +41,8 @@ def open_session(  # noqa: PLR0913 - each is an option
             looking=looking,
             probes=probes,
             simulated=simulated,
-            offline=offline,
-            agreed=agreed,
-            allow_revoked=allow_revoked,
             tolerant=tolerant,
             quiet=quiet,
         ) as session,
     ):
-        yield session
+        yield session._replace(offline=offline, agreed=agreed, allow_revoked=allow_revoked)

@@ -115,13 +115,12 @@ def opened_session(  # noqa: PLR0913 - each is an option
     looking: bool = False,
     probes: bool = False,
     simulated: Host | None = None,
-    offline: bool = False,
-    agreed: bool = False,
-    allow_revoked: bool = False,
     tolerant: bool = False,
     quiet: bool = False,
 ) -> Iterator[Session]:
     """Open a session; ``chosen`` has the settings of this call, by their names in ``[llm]``.
+
+    What the user permits for this call, the caller adds to the session.
 
     A wrong setting is an error. With ``tolerant`` it counts as not set, with a warning: for a
     caller that helps to mend it, or that a user needs nevertheless. With ``quiet`` the caller has
@@ -168,15 +167,7 @@ def opened_session(  # noqa: PLR0913 - each is an option
             stack.callback(host.close)
         else:
             host = LocalHost(tell=tell_slow)
-        yield Session(
-            paths,
-            settings,
-            Machine(host, clock.now(), environ),
-            user,
-            offline=offline,
-            agreed=agreed,
-            allow_revoked=allow_revoked,
-        )
+        yield Session(paths, settings, Machine(host, clock.now(), environ), user)
 
 
 def simulated_host(environ: Mapping[str, str]) -> ReplayHost | None:

@@ -102,25 +102,6 @@ def exclusive(
             lock.release()
 
 
-@contextmanager
-def exclusive_place(
-    place: Path, *, timeout: float, on_wait: Callable[[Holder | None], None] | None = None
-) -> Iterator[None]:
-    """Hold a file that the user named, against all processes that write it, of any store.
-
-    The lock file is hidden beside it, and gone after the block. The rest is as for ``exclusive``.
-    """
-    lock = place.with_name(f".{place.name}{_LOCK_SUFFIX}")
-    with exclusive(lock, timeout=timeout, on_wait=on_wait) as alone:
-        try:
-            yield
-        finally:
-            # While we hold it: a process that waits opens the name again, as in ``drop_locks``.
-            if alone:
-                with suppress(OSError):
-                    lock.unlink()
-
-
 def holder_of(path: Path) -> Holder | None:
     """Read the note of a lock: its holder, or the one that crashed; None without a note."""
     try:

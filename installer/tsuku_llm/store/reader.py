@@ -18,11 +18,11 @@ from tsuku_llm.ground.ownership import check_below, check_path
 from tsuku_llm.store.in_use import holding
 from tsuku_llm.store.records.installed import Installed, read_pointer, read_version
 from tsuku_llm.store.records.integrity import (
-    check_version,
     differences,
     find_differences,
     list_tree,
     only_extra,
+    tampered,
 )
 from tsuku_llm.store.records.receipt import is_version_id
 
@@ -95,7 +95,8 @@ class StoreReader:
         # First the folders above the tree: in another user's folder, a checked tree could be
         # replaced right after the check.
         check_path(installed.tree)
-        check_version(installed.path, installed.receipt, full=full)
+        if found := find_differences(installed.path, installed.receipt, full=full):
+            raise tampered(installed.id, found, installed.receipt.reinstall)
         # Then the tree: who owns a file, or may write to it, can change it after the check.
         check_below(installed.tree)
 

@@ -22,7 +22,7 @@ from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.integrity import (
     Stamp,
-    check_version,
+    find_differences,
     read_stamps,
     tampered,
     undamaged,
@@ -58,19 +58,24 @@ def find_sources(
     return found
 
 
-def can_supply(files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
-    """Tell whether all of these files have sources; empty files need none."""
+def sources_of_all(
+    files: Sequence[FileEntry], others: Iterable[Installed]
+) -> dict[Content, Path] | None:
+    """Find all of these files in other versions; None if one is missing. Empty files need none."""
+    sources = find_sources(files, others)
     there = {sha256 for sha256, _ in sources}
-    return bool(files) and there >= {file.sha256 for file in files if file.size}
+    complete = bool(files) and there >= {file.sha256 for file in files if file.size}
+    return sources if complete else None
 
 
-def supply(tree: Path, files: Sequence[FileEntry], sources: Mapping[Content, Path]) -> bool:
-    """Link all of these files into ``tree``, or none; return whether they are there.
+def supply(tree: Path, files: Sequence[FileEntry], others: Iterable[Installed]) -> bool:
+    """Link these files of other versions into ``tree``, or none; tell whether they are there.
 
     A file that cannot be linked is copied. None are there if a file has no source, its name is
-    taken, or the file system reports an error.
+    taken, or the file system reports an error. Call ``confirm`` afterwards.
     """
-    if not can_supply(files, sources):
+    sources = sources_of_all(files, others)
+    if sources is None:
         return False
     linked: list[FileEntry] = []
     with suppress(OSError, StoreError):
@@ -196,4 +201,4 @@ def refresh_sharers(
             with suppress(TsukuError):
                 # No lock on the other version: the check only replaces its fingerprint file. Damage
                 # that is found here is reported when that version is used.
-                check_version(other.path, other.receipt, known=digests)
+                find_differences(other.path, other.receipt, known=digests)

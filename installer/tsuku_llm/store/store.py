@@ -11,8 +11,8 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,6 @@ from tsuku_llm.ground.files import flush_folder, make_folder, replace_file
 from tsuku_llm.ground.folders import Folder, opened
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
-from tsuku_llm.ground.tree_entry import FileEntry
 from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
@@ -43,7 +42,6 @@ from tsuku_llm.store.locks import (
     Holder,
     drop_locks,
     exclusive,
-    exclusive_place,
     forget_dead_holders,
 )
 from tsuku_llm.store.reader import StoreReader
@@ -54,14 +52,12 @@ from tsuku_llm.store.records.installed import (
     read_pointer,
     write_pointer,
 )
-from tsuku_llm.store.records.receipt import RECEIPT, ArtifactRecord, Receipt, is_version_id
+from tsuku_llm.store.records.receipt import RECEIPT, Receipt, is_version_id
 from tsuku_llm.store.records.updates import JOURNAL, MARKS
 from tsuku_llm.store.reuse import (
-    can_supply,
     find_sources,
     inodes_of,
     refresh_sharers,
-    supply,
 )
 from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
 
@@ -85,21 +81,21 @@ class Pruned:
 class Store(StoreReader):
     """The store in the folder ``data``; a folder is created only when something is written.
 
-    ``lock_timeout`` is the time to wait for a lock, in seconds (None: ``LOCK_TIMEOUT``).
-    ``on_wait`` is called once per wait, with the holder of the lock (None: not known). Every
-    method raises StoreError or a subclass if the file system reports an error.
+    ``lock_timeout`` is the time to wait for a lock, in seconds. ``on_wait`` is called once per
+    wait, with the holder of the lock (None: not known). Every method raises StoreError or a
+    subclass if the file system reports an error.
     """
 
     def __init__(
         self,
         data: Path,
         *,
-        lock_timeout: float | None = None,
+        lock_timeout: float = LOCK_TIMEOUT,
         on_wait: Callable[[Holder | None], None] | None = None,
         note: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(data, note=note)
-        self._lock_timeout = LOCK_TIMEOUT if lock_timeout is None else lock_timeout
+        self._lock_timeout = lock_timeout
         self._on_wait = on_wait
         self._staging = data / "staging"
         self._adopted = False
@@ -123,34 +119,25 @@ class Store(StoreReader):
         timeout = self._lock_timeout if timeout is None else timeout
         return exclusive(folder / f"{name}.lock", timeout=timeout, on_wait=self._on_wait)
 
-    def lock_place(self, place: Path) -> AbstractContextManager[None]:
-        """Lock a file that the user named, in whatever folder, as ``lock`` does."""
-        return exclusive_place(place, timeout=self._lock_timeout, on_wait=self._on_wait)
+    @contextmanager
+    def lock_place(self, place: Path) -> Iterator[None]:
+        """Lock a file that the user named against all processes that write it, of any store.
+
+        The lock file is hidden beside it, and gone after the block. The rest is as for ``lock``.
+        """
+        lock = place.with_name(f".{place.name}.lock")
+        with exclusive(lock, timeout=self._lock_timeout, on_wait=self._on_wait) as alone:
+            try:
+                yield
+            finally:
+                # While we hold it: a process that waits opens the name again, as in ``drop_locks``.
+                if alone:
+                    with suppress(OSError):
+                        lock.unlink()
 
     def staging(self) -> AbstractContextManager[Staging]:
         """Make a folder to extract into, removed at the end of the block unless committed."""
         return staged(self._made(self._staging))
-
-    def can_supply(self, files: Sequence[FileEntry]) -> bool:
-        """Tell whether other versions have all of these files, undamaged as far as stamps tell."""
-        return can_supply(files, find_sources(files, self.installed()))
-
-    def supply(self, folder: Path, files: Sequence[FileEntry]) -> bool:
-        """Link files of other versions into a staged folder; call ``reuse.confirm`` afterwards.
-
-        Returns False if a file cannot be linked; the folder is then as it was.
-        """
-        return supply(folder, files, find_sources(files, self.installed()))
-
-    def contents_of(self, digest: str) -> ArtifactRecord | None:
-        """Return the record of an archive whose content a receipt has; None if none has."""
-        found = (
-            record
-            for other in self.installed()
-            for record in other.receipt.artifacts
-            if record.sha256 == digest and record.files
-        )
-        return next(found, None)
 
     def commit(self, staging: Staging, receipt: Receipt) -> Installed:
         """Make a staged tree a version: it appears complete under its name, or not at all.
@@ -304,7 +291,7 @@ class Store(StoreReader):
         inodes: set[int] = set()
         try:
             for name in self.ids():
-                if name not in (*self._pointed(), *keep):
+                if name not in (*read_pointer(self.data), *keep):
                     goes = self._prune_one(name, inodes, dry_run=dry_run)
                     (removed if goes else in_use).append(name)
         finally:  # one pass at the end: a pass per removed version takes quadratic time
@@ -320,16 +307,12 @@ class Store(StoreReader):
         with suppress(LockTimeout), self.lock(name, timeout=0), try_exclusive(path) as unused:
             # The pointer may have changed since ``prune`` looked. Under the version's lock no
             # process activates it, so what is not in use now stays unused until we are done.
-            removable = unused and name not in self._pointed()
+            removable = unused and name not in read_pointer(self.data)
             if removable and not dry_run:
                 inodes |= inodes_of(path)
                 self._discard(name)
             return removable
         return False
-
-    def _pointed(self) -> tuple[str | None, str | None]:
-        pointer = read_pointer(self.data)
-        return pointer.active, pointer.previous
 
     def _discard(self, name: str) -> None:
         """Rename a version into staging, durably, then remove it there.
@@ -348,18 +331,17 @@ class Store(StoreReader):
             path.rename(staging.path / REMOVED)
             flush_folder(self._versions)
 
-    def sweep(self, *, now: float | None = None) -> None:
+    def sweep(self) -> None:
         """Remove what crashed commands left; every command that writes does this first.
 
         Files of living processes stay, and so do foreign files. A pointer that cannot be read
-        is replaced by an empty one; names of missing versions are dropped from it. ``now`` is
-        in seconds since the epoch. Raises CorruptStore and UnsafeLocation if the data folder or
-        one of its places is not ours.
+        is replaced by an empty one; names of missing versions are dropped from it. Raises
+        CorruptStore and UnsafeLocation if the data folder or one of its places is not ours.
         """
         if not os.path.isdir(self.data):  # an error means: nothing to sweep
             return
         require_ours(self.data)
-        now = time.time() if now is None else now
+        now = time.time()
         with suppress(StoreError):
             # Live processes hold locks on their staging folders, downloads and notes. Each of these
             # steps removes only files whose lock it gets at once.

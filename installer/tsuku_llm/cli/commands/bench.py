@@ -69,8 +69,7 @@ def bench_command(
         offline=offline,
         agreed=yes,
     ) as session:
-        settings, environ = session.settings, session.machine.environ
-        path = Path(chosen_model(model, session.reader, environ, settings.model_path)[0])
+        path = Path(chosen_model(session, model)[0])
         report = bench(session, path, arguments, rounds=rounds, status=console.status)
         report = replace(report, saved=save_fastest(session, report, ask=not save))
     return CommandResult(report, render.lines(report))

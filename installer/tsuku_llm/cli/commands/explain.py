@@ -85,9 +85,7 @@ def explain_command(
         if "://" not in model:
             from tsuku_llm.steps.report.models import model_arguments
 
-            environ, folders = session.machine.environ, session.settings.model_path
-            given = model_arguments(model, arguments, session.reader, environ, folders)
-            _, model, *rest = given
+            _, model, *rest = model_arguments(session, model, arguments)
             arguments = tuple(rest)
         fit = explain_model(session, choice, model, arguments, simulated=hardware is not None)
     return CommandResult(replace(found, model=fit), (*told, *render.fit_lines(fit)))

@@ -118,12 +118,10 @@ def _with_model(session: Session, model: str | None, arguments: tuple[str, ...])
     from tsuku_llm.launch.plan.wishes import wishes_in
     from tsuku_llm.steps.report.models import fetched_model, model_arguments, no_model
 
-    reader, environ = session.reader, session.machine.environ
-    folders = session.settings.model_path
     if model is not None:
         model = fetched_model(session, model)
         try:
-            return model_arguments(model, arguments, reader, environ, folders, "chat")
+            return model_arguments(session, model, arguments, "chat")
         except UnknownModel as error:
             from tsuku_llm.steps.servers.background import server
 
@@ -133,8 +131,8 @@ def _with_model(session: Session, model: str | None, arguments: tuple[str, ...])
                 raise error from None
             hint = f"a server has this name: {TSUKU} chat --name {model}"
             raise UnknownModel(str(error), hint=hint) from error
-    if not wishes_in(arguments, environ).names_model:
-        raise no_model(reader, environ, folders)
+    if not wishes_in(arguments, session.machine.environ).names_model:
+        raise no_model(session)
     return arguments
 
 

@@ -298,8 +298,7 @@ def with_model(
     from tsuku_llm.cli.services.command_line import with_server_words
     from tsuku_llm.steps.report.models import model_arguments
 
-    folders = session.settings.model_path
-    words = model_arguments(model, arguments, session.reader, session.machine.environ, folders)
+    words = model_arguments(session, model, arguments)
     # Not the name: a process in the background, or a unit, starts with the same files each time.
     argv = with_server_words(argv, words[: len(words) - len(arguments)])
     return argv, words

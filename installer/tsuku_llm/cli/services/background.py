@@ -14,7 +14,6 @@ from tsuku_llm.cli.terminal.answer import CommandResult, ReportedError
 from tsuku_llm.cli.terminal.browser import open_page, why_none
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import LaunchError
-from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
 from tsuku_llm.instances.notify import Notifier
 from tsuku_llm.launch.plan.secret_arguments import handed_over
@@ -44,7 +43,7 @@ def detach(
     env = server.added_to(session.machine.environ)
     try:
         line = children.this_program(*words)
-        said, code = background.start(line, console.status.show, env=env)
+        said, code = background.start(name, line, console.status.show, env)
     finally:
         console.status.close()
     # The supervisor said that its server is ready, and runs on without us.
@@ -61,7 +60,7 @@ def detach(
             return render.stopped_lines((stopped,))[0]
 
         return CommandResult(record, render.started_lines(record), undo=undo)
-    failure = _failure(said, code, name)
+    failure = ReportedError(said["code"], said["message"], tuple(said["facts"]), said["hint"])
     return CommandResult(exit_code=code if code > 0 else LaunchError.exit_code, failure=failure)
 
 
@@ -168,16 +167,3 @@ class _Service(Listener):
 
     def on_stopping(self, reason: str) -> None:
         self._notifier.send(stopping="1", status=reason or None)
-
-
-def _failure(said: Mapping[str, Any], code: int, name: str) -> ReportedError:
-    """Return the supervisor's error, or a general one if it was killed before it could report."""
-    error = said.get("error")
-    if error:
-        return ReportedError(error["code"], error["message"], tuple(error["facts"]), error["hint"])
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return ReportedError(
-        "launch-failed",
-        f"the supervisor {how} before the server was ready",
-        hint=f"see: {TSUKU} logs --name {name}",
-    )

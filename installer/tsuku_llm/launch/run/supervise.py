@@ -85,6 +85,12 @@ class StopHandle:
         if stop:
             stop()
 
+    def renew(self) -> bool:
+        """Tell whether ``end`` was called, and forget it: the next server is another one."""
+        with self._lock:
+            asked, self._reason = self._reason is not None, None
+            return asked
+
     def attach(self, stop: Callable[[], None]) -> None:
         """Set the function that ends the server; call it now if ``end`` was called before.
 

@@ -20,20 +20,6 @@ NOT_ON_GPU: Final = "not-on-gpu"
 SLOW: Final = "slow"
 
 
-class Trial(NamedTuple):
-    """A new build on trial: ``before`` is the same server on the former build, None if none ran.
-
-    ``after`` is None if it does not serve, because of ``failure``. ``backends`` are those of the
-    former and of the new build. ``bench`` is the speed of the last benchmark, None without one.
-    """
-
-    backends: tuple[str, str]
-    before: Performance | None
-    after: Performance | None
-    failure: str = ""
-    bench: float | None = None
-
-
 class Shortcoming(NamedTuple):
     """Why a new build is refused: ``kind`` is ``failed``, ``not-on-gpu`` or ``slow``.
 
@@ -44,20 +30,30 @@ class Shortcoming(NamedTuple):
     reason: str
 
 
-def shortcoming(trial: Trial) -> Shortcoming | None:
-    """Return why a build is refused; None if it may stay."""
-    before, after = trial.before, trial.after
+def shortcoming(
+    backends: tuple[str, str],
+    before: Performance | None,
+    after: Performance | None,
+    failure: str = "",
+    bench: float | None = None,
+) -> Shortcoming | None:
+    """Return why a new build on trial is refused; None if it may stay.
+
+    ``backends`` are those of the former and of the new build. ``before`` is the same server on the
+    former build, None if none ran. ``after`` is None if it does not serve, because of ``failure``.
+    ``bench`` is the speed of the last benchmark, None without one.
+    """
     if after is None:
-        return Shortcoming(FAILED, trial.failure or "its server does not run")
+        return Shortcoming(FAILED, failure or "its server does not run")
     # A key that only the clients know, or TLS, kept the former build from an answer, too.
     if after.answered is False and (before is None or before.answered is not False):
         return Shortcoming(FAILED, f"it computes no token: {after.problem}")
     # The same model with the same arguments: two right builds say nearly the same.
     if wrong := what_is_wrong(after.answer, before.answer if before else (), OTHER):
         return Shortcoming(FAILED, f"it answers wrongly: {wrong}")
-    if reason := _off_gpu(trial.backends, before, after):
+    if reason := _off_gpu(backends, before, after):
         return Shortcoming(NOT_ON_GPU, reason)
-    needed = needed_speed(trial.bench, before.speed if before else None)
+    needed = needed_speed(bench, before.speed if before else None)
     if needed is not None and after.speed is not None and after.speed < needed:
         return Shortcoming(
             SLOW, f"it generates {after.speed:.1f} tokens per second, {needed:.1f} were expected"

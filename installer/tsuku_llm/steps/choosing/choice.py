@@ -47,8 +47,13 @@ from tsuku_llm.steps.choosing.passing_over import (
     why_passed_over,
 )
 from tsuku_llm.steps.choosing.revocation import note_others, revoked
-from tsuku_llm.steps.choosing.staying import active_release, kept_release
-from tsuku_llm.steps.session import DEFAULT_CHANNEL, Session, note_place, repository_of
+from tsuku_llm.steps.session import (
+    DEFAULT_CHANNEL,
+    Session,
+    note_place,
+    repository_of,
+    way_to_undo,
+)
 from tsuku_llm.store.records.installed import Installed
 from tsuku_llm.store.records.receipt import version_id
 from tsuku_llm.store.records.updates import RolledBack, read_marks
@@ -137,6 +142,36 @@ def load_catalog(session: Session) -> Catalog:
     return catalog
 
 
+def staying(session: Session) -> Session:
+    """Return the session of a user who stays at the installed release, if ``llm.release`` says so.
+
+    The release is then the active one, with its channel and repository. A setting or a flag for
+    another repository ends the hold.
+    """
+    settings = session.settings
+    if not settings.hold or settings.release:
+        return session
+    try:
+        installed = session.reader.active()
+    except StoreError as error:
+        # An install is what repairs this, so it must go on.
+        session.user.note(f"{RELEASE} holds nothing: {error.message}")
+        return session
+    if installed is None:
+        return session
+    active = installed.receipt
+    if settings.repository not in {None, active.repository}:
+        return session
+    if "channel" in settings.flags and settings.channel != active.channel:
+        session.user.note(
+            f"--channel {settings.channel} changes nothing: {RELEASE} keeps {active.release} of "
+            f"the channel {active.channel}; to end that: {TSUKU} config unset {RELEASE}"
+        )
+    return session.with_settings(
+        release=active.release, repository=active.repository, channel=active.channel
+    )
+
+
 def choose(
     session: Session,
     *,
@@ -160,7 +195,10 @@ def choose(
     """
     catalog = catalog or load_catalog(session)
     hardware = hardware or probe(session.machine.host, session.settings.probe_timeout)
-    kept = kept_release(session.settings, session.machine.environ) if release is None else None
+    kept: Kept | None = None
+    if release is None and session.settings.release:
+        undo = way_to_undo(session.settings, session.machine.environ, RELEASE)
+        kept = Kept(session.settings.release, undo)
     if release := release or session.settings.release:
         try:
             entry = _named(catalog, release)
@@ -373,13 +411,20 @@ def _named(catalog: Catalog, release: str) -> ReleaseEntry:
 
 def bounds_here(session: Session, repository: str, marks: tuple[RolledBack, ...]) -> Bounds:
     """Return what bounds the choice among the releases of a repository on this machine."""
-    settings = session.settings
+    settings, here = session.settings, None
+    if marks or settings.min_age:
+        with suppress(
+            StoreError
+        ):  # an install is what repairs an active version that is unreadable
+            active = session.reader.active()
+            if active and active.receipt.repository == repository:
+                here = active.receipt.release
     return Bounds(
         repository,
         session.machine.now,
         settings.min_age,
         allow_revoked=session.allow_revoked,
-        here=active_release(session.reader, repository) if marks or settings.min_age else None,
+        here=here,
         marks=marks,
         held=session.held,
     )
@@ -465,8 +510,7 @@ def _compared(
             note_place(session.settings, "backend", error)
         raise
     if session.held is not None:
-        bounds = Bounds(catalog.repository.name, session.machine.now, held=session.held)
-        selection = _held_only(selection, entry.release, bounds)
+        selection = _held_only(selection, session.held)
     stale = catalog.freshness.warning(session.machine.now)
     ways: tuple[Way, ...] = ()
     if selection.requested in ("auto", "gpu"):
@@ -485,16 +529,13 @@ def _digests_of(variant: Variant) -> tuple[str, ...]:
     return tuple(artifact.sha256 for artifact in variant.artifacts)
 
 
-def _held_only(selection: Selection, release: str, bounds: Bounds) -> Selection:
+def _held_only(selection: Selection, held: frozenset[str]) -> Selection:
     """Return a selection in which a variant that is not in the bundle does not fit."""
-    fitting, missing = list[Candidate](), list[Rejection]()
-    for each in selection.compatible:
-        variant = each.variant
-        found = Offered(release, variant=variant.name, builds=(_digests_of(variant),))
-        if why := why_passed_over(found, bounds):
-            missing.append(Rejection(variant, Reason(why[0].slug, f"it fits, but {why[0].text}")))
-        else:
-            fitting.append(each)
+    fitting = [each for each in selection.compatible if held.issuperset(_digests_of(each.variant))]
+    reason = Reason(NOT_IN_BUNDLE, "it fits, but the bundle does not have it")
+    missing = (
+        Rejection(each.variant, reason) for each in selection.compatible if each not in fitting
+    )
     return replace(
         selection,
         compatible=tuple(replace(each, rank=rank) for rank, each in enumerate(fitting, 1)),

@@ -1,25 +1,27 @@
-"""The reasons to pass over a release, or one variant of it, on this machine. Pure.
+"""The reasons to pass over a release, or one variant of it, on this machine.
 
-``why_passed_over`` alone decides this: installs, updates, lists of releases and programs that read
-JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, a function, and its
-place in ``_CHECKS``. Whether a variant runs on the machine says ``why_not`` of ``choose.fitting``.
+``why_passed_over`` alone decides about releases: installs, updates, lists of releases and programs
+that read JSON have the same reasons. A new one is a fact in ``Bounds`` or ``Offered``, and a step
+there. Whether a variant runs on the machine says ``why_not`` of ``choose.fitting``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.catalog.embedded import REPOSITORY as OFFICIAL
+from tsuku_llm.ground.errors import StoreError
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.store.records.receipt import reinstall_command
+from tsuku_llm.store.records.updates import RolledBack, read_marks
 
 if TYPE_CHECKING:  # a start does without
     from tsuku_llm.catalog.revocations import Revocation
     from tsuku_llm.choose.fitting import Reason
     from tsuku_llm.machine.hardware import Problem
-    from tsuku_llm.store.records.updates import RolledBack
 
 RELEASE, MIN_AGE = "llm.release", "llm.min_age"
 
@@ -57,20 +59,16 @@ class Kept(NamedTuple):
 
 
 class Offered(NamedTuple):
-    """A release, or one variant of it with its version's ``id``, and what is known of it.
+    """A release, and what is known of it; ``id`` is the version of a variant that is meant.
 
-    ``builds`` are the digests of each build that is meant; None if they are not known. ``unfit`` is
-    the reason why the variant does not run here, ``failed`` the one why it did not start.
+    ``builds`` are the digests of each build that is meant; None if they are not known.
     """
 
     release: str
     published: str = ""
     revocation: Revocation | None = None
     builds: tuple[tuple[str, ...], ...] | None = None
-    variant: str | None = None
     id: str = ""
-    unfit: Reason | None = None
-    failed: str = ""
 
 
 class Bounds(NamedTuple):
@@ -78,7 +76,7 @@ class Bounds(NamedTuple):
 
     ``here`` is the installed release: neither its age nor a mark of a failure (``marks``) is in its
     way, because that would mean a downgrade. ``held`` are the digests of the archives that can be
-    had, None if any can. ``passing`` are the machine's problems that will pass.
+    had, None if any can.
     """
 
     repository: str
@@ -89,13 +87,44 @@ class Bounds(NamedTuple):
     kept: Kept | None = None
     marks: tuple[RolledBack, ...] = ()
     held: frozenset[str] | None = None
-    passing: tuple[Problem, ...] = ()
 
 
 def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
-    """Return every reason to pass over a release or a variant, the most important first."""
-    found = (check(offered, bounds) for check in _CHECKS)
-    return tuple(PassedOver(offered.release, offered.variant, *why) for why in found if why)
+    """Return every reason to pass over a release, the most important first. Pure."""
+    found: list[tuple[str, str, str | None]] = []
+    release, why, kept, held = offered.release, offered.revocation, bounds.kept, bounds.held
+    if why and not bounds.allow_revoked:
+        # If it is another repository that says so, this machine's user may not trust that one.
+        remove = f"{TSUKU} repository remove {why.repository}"
+        found.append((REVOKED, why.summary, remove if why.foreign else None))
+    if kept and kept.release != release:
+        found.append((PINNED, f"{RELEASE} keeps {kept.release}", kept.undo))
+    young = bounds.now is not None and age(offered.published, bounds.now) < bounds.min_age
+    # Without the setting, a wrong date is no reason either.
+    if bounds.min_age and young and release != bounds.here:
+        text = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
+        found.append((YOUNG, text, take(release, bounds.repository)))
+    for mark in bounds.marks:
+        # Another variant of the installed release may have failed here.
+        named = (mark.repository, mark.release) == (bounds.repository, release)
+        if (offered.id and mark.id == offered.id) or (named and release != bounds.here):
+            text = f"rolled back here ({mark.told})"
+            found.append((ROLLED_BACK, text, f"{TSUKU} update --retry"))
+            break
+    builds = offered.builds
+    if held is not None and builds is not None and not any(map(held.issuperset, builds)):
+        make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
+        found.append((NOT_IN_BUNDLE, "the bundle does not have it", make))
+    return tuple(PassedOver(release, None, *each) for each in found)
+
+
+def noted_marks(data: Path, note: Callable[[str], None]) -> tuple[RolledBack, ...]:
+    """Return the releases that failed here; a file that cannot be read is told and is no error."""
+    try:
+        return read_marks(data)
+    except StoreError as error:
+        note(f"warning: {error.message}; {error.hint}")
+        return ()
 
 
 def take(release: str, repository: str) -> str:
@@ -120,67 +149,17 @@ def age(published: str, now: datetime) -> int:
         return -1
 
 
-_Why = tuple[str, str, str | None]
-"""A reason: its slug, its words, and what ends it."""
+def why_not_started(release: str, variant: str, reason: str, repository: str) -> PassedOver:
+    """Return that a variant which fits did not start here, for this reason."""
+    again = reinstall_command(release, variant, repository)
+    return PassedOver(release, variant, FAILED_START, reason, again)
 
 
-def _revoked(offered: Offered, bounds: Bounds) -> _Why | None:
-    why = offered.revocation
-    if why is None or bounds.allow_revoked:
-        return None
-    # If it is another repository that says so, this machine's user may not trust that one.
-    remove = f"{TSUKU} repository remove {why.repository}"
-    return REVOKED, why.summary, remove if why.foreign else None
-
-
-def _kept(offered: Offered, bounds: Bounds) -> _Why | None:
-    kept = bounds.kept
-    if kept is None or kept.release == offered.release:
-        return None
-    return PINNED, f"{RELEASE} keeps {kept.release}", kept.undo
-
-
-def _young(offered: Offered, bounds: Bounds) -> _Why | None:
-    if not bounds.min_age or offered.release == bounds.here:
-        return None
-    if bounds.now is None or age(offered.published, bounds.now) >= bounds.min_age:
-        return None
-    said = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
-    return YOUNG, said, take(offered.release, bounds.repository)
-
-
-def _rolled_back(offered: Offered, bounds: Bounds) -> _Why | None:
-    for mark in bounds.marks:
-        named = (mark.repository, mark.release) == (bounds.repository, offered.release)
-        if (offered.id and mark.id == offered.id) or (named and offered.release != bounds.here):
-            return ROLLED_BACK, f"rolled back here ({mark.told})", f"{TSUKU} update --retry"
-    return None
-
-
-def _not_in_bundle(offered: Offered, bounds: Bounds) -> _Why | None:
-    if bounds.held is None or offered.builds is None:
-        return None
-    if any(map(bounds.held.issuperset, offered.builds)):
-        return None
-    make = f"{TSUKU} bundle create FILE --hardware MACHINE.json"
-    return NOT_IN_BUNDLE, "the bundle does not have it", make
-
-
-def _failed_start(offered: Offered, bounds: Bounds) -> _Why | None:
-    if offered.variant is None or not offered.failed:
-        return None
-    again = reinstall_command(offered.release, offered.variant, bounds.repository)
-    return FAILED_START, offered.failed, again
-
-
-def _unfit(offered: Offered, bounds: Bounds) -> _Why | None:
-    if offered.unfit is None:
-        return None
-    slug, text = offered.unfit.slug, offered.unfit.text
-    for problem in bounds.passing:
-        if problem.text in text:
-            return WITHHELD, text, problem.fix
-    return slug, text, None
-
-
-_CHECKS = (_revoked, _kept, _young, _rolled_back, _not_in_bundle, _failed_start, _unfit)
+def why_unfit(
+    release: str, variant: str, reason: Reason, problems: Iterable[Problem]
+) -> PassedOver:
+    """Return why a variant does not run here; one of the machine's problems may pass."""
+    for problem in problems:
+        if problem.transient and problem.text in reason.text:
+            return PassedOver(release, variant, WITHHELD, reason.text, problem.fix)
+    return PassedOver(release, variant, reason.slug, reason.text)

@@ -117,11 +117,11 @@ def over(
     )
 
 
-def told_changed(variant: str) -> str:
-    """Say that what the choice of ``variant`` rested on is not as it was."""
-    return f"drivers or devices have changed since {variant} was chosen"
+def told_moved(variant: str, states: tuple[Withheld, ...]) -> str:
+    """Say why another variant may replace ``variant`` now; these ``states`` are over.
 
-
-def told_over(variant: str, states: tuple[Withheld, ...]) -> str:
-    """Say in one sentence which states are over, and that ``variant`` was installed in them."""
+    Without one, the drivers or devices are not as they were when it was chosen.
+    """
+    if not states:
+        return f"drivers or devices have changed since {variant} was chosen"
     return f"over: {'; '.join(each.text for each in states)}; {variant} was installed meanwhile"

@@ -29,7 +29,9 @@ class Check(NamedTuple):
 
     ``devices`` is None without an answer; they are ``recalled`` if that is an earlier one.
     ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a sentence on
-    anything else that is odd.
+    anything else that is odd. ``hardware`` is the probe's result when the build was installed.
+    ``maker`` is the PCI id of the maker whose devices alone are wanted, None for any. ``fit_tool``
+    is upstream's own program of the build for the need of a model, None if it has none.
     """
 
     build: Build
@@ -38,6 +40,32 @@ class Check(NamedTuple):
     facts: tuple[str, ...] = ()
     complaint: str = ""
     recalled: bool = False
+    hardware: Mapping[str, Any] = {}
+    maker: int | None = None
+    fit_tool: Build | None = None
+
+    @property
+    def cards(self) -> tuple[Card, ...]:
+        """The devices of the build's own backend, none for the processor.
+
+        The probe knows what kinds they are, who made them, and which of them the build has no code
+        for. Those are left out, and with a ``maker`` the devices of other makers, too.
+        """
+        if self.build.backend == "cpu" or not self.devices:
+            return ()
+        from tsuku_llm.launch.memory.placement import cards_of
+
+        backend = self.build.backend
+        probed = tuple(_probed(self.hardware, backend))
+        kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
+        cards = cards_of(_told_apart(own_devices(self.devices, backend), probed), kinds)
+        others = {
+            plain_name(gpu["name"])
+            for gpu in probed
+            if gpu.get("unusable")
+            or (self.maker and gpu.get("vendor_id") not in (None, self.maker))
+        }
+        return tuple(card for card in cards if plain_name(card.description) not in others)
 
 
 def check_devices(
@@ -112,39 +140,14 @@ def with_given_cards(session: Session, installed: Installed) -> dict[str, str]:
     return {**given, **environ}
 
 
-def listed_cards(
-    check: Check, hardware: Mapping[str, Any], maker: int | None = None
-) -> tuple[Card, ...]:
-    """Return the devices of a build's own backend, none for the processor.
-
-    ``hardware`` is the probe's result when the build was installed: it knows what kinds they are,
-    who made them, and which of them the build has no code for. Those are left out, and with a
-    ``maker`` (its PCI id) the devices of other makers, too.
-    """
-    if check.build.backend == "cpu" or not check.devices:
-        return ()
-    from tsuku_llm.launch.memory.placement import cards_of
-
-    backend = check.build.backend
-    probed = tuple(_probed(hardware, backend))
-    kinds = {gpu["name"]: gpu["kind"] for gpu in probed}
-    cards = cards_of(_told_apart(own_devices(check.devices, backend), probed), kinds)
-    others = {
-        plain_name(gpu["name"])
-        for gpu in probed
-        if gpu.get("unusable") or (maker and gpu.get("vendor_id") not in (None, maker))
-    }
-    return tuple(card for card in cards if plain_name(card.description) not in others)
-
-
-def has_machine_code(check: Check, hardware: Mapping[str, Any]) -> bool:
+def has_machine_code(check: Check) -> bool:
     """Tell whether the build has machine code for every device that it can use.
 
     A device that the install did not see may need other code.
     """
-    probed = _probed(hardware, check.build.backend)
+    probed = _probed(check.hardware, check.build.backend)
     known = {plain_name(gpu["name"]) for gpu in probed if gpu.get("machine_code")}
-    cards = listed_cards(check, hardware)
+    cards = check._replace(maker=None).cards
     return bool(cards) and all(plain_name(card.description) in known for card in cards)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from tsuku_llm.ground import records
 from tsuku_llm.ground.errors import StoreError
@@ -35,56 +35,53 @@ _TOLD_AT = (3.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 """Seconds after which the user is told that the server is not ready yet."""
 
 
-class WhatIsCompiled(NamedTuple):
-    """What the compiled code depends on: the build, the drivers, the devices and the arguments."""
+def compiled_code(
+    version: str, drivers: Sequence[str], devices: Sequence[ListedDevice], plan: LaunchPlan
+) -> str:
+    """Return a digest of what the compiled code of a start depends on.
 
-    version: str
-    drivers: tuple[str, ...]
-    devices: Sequence[ListedDevice]
-    plan: LaunchPlan
-
-    @property
-    def digest(self) -> str:
-        """A digest of it, with the size and the time of the model's file."""
-        model = wishes_in(self.plan.argv, self.plan.env).model
-        status: list[int] = []
-        if model:
-            with suppress(OSError, ValueError):
-                found = os.stat(model)
-                status = [found.st_size, found.st_mtime_ns]
-        content = [
-            self.version,
-            drivers_alone(self.drivers),
-            [(each.name, each.description) for each in self.devices],
-            list(without_options(self.plan.argv, ELSEWHERE)),
-            sorted(
-                (k, v) for k, v in self.plan.env.items() if k.startswith(("LLAMA_ARG_", "GGML_"))
-            ),
-            status,
-        ]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    That is the build, the drivers, the devices, the arguments, and the size and time of the model's
+    file.
+    """
+    model = wishes_in(plan.argv, plan.env).model
+    status: list[int] = []
+    if model:
+        with suppress(OSError, ValueError):
+            found = os.stat(model)
+            status = [found.st_size, found.st_mtime_ns]
+    content = [
+        version,
+        drivers_alone(drivers),
+        [(each.name, each.description) for each in devices],
+        list(without_options(plan.argv, ELSEWHERE)),
+        sorted((k, v) for k, v in plan.env.items() if k.startswith(("LLAMA_ARG_", "GGML_"))),
+        status,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 class Warming:
     """The listener to one warm-up; ``is_needed`` is False where nothing is left to compile.
 
-    ``on_compiling`` is called once a second with the seconds that it takes so far.
+    ``code`` is from ``compiled_code``. ``on_compiling`` is called once a second with the seconds
+    that it takes so far.
     """
 
     def __init__(
         self,
         note: Callable[[str], None],
         caches: BuildCaches,
-        subject: WhatIsCompiled,
+        backend: str,
+        code: str,
         on_compiling: Callable[[float], None] | None = None,
         *,
         machine_code: bool = False,
     ) -> None:
         self._note = note
         self._on_compiling = on_compiling
-        self._backend = subject.plan.backend
+        self._backend = backend
         self._root = caches.root
-        self._digest = subject.digest
+        self._digest = code
         # Only the monitor's thread uses it, once the server runs.
         self._told = 0
         self._machine_code = machine_code

@@ -31,7 +31,7 @@ from tsuku_llm.ground.tree_entry import TreeEntry
 from tsuku_llm.machine.backends import build_name
 from tsuku_llm.steps.choosing.choice import Choice, version_of
 from tsuku_llm.steps.session import Session
-from tsuku_llm.store.reuse import confirm, withdraw
+from tsuku_llm.store.reuse import confirm, sources_of_all, supply, withdraw
 from tsuku_llm.store.staging import Staging
 from tsuku_llm.store.store import Store
 
@@ -57,8 +57,10 @@ def _known(store: Store, artifact: Artifact, kept: Artifact) -> Artifact:
     The archive's digest is signed, and the receipt was written when the archive was verified.
     ``kept`` has what the tree will have of it.
     """
-    if artifact.files is None and (found := store.contents_of(artifact.sha256)):
-        return replace(artifact, files=found.files, links=found.links)
+    for other in store.installed() if artifact.files is None else ():
+        for record in other.receipt.artifacts:
+            if record.sha256 == artifact.sha256 and record.files:
+                return replace(artifact, files=record.files, links=record.links)
     return kept
 
 
@@ -81,7 +83,7 @@ def reuse_files(
         known = _known(store, artifact, of_tree) if receipts else of_tree
         aside = artifact.files is None
         folder = staging.unpacked / artifact.sha256 if aside else staging.tree
-        if store.supply(folder, known.files or ()):
+        if supply(folder, known.files or (), store.installed()):
             found.append(Reused(artifact, known, folder))
     return tuple(found)
 
@@ -164,11 +166,11 @@ def _space(session: Session, choice: Choice, candidate: Candidate, *, repair: bo
     needed = tuple((each, each) for each in variant.artifacts)
     with suppress(GateFailed):  # the install says so
         needed = needed_artifacts(variant)
-    missing = tuple(
-        whole
-        for whole, part in needed
-        if not store.can_supply((part if repair else _known(store, whole, part)).files or ())
-    )
+    missing: list[Artifact] = []
+    for whole, part in needed:
+        known = part if repair else _known(store, whole, part)
+        if sources_of_all(known.files or (), store.installed()) is None:
+            missing.append(whole)
     # Not ``store.partials``, which makes the folder: a question writes nothing.
     partials = session.paths.data / "partials"
     return space_of(missing, [fetch.present(each, partials) for each in missing])
@@ -213,22 +215,22 @@ def require_consent(
             hint=f"allow more: {TSUKU} config set llm.max_download SIZE; or choose a smaller "
             f"build: {TSUKU} explain",
         )
-    if session.agreed or not session.user.can_ask or (size is not None and size <= above):
-        return
-    if not session.user.ask(f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?"):
-        raise Declined("nothing was changed")
+    if size is None or size > above:
+        require_yes(session, f"{what[0].upper()}{what[1:]} is {cost(size)}. Download it?")
 
 
-def require_yes(session: Session, question: str, unasked: UsageError) -> None:
-    """Ask before what needs a yes of the user's; ``unasked`` is raised if nobody can be asked.
+def require_yes(session: Session, question: str, unasked: UsageError | None = None) -> None:
+    """Ask before what needs a yes of the user's, unless the user has agreed.
 
-    Raises ``Declined`` after a no.
+    If nobody can be asked, ``unasked`` is raised; without one that is a yes. Raises ``Declined``
+    after a no.
     """
     if session.agreed:
         return
     if not session.user.can_ask:
-        raise unasked
-    if not session.user.ask(question):
+        if unasked:
+            raise unasked
+    elif not session.user.ask(question):
         raise Declined("nothing was changed")
 
 
@@ -237,15 +239,14 @@ def require_consent_to_index(session: Session, choice: Choice, reason: str) -> S
 
     Nobody is asked without a terminal. Raises ``Declined``.
     """
-    release = choice.release
-    best = choice.selection.selected
-    size = left_to_download(session, choice, best)
     if session.agreed or not session.user.can_ask:
         return session
+    release, best = choice.release, choice.selection.selected
     instead = build_name(best.variant.backend, release.release)
-    if not session.user.ask(
+    size = left_to_download(session, choice, best)
+    require_yes(
+        session,
         f"{reason}. Install {instead}, built by {release.publisher}, from the package index "
-        f"instead ({cost(size)})?"
-    ):
-        raise Declined("nothing was changed")
+        f"instead ({cost(size)})?",
+    )
     return session._replace(agreed=True)

@@ -34,20 +34,19 @@ from tsuku_llm.steps.choosing.choice import (
     refuse_revoked,
     require_lasting,
     required,
+    staying,
     tell_idle,
     tell_temporary,
     version_of,
 )
 from tsuku_llm.steps.choosing.passing_over import (
-    Bounds,
-    Offered,
     PassedOver,
     texts,
-    why_passed_over,
+    why_not_started,
+    why_unfit,
 )
 from tsuku_llm.steps.choosing.revocation import note_metadata_status
-from tsuku_llm.steps.choosing.staying import staying
-from tsuku_llm.steps.choosing.temporary import hiding, over, told_over, withheld
+from tsuku_llm.steps.choosing.temporary import hiding, over, told_moved, withheld
 from tsuku_llm.steps.choosing.which import meets
 from tsuku_llm.steps.install.build_version import VersionBuilder, hardware_facts
 from tsuku_llm.steps.install.downloads import require_consent_to_index, require_possible
@@ -178,7 +177,7 @@ def _tell_over(
     if choice.selection.compatible[:1] != (choice.selection.candidate(name),):
         states = withheld(active.receipt, choice.selection.requested)
         if gone := over(states, choice.hardware, environ):
-            note(told_over(name, gone))
+            note(told_moved(name, gone))
 
 
 def _from_index(session: Session, choice: Choice, error: DownloadError) -> Choice:
@@ -265,8 +264,10 @@ def _chosen_again(session: Session, report: InstallReport, receipt: Receipt) -> 
     """Write the ``receipt`` of a report's build with today's reasons; return the report with it."""
     store, choice, installed = session.store, report.choice, report.installed
     assert installed
-    environ = session.machine.environ
-    now = _restated(environ, choice, receipt, report.candidate, report.other_variants)
+    reasons = report.other_variants
+    now = _restated(
+        session.machine.environ, choice, report.candidate, reasons, receipt, installed.receipt
+    )
     store.sweep()
     note_metadata_status(session.paths.data, choice.catalog.metadata_status())
     store.drop_downloads(receipt.digests)
@@ -330,24 +331,22 @@ def passed_over(
 ) -> tuple[PassedOver, ...]:
     """Return every variant except the chosen one, with the reason why it was not taken."""
     release, selection = choice.release.release, choice.selection
-    problems = tuple(each for each in choice.hardware.all_problems if each.transient)
-    bounds = Bounds(choice.repository, passing=problems)
-    found: list[PassedOver] = []
-    for unfit in selection.rejected:
-        offered = Offered(release, variant=unfit.variant.name, unfit=unfit.reason)
-        found += why_passed_over(offered, bounds)
+    found = [
+        why_unfit(release, each.variant.name, each.reason, choice.hardware.all_problems)
+        for each in selection.rejected
+    ]
     for other in selection.compatible:
-        if other is not chosen:
-            name, size = other.variant.name, other.variant.download_size
-            cost = f", {size / 1e6:,.0f} MB" if size else ""
-            why = why_passed_over(
-                Offered(release, variant=name, failed=failed.get(name, "")), bounds
-            )
-            take_it = f"{TSUKU} install --backend {name}"
-            fits = PassedOver(
-                release, name, "also-fits", f"also fits (choice {other.rank}{cost})", take_it
-            )
-            found += why or (fits,)
+        name, size = other.variant.name, other.variant.download_size
+        if other is chosen:
+            continue
+        if reason := failed.get(name):
+            found.append(why_not_started(release, name, reason, choice.repository))
+            continue
+        cost = f", {size / 1e6:,.0f} MB" if size else ""
+        text = f"also fits (choice {other.rank}{cost})"
+        found.append(
+            PassedOver(release, name, "also-fits", text, f"{TSUKU} install --backend {name}")
+        )
     return tuple(found)
 
 
@@ -372,11 +371,12 @@ def _install(builder: VersionBuilder, *, force: bool, unattended: bool) -> Insta
             now = _restated(
                 session.machine.environ,
                 choice,
-                receipt or installed.receipt,
                 builder.candidate,
                 builder.reasons,
+                receipt or installed.receipt,
+                before,
             )
-            installed = store.restate(installed, _bound(choice, now, before))
+            installed = store.restate(installed, now)
         waits_for: str | None = None
         for record, why in refused_servers(session.paths.state, installed):
             name = record.name
@@ -406,15 +406,18 @@ def refused_servers(state: Path, installed: Installed) -> Iterator[tuple[Record,
 def _restated(
     environ: Mapping[str, str],
     choice: Choice,
-    receipt: Receipt,
     candidate: Candidate,
     reasons: tuple[PassedOver, ...],
+    receipt: Receipt,
+    before: Receipt,
 ) -> Receipt:
     """Return the receipt of an installed build that was chosen again, with today's reasons.
 
-    A release has the same build under one name only, so its other facts stay.
+    ``before`` is the one that it had. A build of another repository now belongs to this one. The
+    revocations of its earlier repositories still count, because the archives are the same. A
+    release has the same build under one name only, so its other facts stay.
     """
-    return receipt._replace(
+    receipt = receipt._replace(
         requested=choice.selection.requested,
         detected=choice.selection.detected,
         line=choice.line(candidate),
@@ -423,14 +426,6 @@ def _restated(
         hidden_by=hiding(environ),
         drivers=choice_digest(driver_fingerprint(environ)),
     )
-
-
-def _bound(choice: Choice, receipt: Receipt, before: Receipt) -> Receipt:
-    """Return the receipt of a build that now belongs to the requested repository.
-
-    Revocations by its earlier repositories still count, because the archives are the same. A build
-    that already belongs to the repository keeps its list of earlier ones.
-    """
     release, name = choice.release, choice.repository
     if before.repository == name:
         return receipt._replace(former=before.former)

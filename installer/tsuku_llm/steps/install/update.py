@@ -28,18 +28,17 @@ from tsuku_llm.steps.choosing.choice import (
     choose,
     refuse_revoked,
     require_lasting,
+    staying,
     tell_temporary,
     way_out,
 )
 from tsuku_llm.steps.choosing.passing_over import RELEASE, YOUNG, PassedOver, take, texts
 from tsuku_llm.steps.choosing.revocation import revoked, signed_status
-from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.temporary import (
     Withheld,
     over,
     rests_on_others,
-    told_changed,
-    told_over,
+    told_moved,
     withheld,
 )
 from tsuku_llm.steps.install.downloads import left_to_download
@@ -113,10 +112,8 @@ class UpdateReport:
         candidate, name = self.candidate, self.installed.receipt.variant
         if candidate is None or candidate.variant.name == name:
             return None
-        if self.over:
-            return told_over(name, self.over)
-        if self.changed and not self.newer:
-            return told_changed(name)
+        if self.over or (self.changed and not self.newer):
+            return told_moved(name, self.over)
         release = self.choice.release
         why = why_absent(platform_of(release, self.choice.hardware), name)
         missing = why or f"{release.release} has no such variant"

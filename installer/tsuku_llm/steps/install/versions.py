@@ -13,8 +13,8 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
 from tsuku_llm.machine.backends import NAMES, meaning
 from tsuku_llm.steps.choosing import revocation
+from tsuku_llm.steps.choosing.passing_over import noted_marks
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
-from tsuku_llm.steps.choosing.staying import noted_marks
 from tsuku_llm.steps.choosing.temporary import withheld
 from tsuku_llm.steps.session import Session
 from tsuku_llm.store.reader import StoreReader

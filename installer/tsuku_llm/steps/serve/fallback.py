@@ -205,13 +205,49 @@ def next_version(
     network, no space), print a note and return None: the caller reports the first failure. A dry
     run ``installs`` nothing: None as well if the next variant is not installed.
     """
-    if session.settings.fallback == "off":
+    setting, note = session.settings.fallback, session.user.note
+    if setting == "off":
         return None
+    # Only a start that fails needs these: they load the manifest.
+    from tsuku_llm.choose.selection import next_after
+    from tsuku_llm.steps.choosing.choice import choose_like
+    from tsuku_llm.steps.install.downloads import cost, left_to_download
+
+    last = failures.failed[-1]
+    failed = f"{last.variant} failed: {last.reason}"
+    tried = [each.variant for each in failures.failed]
     try:
-        return _next(session, preferred, failures, gpu_only=gpu_only, installs=installs)
+        choice = choose_like(session, preferred)
+        for candidate in next_after(choice.selection, tried, gpu_only=gpu_only):
+            name = candidate.variant.name
+            found = installed_variant(session.reader, name, preferred.receipt.release)
+            size = 0 if found else left_to_download(session, choice, candidate)
+            price = f" ({cost(size)})" if size != 0 else ""
+            if not must_ask(setting, size):
+                note(f"{failed}; continuing with {name}{price}")
+            elif session.user.ask(f"{failed}. Continue with {name}{price}?"):
+                session = session._replace(agreed=True)
+            elif setting != "auto":
+                # The user said no: do not ask for each further variant.
+                return None
+            else:
+                note(
+                    f"{name}{price} is left out: more than {LARGE / 1e6:.0f} MB, or an unknown "
+                    "size, needs a yes on a terminal"
+                )
+                continue
+            if found:
+                return found
+            if not installs:
+                note(f"{name} would be installed first: what follows is not known")
+                return None
+            from tsuku_llm.steps.install.install import install_beside
+
+            with suppress(GateFailed):  # this one does not run here either: try the one after it
+                return install_beside(session, choice, candidate)
     except TsukuError as error:
-        session.user.note(f"no other variant can be installed: {error.message}")
-        return None
+        note(f"no other variant can be installed: {error.message}")
+    return None
 
 
 def must_ask(setting: str, download: int | None) -> bool:
@@ -220,53 +256,6 @@ def must_ask(setting: str, download: int | None) -> bool:
     ``download`` is in bytes: 0 if it is installed, None if its size is not known.
     """
     return setting != "auto" or download is None or download > LARGE
-
-
-def _next(
-    session: Session,
-    preferred: Installed,
-    failures: FailedStarts,
-    *,
-    gpu_only: bool,
-    installs: bool,
-) -> Installed | None:
-    # Only a start that fails needs these: they load the manifest.
-    from tsuku_llm.choose.selection import next_after
-    from tsuku_llm.steps.choosing.choice import choose_like
-    from tsuku_llm.steps.install.downloads import cost, left_to_download
-
-    choice = choose_like(session, preferred)
-    last = failures.failed[-1]
-    tried = [each.variant for each in failures.failed]
-    for candidate in next_after(choice.selection, tried, gpu_only=gpu_only):
-        name = candidate.variant.name
-        found = installed_variant(session.reader, name, preferred.receipt.release)
-        size = 0 if found else left_to_download(session, choice, candidate)
-        price = f" ({cost(size)})" if size != 0 else ""
-        failed = f"{last.variant} failed: {last.reason}"
-        if not must_ask(session.settings.fallback, size):
-            session.user.note(f"{failed}; continuing with {name}{price}")
-        elif session.user.ask(f"{failed}. Continue with {name}{price}?"):
-            session = session._replace(agreed=True)
-        else:
-            # The user said no: do not ask for each further variant.
-            if session.settings.fallback != "auto":
-                return None
-            session.user.note(
-                f"{name}{price} is left out: more than {LARGE / 1e6:.0f} MB, or an unknown size, "
-                "needs a yes on a terminal"
-            )
-            continue
-        if found:
-            return found
-        if not installs:
-            session.user.note(f"{name} would be installed first: what follows is not known")
-            return None
-        from tsuku_llm.steps.install.install import install_beside
-
-        with suppress(GateFailed):  # this one does not run here either: try the one after it
-            return install_beside(session, choice, candidate)
-    return None
 
 
 # --- what is noted ---------------------------------------------------------------------------

@@ -16,7 +16,9 @@ from tsuku_llm.launch.memory.need import MemoryNeed, estimate_need
 from tsuku_llm.launch.plan.planning import Build, LaunchPlan
 from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
 from tsuku_llm.machine.backends import facts_of
+from tsuku_llm.steps.choosing.which import build_of, tools_of
 from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
+from tsuku_llm.store.records.installed import Installed
 
 if TYPE_CHECKING:
     from tsuku_llm.launch.memory.fit import Card
@@ -85,18 +87,17 @@ def fit_of_start(
     plan: LaunchPlan,
     check: Check,
     cards: Sequence[Card],
-    ask_again: Callable[[], Sequence[Card]],
+    ask_again: Callable[[], Check],
     *,
     models: ModelFiles | None,
-    tools: Mapping[str, str],
     certain: bool,
 ) -> Fit | None:
     """Judge a start before it is made; None if its model is not a file that can be read here.
 
     ``cards`` are the devices of ``check``. A recalled list does not know what is free now.
     ``ask_again`` asks the build; that is left out for a small model, unless the answer has to be
-    ``certain``. ``models`` are None where they were not read before. ``tools`` are the programs of
-    the build. Upstream's own is asked if the answer has to be certain, or is no.
+    ``certain``. ``models`` are None where they were not read before. Upstream's own tool is asked
+    if the answer has to be certain, or is no.
     """
     options, wishes = memory_options(plan.argv, plan.env), wishes_in(plan.argv, plan.env)
     try:
@@ -110,7 +111,7 @@ def fit_of_start(
         half = [space._replace(total=(space.total or 0) // _SMALL_PART) for space in devices]
         small = models.judged(options, wishes, half, host, backend=plan.backend)
         if certain or not small.fits or small.shortened:
-            cards = ask_again() or cards
+            cards = ask_again().cards or cards
             # Without an answer the sizes count: the start will show.
             devices = spaces_of(cards) or devices
     judged = partial(models.judged, options, backend=plan.backend)
@@ -119,10 +120,10 @@ def fit_of_start(
         # Only now, as this asks a driver: who has the memory that is missing?
         devices = spaces_of(with_other_processes(cards, plan.env))
         found = judged(wishes, devices, host)
-    if TOOL not in tools or (found.fits and not certain):
+    if check.fit_tool is None or (found.fits and not certain):
         return _or_elsewhere(found, judged, wishes, devices)
     need = models.need(options)
-    correction = corrected_by_tool(check.build, need, options, wishes, plan.env, tools)
+    correction = corrected_by_tool(check.fit_tool, need, options, wishes, plan.env)
     judged = partial(judged, correction=correction)
     return _or_elsewhere(judged(wishes, devices, host), judged, wishes, devices)
 
@@ -162,20 +163,24 @@ def fitting_together(
     return together(fits, margin)
 
 
+def fit_tool_of(installed: Installed) -> Build | None:
+    """Return upstream's own program of a build for the need of a model; None if it has none."""
+    path = tools_of(installed.receipt).get(TOOL)
+    return build_of(installed)._replace(server=path) if path else None
+
+
 def corrected_by_tool(
-    build: Build,
+    tool: Build | None,
     need: MemoryNeed,
     options: MemoryOptions,
     wishes: Wishes,
     environ: Mapping[str, str],
-    tools: Mapping[str, str],
 ) -> CacheCorrection | None:
     """Ask the build's own tool for the cache of a start; None if it has none, or no answer."""
-    if TOOL not in tools:
+    if tool is None:
         return None
     from tsuku_llm.launch.memory.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then
 
-    tool = build._replace(server=tools[TOOL])
     return correction_of(need, ask_fit_tool(tool, options, wishes.devices, environ))
 
 

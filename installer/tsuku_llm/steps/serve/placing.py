@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsuku_llm.launch.memory.gguf import read_header, read_layout
 from tsuku_llm.launch.memory.memory_options import memory_options
@@ -19,7 +19,7 @@ from tsuku_llm.launch.plan.wishes import (
     without_options,
 )
 from tsuku_llm.machine.backends import facts_of, maker_in, parts_of
-from tsuku_llm.steps.drivers.device_check import Check, listed_cards, with_other_processes
+from tsuku_llm.steps.drivers.device_check import Check, with_other_processes
 from tsuku_llm.steps.serve.fitting import ModelFiles, Routed, corrected_by_tool, read_models
 
 if TYPE_CHECKING:
@@ -56,21 +56,16 @@ class Placed(NamedTuple):
 def place_start(
     plan: LaunchPlan,
     check: Check,
-    hardware: Mapping[str, Any],
     setting: str,
     ask_again: Callable[[], Check],
-    *,
-    maker: int | None = None,
-    tools: Mapping[str, str],
 ) -> Placed:
     """Choose the devices for a start, unless the user has; ``setting`` is ``llm.placement``.
 
-    ``hardware`` and ``maker`` are those of ``listed_cards``. If free memory decides and the
-    list of devices was recalled, ``ask_again`` asks the build, as other processes come and go. If
-    that gives no list, the recalled one counts. ``tools`` are the programs of the build: upstream's
-    own is asked for a need that the model's file does not tell.
+    If free memory decides and the list of devices was recalled, ``ask_again`` asks the build, as
+    other processes come and go. If that gives no list, the recalled one counts. Upstream's own tool
+    is asked for a need that the model's file does not tell.
     """
-    cards = listed_cards(check, hardware, maker)
+    cards = check.cards
     # The processor, or a build that lists no device: nothing to choose.
     if not cards:
         return Placed(plan, check)
@@ -109,9 +104,9 @@ def place_start(
                 now = ask_again()
                 # A build that does not answer now is not asked a third time: the start will show.
                 check = now if now.devices else check
-                cards = listed_cards(check, hardware, maker)
+                cards = check.cards
             cards = with_other_processes(cards, plan.env)
-        models, need = _models_of(plan, check, tools)
+        models, need = _models_of(plan, check)
         # Without a layer any device will do for what is left.
         placement = place(
             cards,
@@ -154,9 +149,7 @@ def _chosen(plan: LaunchPlan) -> str | None:
     return wishes.placed or visible_devices(plan.env, facts_of(plan.backend).hiding_variables)
 
 
-def _models_of(
-    plan: LaunchPlan, check: Check, tools: Mapping[str, str]
-) -> tuple[ModelFiles | None, MemoryNeed | None]:
+def _models_of(plan: LaunchPlan, check: Check) -> tuple[ModelFiles | None, MemoryNeed | None]:
     """Read the headers of a start's models, and estimate its need; None for what is unknown."""
     options = memory_options(plan.argv, plan.env)
     try:
@@ -175,7 +168,7 @@ def _models_of(
     if not need.doubt:
         return models, need
     wishes = wishes_in(plan.argv, plan.env)
-    correction = corrected_by_tool(check.build, need, options, wishes, plan.env, tools)
+    correction = corrected_by_tool(check.fit_tool, need, options, wishes, plan.env)
     return models, correction.applied(need) if correction else need
 
 

@@ -13,7 +13,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.hardware import Hardware
 from tsuku_llm.probe import probe
 from tsuku_llm.steps.choosing.choice import choose_like, refuse_revoked
-from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_changed, told_over
+from tsuku_llm.steps.choosing.temporary import Withheld, is_set, over, told_moved
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.install.downloads import cost, left_to_download
 from tsuku_llm.steps.install.install import better_than, install_choice, is_about, keep_choice
@@ -92,8 +92,7 @@ def _better(
     name, variant = active.receipt.variant, better.variant
     size = left_to_download(session, choice, better)
     price = f" ({cost(size)})" if size != 0 else ""
-    why = told_over(name, gone) if gone else told_changed(name)
-    said = f"{why}; {variant.name}{price} fits now"
+    said = f"{told_moved(name, gone)}; {variant.name}{price} fits now"
     setting = session.settings.fallback
     if setting != "off" and not must_ask(setting, size):
         session.user.note(f"{said} and replaces it")

@@ -1,13 +1,22 @@
 """The launch of the installed server: which version, and another start where one has failed.
 
 The command ``serve`` imports only this module and what it imports.
+
+A supervisor also exchanges the build of its running server. ``update --unattended`` makes another
+version active and sends the supervisor a signal. Only the supervisor has the arguments, the
+environment and the folder of the server, so it starts the same server again, with the version that
+is active by then. No other message passes between the two: the record of the server tells how that
+went, and the journal of the update which version is on trial.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from tsuku_llm.ground.errors import (
     BackendFailed,
@@ -16,10 +25,13 @@ from tsuku_llm.ground.errors import (
     NotInstalled,
     NotOnGpu,
     SilentCpu,
+    StoreError,
     TsukuError,
 )
 from tsuku_llm.launch.plan.fingerprint import choice_digest, driver_fingerprint
+from tsuku_llm.launch.plan.report import FallenBack
 from tsuku_llm.steps.choosing.temporary import rests_on_others, withheld
+from tsuku_llm.steps.choosing.which import requested_version
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.fallback import (
     FailedStarts,
@@ -28,10 +40,18 @@ from tsuku_llm.steps.serve.fallback import (
     remembered,
     wanted_version,
 )
-from tsuku_llm.steps.serve.reloading import Exchange, wait_before_restart
 from tsuku_llm.steps.serve.version_start import Serving, VersionStart
 from tsuku_llm.steps.session import Session, working_folder
 from tsuku_llm.store.records.installed import Installed
+
+if TYPE_CHECKING:  # types that a start without a supervisor does without
+    from tsuku_llm.launch.run.supervise import StopHandle
+
+_STARTS = 3
+"""How often a version that served before is started again before its server is given up."""
+
+_PAUSE = 2.0
+"""Seconds before such a start."""
 
 
 def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
@@ -49,7 +69,7 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
     # Now: a server in the background leaves this folder once it serves, and may be started again.
     cwd = working_folder()
     restarts = _Restarts(session, how)
-    exchange = Exchange(session, how.reload, how.stop_handle)
+    exchange = _Exchange(session, how)
     facts = driver_fingerprint(session.machine.environ)
     notes = StateNotes(session.paths.state, facts)
     preferred = _preferred(session, notes, choice_digest(facts))
@@ -65,43 +85,42 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             on_served,
             restarts=restarts.count,
         )
+        ended: int | TsukuError
         try:
-            code = start.make()
-            other = exchange.next_after(installed, code)
-            if other is None:
-                return code
+            ended = start.make()
+        except TsukuError as error:
+            ended = error
+        if other := exchange.next_after(installed, ended):
             installed = preferred = other
             failures = FailedStarts()
-        except TsukuError as error:
-            if other := exchange.next_after(installed, error):
-                installed = preferred = other
-                failures = FailedStarts()
-                continue
-            if not isinstance(error, (LaunchError, SilentCpu, NotOnGpu, GpuLost)):
-                raise
-            # A lost GPU need not be back at once, so the failures of restarts count as well. The
-            # same server has served before: whatever fails now may be over in a while, such as
-            # memory or a port that what is left of it still has.
-            lost = isinstance(error, GpuLost) or (
-                restarts.count > 0 and not isinstance(error, NotInstalled)
-            )
-            if lost and restarts.wait(error, installed):
-                # The remembered list is from before the loss.
-                notes.forget_devices()
-                continue
-            session = _consenting(session, error, lost=lost)
-            failures = failures.longer(installed, error)
-            other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
-            if other:
-                # An error of a start is among the server's last lines; a loss is not.
-                if isinstance(error, GpuLost) and error.facts:
-                    session.user.note(f"warning: {error.told}")
-                installed = other
-            # No other variant runs: start this one on the CPU, as the user did not require a GPU.
-            elif isinstance(error, SilentCpu) and not how.require_gpu:
-                return start._replace(insist=True, on_served=lambda: None).make()
-            else:
-                raise
+            continue
+        if isinstance(ended, int):
+            return ended
+        if not isinstance(ended, (LaunchError, SilentCpu, NotOnGpu, GpuLost)):
+            raise ended
+        # A lost GPU need not be back at once, so the failures of restarts count as well. The
+        # same server has served before: whatever fails now may be over in a while, such as
+        # memory or a port that what is left of it still has.
+        lost = isinstance(ended, GpuLost) or (
+            restarts.count > 0 and not isinstance(ended, NotInstalled)
+        )
+        if lost and restarts.wait(ended, installed):
+            # The remembered list is from before the loss.
+            notes.forget_devices()
+            continue
+        session = _consenting(session, ended, lost=lost)
+        failures = failures.longer(installed, ended)
+        other = next_version(session, preferred, failures, gpu_only=how.require_gpu)
+        if other:
+            # An error of a start is among the server's last lines; a loss is not.
+            if isinstance(ended, GpuLost) and ended.facts:
+                session.user.note(f"warning: {ended.told}")
+            installed = other
+        # No other variant runs: start this one on the CPU, as the user did not require a GPU.
+        elif isinstance(ended, SilentCpu) and not how.require_gpu:
+            return start._replace(insist=True, on_served=lambda: None).make()
+        else:
+            raise ended
 
 
 def _preferred(session: Session, notes: StateNotes, drivers: str) -> Installed:
@@ -132,6 +151,69 @@ def _consenting(session: Session, error: TsukuError, *, lost: bool) -> Session:
     return session
 
 
+class _Exchange:
+    """The versions that follow each other in one ``serve``, as reloads and trials have it.
+
+    ``returned`` is the version that was on trial last, and why it is gone. Only the main thread
+    uses this.
+    """
+
+    def __init__(self, session: Session, how: Serving) -> None:
+        self.returned: tuple[FallenBack, ...] = ()
+        self._session = session
+        self._reload = how.reload
+        self._stop_handle = how.stop_handle
+        self._starts_left = 0
+
+    def next_after(self, installed: Installed, ended: int | TsukuError) -> Installed | None:
+        """Return the version to start now that the server of another one has ended.
+
+        ``ended`` is its exit code after it had served, or why it does not serve. None: the server
+        was stopped, or its end is no matter of a reload.
+        """
+        stop = self._stop_handle
+        if self._reload is None or (stop and stop.is_ending):
+            return None
+        if self._reload.renew():
+            self.returned = ()
+            try:
+                following = requested_version(self._session)
+            except TsukuError as error:
+                # A server that ran must run.
+                note = f"warning: {error.message}; {installed.id} is started again"
+                self._session.user.note(note)
+                following = installed
+        elif former := self._version_before(installed):
+            code = f"it ended with exit code {ended} after it had served"
+            reason = ended.told if isinstance(ended, TsukuError) else code
+            self.returned = (FallenBack(installed.id, reason),)
+            following = former
+        elif self._starts_left and isinstance(ended, TsukuError) and not isinstance(ended, GpuLost):
+            # It served before, and does not start now: what is left of the last server may hold its
+            # port or its memory.
+            self._starts_left -= 1
+            _wait_before_restart(stop, _PAUSE)
+            return installed
+        else:
+            self._starts_left = 0
+            return None
+        self._starts_left = _STARTS
+        return following
+
+    def _version_before(self, tried: Installed) -> Installed | None:
+        """Return the version that an update has replaced by ``tried``; None without a trial.
+
+        The update may have been killed: its journal stays until a later one has judged.
+        """
+        from tsuku_llm.store.records.updates import read_journal  # noqa: PLC0415 - only at an end
+
+        with suppress(StoreError):
+            journal = read_journal(self._session.paths.data)
+            if journal and journal.tried == tried.id:
+                return self._session.reader.find(journal.former)
+        return None
+
+
 class _Restarts:
     """The restarts of one ``serve`` after its server has lost the GPU; ``count`` is their number.
 
@@ -160,8 +242,18 @@ class _Restarts:
         seconds = f"{pause:.0f} second{'' if pause == 1 else 's'}"
         self._session.user.note(f"warning: {error.told}; it is started again in {seconds}")
         with self._session.reader.hold(installed):
-            if wait_before_restart(self._stop_handle, pause):
+            if _wait_before_restart(self._stop_handle, pause):
                 return False
         self.count += 1
         self._begun = time.monotonic()
         return True
+
+
+def _wait_before_restart(stop_handle: StopHandle | None, seconds: float) -> bool:
+    """Wait before a server is started again; return True if the stop handle ended the wait."""
+    stopped = threading.Event()
+    # ``end`` of another thread calls this at once, also if it came before us. A signal raises here,
+    # as there is no server that could get it.
+    if stop_handle:
+        stop_handle.attach(stopped.set)
+    return stopped.wait(seconds)

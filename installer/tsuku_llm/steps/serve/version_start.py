@@ -40,20 +40,20 @@ from tsuku_llm.launch.plan.wishes import (
     without_options,
 )
 from tsuku_llm.steps.choosing.revocation import require_not_revoked
-from tsuku_llm.steps.choosing.which import become, build_of, server_folder, tools_of
+from tsuku_llm.steps.choosing.which import become, build_of, server_folder
 from tsuku_llm.steps.drivers.caches import BuildCaches, build_caches, would_give
 from tsuku_llm.steps.drivers.device_check import (
     Check,
     check_devices,
     explain,
     has_machine_code,
-    listed_cards,
     wanted_maker,
     with_given_cards,
 )
 from tsuku_llm.steps.drivers.state_notes import StateNotes
 from tsuku_llm.steps.serve.fitting import (
     fit_of_start,
+    fit_tool_of,
     fitting_together,
     read_routed,
     require_fit,
@@ -66,13 +66,11 @@ from tsuku_llm.store.records.installed import Installed
 if TYPE_CHECKING:
     from tsuku_llm.launch.failed.diagnosis import Diagnosis
     from tsuku_llm.launch.gpu.life import ServerProblem
-    from tsuku_llm.launch.memory.fit import Card
     from tsuku_llm.launch.plan.build_arguments import Understood
     from tsuku_llm.launch.run.supervise import StopHandle
     from tsuku_llm.model_caches.naming import LocalModel
     from tsuku_llm.steps.drivers.warming import Warming
     from tsuku_llm.steps.serve.all_models import RouterPreset
-    from tsuku_llm.steps.serve.reloading import Reload
 
 
 class Serving(NamedTuple):
@@ -90,7 +88,7 @@ class Serving(NamedTuple):
     ``on_compiling`` is called there once a second of a warm-up, with the seconds that it takes.
     ``on_signal`` is called in the main thread with each signal that the server gets from us.
     ``own_folder``: the server does not run in the user's folder, but in one of our own.
-    ``reload`` may ask for the active version while the server runs.
+    ``reload`` ends the server from another thread, too; then one of the active version follows.
     ``models`` are what a start without a model offers.
     """
 
@@ -107,7 +105,7 @@ class Serving(NamedTuple):
     on_compiling: Callable[[float], None] | None = None
     on_signal: Callable[[int], None] | None = None
     own_folder: bool = False
-    reload: Reload | None = None
+    reload: StopHandle | None = None
     models: tuple[LocalModel, ...] = ()
 
 
@@ -211,7 +209,7 @@ class VersionStart(NamedTuple):
 
     def _devices(self, caches: BuildCaches, *, ask_again: bool = False) -> Check:
         installed = self.installed
-        return check_devices(
+        check = check_devices(
             build_of(installed),
             installed.id,
             self.notes,
@@ -219,6 +217,11 @@ class VersionStart(NamedTuple):
             caches.environ,
             # A promise needs an answer of now: the GPU may be gone since the last start.
             ask_again=ask_again or self.how.require_gpu,
+        )
+        return check._replace(
+            hardware=installed.receipt.hardware,
+            maker=wanted_maker(installed.receipt, self.session.settings.backend),
+            fit_tool=fit_tool_of(installed),
         )
 
     def _plan(self, check: Check, caches: BuildCaches) -> Placed:
@@ -239,20 +242,10 @@ class VersionStart(NamedTuple):
         self._tell_read(plan, preset)
         # Free memory is of now: other processes come and go.
         ask_again = partial(self._devices, caches, ask_again=True)
-        receipt = self.installed.receipt
-        settings = self.session.settings
-        maker = wanted_maker(receipt, settings.backend)
-        tools = tools_of(receipt)
-        placed = place_start(
-            plan, check, receipt.hardware, settings.placement, ask_again, maker=maker, tools=tools
-        )
+        placed = place_start(plan, check, self.session.settings.placement, ask_again)
         self._require_devices(placed.check, placed.plan)
-
-        def list_again() -> Sequence[Card]:
-            return listed_cards(ask_again(), receipt.hardware, maker)
-
         if preset:
-            placed = self._for_models(plan, placed, preset, list_again)
+            placed = self._for_models(plan, placed, preset, ask_again)
         if placed.told:
             self.session.user.note(placed.told)
         # A router starts its models later, and other servers for them.
@@ -261,9 +254,8 @@ class VersionStart(NamedTuple):
                 placed.plan,
                 placed.check,
                 placed.cards,
-                list_again,
+                ask_again,
                 models=placed.models,
-                tools=tools,
                 certain=self.how.require_fit,
             )
             if self.how.require_fit:
@@ -291,7 +283,7 @@ class VersionStart(NamedTuple):
         plan: LaunchPlan,
         placed: Placed,
         preset: RouterPreset,
-        list_again: Callable[[], Sequence[Card]],
+        ask_again: Callable[[], Check],
     ) -> Placed:
         """Place a router's models, and limit how many it loads at a time to those that fit.
 
@@ -301,7 +293,7 @@ class VersionStart(NamedTuple):
 
         # A recalled list does not know what is free now.
         if placed.cards and placed.check.recalled:
-            placed = placed._replace(cards=tuple(list_again()))
+            placed = placed._replace(cards=ask_again().cards)
         models = read_routed(placed.plan, preset.models)
         devices = devices_of_each(plan, placed, models or (), self.session.settings.placement)
         if devices:
@@ -464,16 +456,16 @@ class VersionStart(NamedTuple):
         # Without the short request no other one is wanted either.
         if not (settings.warm_up and settings.canary) or plan.backend == "cpu" or check.problem:
             return None
-        from tsuku_llm.steps.drivers.warming import Warming, WhatIsCompiled
+        from tsuku_llm.steps.drivers.warming import Warming, compiled_code
 
         drivers = driver_fingerprint(self.session.machine.environ) or ()
-        subject = WhatIsCompiled(self.installed.id, drivers, check.devices or (), plan)
         warming = Warming(
             self.session.user.note,
             caches,
-            subject,
+            plan.backend,
+            compiled_code(self.installed.id, drivers, check.devices or (), plan),
             self.how.on_compiling,
-            machine_code=has_machine_code(check, self.installed.receipt.hardware),
+            machine_code=has_machine_code(check),
         )
         return warming if warming.is_needed else None
 
@@ -498,7 +490,8 @@ class VersionStart(NamedTuple):
             # If the outer handle was used before, this ends the start as soon as it begins.
             outer.attach(lambda: own.end(outer.reason or ""))
         if self.how.reload:
-            self.how.reload.attach(lambda: own.end("the active build is to serve"))
+            reload = self.how.reload
+            reload.attach(lambda: own.end(reload.reason or ""))
         return own
 
     def _offer_update(self) -> None:

@@ -49,6 +49,12 @@ _KILLED_LIMIT = 5.0
 """Seconds to wait for the end of a process after SIGKILL."""
 _GIVING_UP = 20.0
 """Seconds that a supervisor gets to end a server that makes no progress, which it may kill."""
+RELOAD = getattr(signal, "SIGUSR1", None)
+"""The signal that asks a supervisor to start its server again, with the active version.
+
+None on Windows, which has none to send.
+"""
+
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Windows has only SIGTERM, which kills at once."""
 
@@ -57,21 +63,19 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 def start(
+    name: str,
     line: Sequence[str],
     on_loading: Callable[[str], None],
-    *,
-    env: Mapping[str, str] | None = None,
-    giving_up: float = _GIVING_UP,
+    env: Mapping[str, str],
 ) -> tuple[Mapping[str, Any], int | None]:
-    """Start the program ``line`` detached; return its last output line and its exit code.
+    """Start the supervisor of the server ``name`` detached; return what it said, and its exit code.
 
-    ``env`` is its environment, None for ours.
-    The program writes a JSON object in each line. ``loading`` is a text for ``on_loading``. The
-    last line has ``ready``, or it is the document of an error, which is empty if the program was
-    killed before it wrote one. The code is None after ``ready``: then the program runs on alone.
-    After ``gave_up``, which has such a document, the program gets ``giving_up`` seconds to end.
-    If this process is interrupted meanwhile, it ends the program too. Raises LaunchError if the
-    program cannot be started.
+    ``line`` is its program, ``env`` its environment. It writes a JSON object in each line.
+    ``loading`` is a text for ``on_loading``. The last line has ``ready``, or it is the document of
+    an error, of which the error is returned; a general one if it was killed before it wrote one.
+    The code is None after ``ready``: then the program runs on alone. After ``gave_up``, which has
+    such a document, the program gets 20 seconds to end. If this process is interrupted meanwhile,
+    it ends the program too. Raises LaunchError if the program cannot be started.
     """
     try:
         child = children.start(
@@ -87,41 +91,43 @@ def start(
         )
     except OSError as error:
         raise LaunchError("the supervisor cannot be started", facts=(str(error),)) from error
+    said: Mapping[str, Any] = {}
     try:
-        said, code = _followed(child, on_loading, giving_up)
+        assert child.stdout
+        with child.stdout as stdout:
+            # This never waits for good: the pipe closes if the supervisor dies, and one whose
+            # server hangs gives up after ``--start-timeout``.
+            while text := stdout.readline(LARGEST):
+                said = {}
+                with suppress(ValueError):
+                    said = parse_object(text, ours=True)
+                if "loading" not in said:
+                    break
+                on_loading(said["loading"])
+            if "ready" in said:
+                child.returncode = 0  # else Popen warns when it is deleted: the child lives on
+                return said, None
+            # One that gave up ends its server now, and then writes the error as any other. A server
+            # that a driver keeps in the kernel cannot be killed: then do not wait for that.
+            limit = _GIVING_UP if "gave_up" in said else None
+            said = said.get("gave_up", said)
+            try:
+                code = child.wait(limit)
+            except subprocess.TimeoutExpired:
+                code = child.returncode = LaunchError.exit_code
     except BaseException:
         # The supervisor ends its server when it gets SIGTERM.
         child.terminate()
         child.wait()
         raise
-    child.returncode = code or 0  # else Popen warns when it is deleted: the child lives on
-    return said, code
-
-
-def _followed(
-    child: subprocess.Popen[bytes], on_loading: Callable[[str], None], giving_up: float
-) -> tuple[Mapping[str, Any], int | None]:
-    """Read the supervisor's lines until it has said how the start ended, or has ended."""
-    assert child.stdout
-    with child.stdout as stdout:
-        # This never waits for good: the pipe closes if the supervisor dies, and one whose server
-        # hangs gives up after ``--start-timeout``.
-        while line := stdout.readline(LARGEST):
-            said: Mapping[str, Any] = {}
-            with suppress(ValueError):
-                said = parse_object(line, ours=True)
-            if "loading" in said:
-                on_loading(said["loading"])
-            elif "gave_up" in said:
-                # It ends its server now, and then writes the error as any other. A server that a
-                # driver keeps in the kernel cannot be killed: then do not wait for that.
-                try:
-                    return said["gave_up"], child.wait(giving_up)
-                except subprocess.TimeoutExpired:
-                    return said["gave_up"], LaunchError.exit_code
-            else:
-                return said, None if "ready" in said else child.wait()
-    return {}, child.wait()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    general = {
+        "code": LaunchError.slug,
+        "message": f"the supervisor {how} before the server was ready",
+        "facts": (),
+        "hint": f"see: {TSUKU} logs --name {name}",
+    }
+    return said.get("error") or general, code
 
 
 # --- the other processes -------------------------------------------------------------------
@@ -230,11 +236,11 @@ class StoppedServer:
     outcome: str
 
 
-def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
+def stop(state: Path, name: str) -> StoppedServer:
     """End a server and its supervisor, and remove its record.
 
-    A process that does not end within ``grace`` seconds is killed. Raises NotRunning if that name
-    has no record, and StillRunning if a process survives even a kill (in a driver call that never
+    A process that does not end within 15 seconds is killed. Raises NotRunning if that name has no
+    record, and StillRunning if a process survives even a kill (in a driver call that never
     returns).
     """
     instances = Instances(state)
@@ -247,10 +253,10 @@ def stop(state: Path, name: str, *, grace: float = GRACE) -> StoppedServer:
     was_up = record.state.is_up
     # A router ends its servers itself. Look now: they lose their parent, and some may hang.
     children = children_of(record)
-    killed = was_up and not _ended(instances, record, grace)
+    killed = was_up and not _ended(instances, record)
     left = [child.process for child in children if child.process.is_alive]
     for process in left:
-        if not _goes(process, signal.SIGTERM, grace):
+        if not _goes(process, signal.SIGTERM, GRACE):
             _kill(process, name)
     # Only now: a supervisor that still runs would write its record again.
     instances.forget(name)
@@ -301,11 +307,11 @@ def log_of(state: Path, name: str, *, follow: bool = False) -> Iterator[bytes]:
     return told()
 
 
-def _ended(instances: Instances, record: Record, grace: float) -> bool:
+def _ended(instances: Instances, record: Record) -> bool:
     """End a server that is up; return True if it ended without a kill."""
     # Signal the supervisor, which ends its server in order; only without one signal the server.
     alone = record.server if record.state is ServerState.UNWATCHED else None
-    if _goes(alone or record.supervisor, signal.SIGTERM, grace) and not _left(instances, record):
+    if _goes(alone or record.supervisor, signal.SIGTERM, GRACE) and not _left(instances, record):
         return True
     # The supervisor did not end its server in time, or is gone: kill what is left.
     for process in _left(instances, record):

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.ground.errors import AlreadyRunning, LaunchError, NotInstalled, TsukuError, revived
+from tsuku_llm.ground.errors import AlreadyRunning, LaunchError, NotInstalled, revived
 from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes import children
@@ -94,9 +94,9 @@ def start_server(
     variables = {key_named(f"llm.{key}").variable: value for key, value in chosen.items()}
     env = words.added_to({**session.machine.environ, **variables})
     on_loading("the server starts")
-    said, code = background.start(line, on_loading, env=env)
+    said, code = background.start(name, line, on_loading, env)
     if code is not None:
-        raise _failure(said, code, name)
+        raise revived(said["code"], said["message"], tuple(said["facts"]), said["hint"])
     for warning in said.get("warnings", ()):
         session.user.note(warning)
     return background.server(session.paths.state, name)
@@ -126,15 +126,3 @@ def _ready(note: Callable[[str], None], instances: Instances, name: str) -> Reco
         # Its supervisor ends a server that makes no progress: then it is not up any more.
         time.sleep(_PAUSE)
     return None
-
-
-def _failure(said: Mapping[str, object], code: int, name: str) -> TsukuError:
-    """Return the supervisor's error, or a general one if it was killed before it could report."""
-    error = said.get("error")
-    if isinstance(error, dict):
-        return revived(error["code"], error["message"], tuple(error["facts"]), error["hint"])
-    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return LaunchError(
-        f"the supervisor {how} before the server was ready",
-        hint=f"see: {TSUKU} logs --name {name}",
-    )

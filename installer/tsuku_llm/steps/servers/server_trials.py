@@ -1,6 +1,6 @@
 """The trial of a build by a server in the background: started again, asked, and judged.
 
-The supervisor exchanges the build (``steps.serve.reloading``). Here the server is asked how it
+The supervisor exchanges the build (``steps.serve.serve``). Here the server is asked how it
 does, with the address and the key that the running process itself has.
 """
 
@@ -32,14 +32,12 @@ from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.steps.choosing.acceptance import (
     FAILED,
     Shortcoming,
-    Trial,
     needed_speed,
     shortcoming,
 )
 from tsuku_llm.steps.choosing.which import read_in_files
 from tsuku_llm.steps.drivers.speed_notes import last_speed
-from tsuku_llm.steps.serve.reloading import RELOAD
-from tsuku_llm.steps.servers.background import server
+from tsuku_llm.steps.servers.background import RELOAD, server
 from tsuku_llm.store.records.installed import Installed
 
 
@@ -118,7 +116,7 @@ def try_on(
         detail = f"it runs {report.id}, which was made active meanwhile"
         return Judgement(ServerResult(name, ServerOutcome.LEFT, detail))
     backends = (former.receipt.backend, new.receipt.backend)
-    failure = shortcoming(Trial(backends, before, after, "".join(returned[-1:]), bench))
+    failure = shortcoming(backends, before, after, "".join(returned[-1:]), bench)
     # A server that runs the new build goes back with the others.
     outcome = ServerOutcome.UPDATED if report.id == new.id else ServerOutcome.BACK
     if failure is None:

@@ -38,7 +38,6 @@ from tsuku_llm.steps.choosing.acceptance import (
     FAILED,
     SLOW,
     Shortcoming,
-    Trial,
     needed_speed,
     shortcoming,
 )
@@ -212,7 +211,7 @@ def _known_failure(data: Path, report: UpdateReport) -> PassedOver | None:
     release, variant = choice.release.release, candidate.variant
     here = None if report.newer else release
     bounds = Bounds(choice.repository, here=here, marks=read_marks(data))
-    offered = Offered(release, variant=variant.name, id=version_of(release, variant))
+    offered = Offered(release, id=version_of(release, variant))
     return next(iter(why_passed_over(offered, bounds)), None)
 
 
@@ -283,7 +282,7 @@ def _short_trial(
         # It may still have moved from the GPU to the processor.
         backends = (former.receipt.backend, new.receipt.backend)
         on_cpu = Performance(Verdict.ON_CPU if new.receipt.backend == "cpu" else Verdict.UNKNOWN)
-        return "gate", shortcoming(Trial(backends, None, on_cpu))
+        return "gate", shortcoming(backends, None, on_cpu)
     session.user.note(f"no server runs: starting {name} with {new.id} for a moment")
     if model is None:
         # What was downloaded must do: another version of the model would be no trial of the build.
@@ -293,7 +292,7 @@ def _short_trial(
     def judged(version: Installed) -> Shortcoming | None:
         bench = last_speed(session.paths.state, model, version.receipt.backend)
         after, failure = _performance(session, version, arguments, needed_speed(bench, None))
-        return shortcoming(Trial(backends, None, after, failure, bench))
+        return shortcoming(backends, None, after, failure, bench)
 
     refused = judged(new)
     if refused and backends[0] == backends[1] and (same := judged(former)):

@@ -10,10 +10,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 from tsuku_llm.ground.disk import disk_errors
@@ -26,16 +25,16 @@ from tsuku_llm.instances.loading import LoadSample, LoadWatch, sample_loading
 from tsuku_llm.instances.log import open_log, rotate_log
 from tsuku_llm.instances.record import Record, checked_name
 from tsuku_llm.launch.ask.health import is_healthy
-from tsuku_llm.launch.plan.addresses import ServerAddress, address_of
+from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.report import DIED, StartReport
 from tsuku_llm.launch.plan.secret_arguments import masked
-from tsuku_llm.launch.plan.wishes import Wishes, wishes_in
+from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.launch.run.supervise import StopHandle
 from tsuku_llm.steps.choosing.which import told_to
 from tsuku_llm.steps.drivers.speed_notes import keep_served
-from tsuku_llm.steps.serve.reloading import RELOAD, Reload
 from tsuku_llm.steps.serve.serve import serve
 from tsuku_llm.steps.serve.version_start import Serving
+from tsuku_llm.steps.servers.background import RELOAD
 from tsuku_llm.steps.session import Session, working_folder
 
 _INTERRUPTED = 130
@@ -90,33 +89,13 @@ def watch_over(
     With ``own_log`` all output goes into the server's log once the name is claimed; otherwise it
     stays as it is. Raises AlreadyRunning, and the errors of ``serve``.
     """
-    instances = Instances(session.paths.state)
-    environ = told_to(session)
-    address = address_of(arguments, environ)
-    ourselves = Process.of(os.getpid())
-    if ourselves is None:
-        # Without our start time a later ``stop`` could not tell us from a process with the same
-        # pid.
-        raise StoreError("the system does not show this process", hint="is /proc mounted?")
-    record = Record(
-        name=checked_name(how.name),
-        supervisor=ourselves,
-        host=address.host,
-        port=None if address.is_unix else address.port,
-        idle_timeout=session.settings.idle_timeout,
-        in_journal=not own_log,
-        arguments=masked(arguments),
-    )
-    log = instances.log(how.name) if own_log else None
-    wishes = wishes_in(arguments, environ)
-    keeper = _ServerKeeper(
-        how, instances, record, listener, address=address, wishes=wishes, log=log
-    )
+    keeper = _ServerKeeper(session, arguments, how, listener, own_log=own_log)
+    log = keeper.log
     if RELOAD is not None:
         # Before the record, by which others find this process: the signal would end it otherwise.
         signal.signal(RELOAD, keeper.on_reload)
     # From here on no second supervisor can take this name, so the log below is ours alone.
-    instances.claim(record)
+    keeper.instances.claim(keeper.record)
     try:
         if log:
             with disk_errors("opening the log", log.parent):
@@ -165,31 +144,43 @@ class _ServerKeeper:
 
     def __init__(
         self,
+        session: Session,
+        arguments: Sequence[str],
         how: Serving,
-        instances: Instances,
-        record: Record,
         listener: Listener,
         *,
-        address: ServerAddress,
-        wishes: Wishes,
-        log: Path | None,
+        own_log: bool,
     ) -> None:
+        ourselves = Process.of(os.getpid())
+        if ourselves is None:
+            # Without our start time a later ``stop`` could not tell us from a process with the
+            # same pid.
+            raise StoreError("the system does not show this process", hint="is /proc mounted?")
+        environ = told_to(session)
+        self._address = address_of(arguments, environ)
+        self.instances = Instances(session.paths.state)
+        self.record = Record(
+            name=checked_name(how.name),
+            supervisor=ourselves,
+            host=self._address.host,
+            port=None if self._address.is_unix else self._address.port,
+            idle_timeout=session.settings.idle_timeout,
+            in_journal=not own_log,
+            arguments=masked(arguments),
+        )
+        self.log = self.instances.log(how.name) if own_log else None
         self.stop_handle = StopHandle()
-        self._instances = instances
-        self._record = record
         self._listener = listener
-        self._address = address
-        # As the server binds them: in the user's folder, which this process leaves.
-        folder = working_folder()
-        self._sockets = tuple(os.path.join(folder, path) for path in address.sockets)
-        self._log = log
         self._start_timeout = how.start_timeout
-        # Now: this process leaves the user's folder once the server serves.
+        # These are as the server reads them: in the user's folder, which this process leaves once
+        # the server serves.
+        folder, wishes = working_folder(), wishes_in(arguments, environ)
+        self._sockets = tuple(os.path.join(folder, path) for path in self._address.sockets)
         model = folder / wishes.model if wishes.model else None
         self._served = ("-m", str(model)) if model else wishes.hub
         keys = folder / wishes.key_file if wishes.key_file else None
         self._wishes = wishes._replace(key_file=str(keys) if keys else None)
-        self.reload = Reload()
+        self.reload = StopHandle()
         # A signal handler sets it, which may take no lock; the ticker clears it.
         self._reload_is_asked = False
         # These four belong to the thread of the StartMonitor.
@@ -197,6 +188,10 @@ class _ServerKeeper:
         self._compiling = False
         self._load = LoadWatch(self._start_timeout)
         self._next_look = 0.0
+        # These two belong to the ticker: when the listener hears next that the server is alive, and
+        # the processor time of the last look.
+        self._next_pulse = 0.0
+        self._worked = 0.0
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, daemon=True)
 
@@ -226,7 +221,7 @@ class _ServerKeeper:
                 f"the server made no progress for {self._start_timeout} seconds while it loaded",
                 facts=("it logged nothing, read and wrote nothing, and took no more memory",),
                 hint="for a longer limit: --start-timeout TIME; the GPU's driver: "
-                f"{TSUKU} doctor; its last words: {self._record.log_command}",
+                f"{TSUKU} doctor; its last words: {self.record.log_command}",
             )
             # Now, since the end may take long: the StartMonitor ends the server after this.
             self._listener.on_giving_up(error)
@@ -246,23 +241,23 @@ class _ServerKeeper:
         first = report.ready and self._ticker.ident is None
         self._write(
             replace(
-                self._record,
-                host=report.host if report.ready else self._record.host,
-                port=report.port if report.ready else self._record.port,
+                self.record,
+                host=report.host if report.ready else self.record.host,
+                port=report.port if report.ready else self.record.port,
                 server=Process.of(report.pid),
                 report=report,
             )
         )
         if first:
-            keep_served(self._instances.folder.parent, self._served)
-            os.chdir(self._instances.folder)  # a process in the user's folder blocks an unmount
+            keep_served(self.instances.folder.parent, self._served)
+            os.chdir(self.instances.folder)  # a process in the user's folder blocks an unmount
             # Last, as the starting command returns now: the record must be on the disk already.
             # Before the ticker starts, so that the listener hears one thing at a time.
-            self._listener.on_ready(self._record)
+            self._listener.on_ready(self.record)
             self._ticker.start()
         # While it is started again, ``on_loading`` tells more than this.
         elif self._ticker.ident is not None and (report.ready or report.trouble):
-            self._listener.on_changed(self._record)
+            self._listener.on_changed(self.record)
 
     def on_signal(self, _number: int) -> None:
         """Take note that a signal asks the server to end."""
@@ -285,23 +280,23 @@ class _ServerKeeper:
         self._listener.on_stopping(reason)
         # A thread has an ident once it was started, here: once the server was ready.
         served = self._ticker.ident is not None
-        trouble = self._record.report.trouble if self._record.report else None
+        trouble = self.record.report.trouble if self.record.report else None
         if not reason and trouble and trouble.kind == DIED:
             reason = trouble.text
         if served:
             # Wait for the ticker: it must not rotate the log of the next server of this name.
             self._ticker.join()
         # systemd itself shows a service that it was asked to stop.
-        if served and (self._log or not (stopped or self.stop_handle.signalled)):
-            self._write(replace(self._record, exit_code=code, reason=reason))
+        if served and (self.log or not (stopped or self.stop_handle.signalled)):
+            self._write(replace(self.record, exit_code=code, reason=reason))
         else:
-            self._instances.forget(self._record.name)
+            self.instances.forget(self.record.name)
 
     def _write(self, record: Record) -> None:
         # The ticker only reads this attribute, and records are immutable: no lock is needed.
-        self._record = record
+        self.record = record
         with suppress(StoreError):  # a full disk must not end a server
-            self._instances.write(record)
+            self.instances.write(record)
 
     def _tick(self) -> None:
         """Look after a server that serves, until it ends.
@@ -309,30 +304,29 @@ class _ServerKeeper:
         Start a new log when the log is full, say that the server is alive, and end it when it was
         idle for too long.
         """
-        idle = IdleWatch(self._record.idle_timeout) if self._record.idle_timeout else None
-        pulse = _Pulse(self._listener)
+        idle = IdleWatch(self.record.idle_timeout) if self.record.idle_timeout else None
         pause = min(idle.pause if idle else _LOOK, _LOOK)
         next_idle = 0.0
         while not self._over.wait(pause):
-            if self._log:
+            if self.log:
                 # Descriptors 1 and 2 are the log in this process; this points them to the new file.
-                rotate_log(self._log, (1, 2))
-            server, now = self._record.server, time.monotonic()
-            report = self._record.report
+                rotate_log(self.log, (1, 2))
+            server, now = self.record.server, time.monotonic()
+            report = self.record.report
             if report and not report.ready:
                 # It has lost its GPU, or another build takes its place: it is or will be started
                 # again, and nobody can ask it for anything. The counts of the next process begin
                 # again.
-                pulse.beat(now, None, self._is_healthy)
-                idle = idle and IdleWatch(self._record.idle_timeout)
+                self._beat(now, None)
+                idle = idle and IdleWatch(self.record.idle_timeout)
                 continue
             if self._reload_is_asked:
                 # A server that still loads is exchanged when it is ready: see above.
                 self._reload_is_asked = False
-                self.reload.ask()
+                self.reload.end("the active build is to serve")
             if server is None:
                 continue
-            pulse.beat(now, server, self._is_healthy)
+            self._beat(now, server)
             # Half a pause of room: the wait above may end a little early.
             if idle is None or now < next_idle - pause / 2:
                 continue
@@ -340,31 +334,18 @@ class _ServerKeeper:
             # None if it cannot be looked at
             sample = sample_activity(server.pid, self._sockets)
             if sample is not None and idle.is_over(now, sample):
-                reason = f"no request for {self._record.idle_timeout} seconds"
+                reason = f"no request for {self.record.idle_timeout} seconds"
                 self._listener.on_stopping(reason)
                 # This sends SIGTERM at once, in this thread. Then return: the main thread sees the
                 # end, calls ``ended`` and joins us.
                 self.stop_handle.end(reason)
                 return
 
-    def _is_healthy(self) -> bool:
-        """Ask the server, whose port is known only since it serves."""
-        return is_healthy(self._record.listening(self._address), self._wishes)
-
-
-class _Pulse:
-    """The signs of life of a server to a listener that wants them; only the ticker uses it."""
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._next = 0.0
-        self._worked = 0.0
-
-    def beat(self, now: float, server: Process | None, healthy: Callable[[], bool]) -> None:
+    def _beat(self, now: float, server: Process | None) -> None:
         """Say that a server is alive if that is due and true; None is one that is started again."""
-        if self._listener.pulse is None or now < self._next:
+        if self._listener.pulse is None or now < self._next_pulse:
             return
-        self._next = now + self._listener.pulse
+        self._next_pulse = now + self._listener.pulse
         if server is None:
             self._worked = 0.0
             self._listener.on_alive()
@@ -373,5 +354,6 @@ class _Pulse:
         # A server whose threads are all busy does not answer, but it works.
         works = activity is None or activity.processor - self._worked >= BUSY_SECONDS
         self._worked = activity.processor if activity else self._worked
-        if works or healthy():
+        # Its port is known only since it serves.
+        if works or is_healthy(self.record.listening(self._address), self._wishes):
             self._listener.on_alive()

@@ -77,27 +77,15 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
-def check_version(
-    version: Path, receipt: Receipt, *, full: bool = False, known: Mapping[Stamp, str] | None = None
-) -> None:
-    """Refuse a version whose tree is not what its receipt says; ``full`` hashes every file.
-
-    ``known`` has digests of files that were hashed moments ago. If a file's stamp changed but
-    its content did not, the new stamp is stored, if the folder is writable. Raises
-    TamperedInstall with the names, StoreError if the file system reports an error.
-    """
-    found = find_differences(version, receipt, full=full, known=known)
-    if found:
-        raise tampered(version.name, found, receipt.reinstall)
-
-
 def find_differences(
     version: Path, receipt: Receipt, *, full: bool = False, known: Mapping[Stamp, str] | None = None
 ) -> list[str]:
     """List every name that is not what the receipt says.
 
-    Without ``full``, no file is hashed if the listing already differs. Raises StoreError if the
-    file system reports an error.
+    ``full`` hashes every file; without it, none is hashed if the listing already differs. ``known``
+    has digests of files that were hashed moments ago. If a file's stamp changed but its content did
+    not, the new stamp is stored, if the folder is writable. Raises StoreError if the file system
+    reports an error.
     """
     tree = version / TREE
     with disk_errors("checking the installed build", tree):
