@@ -343,6 +343,7 @@ ELSEWHERE = {
     "tsuku_publish.feed.taking": "an answer that ``hosting`` has checked",
     "tsuku_publish.packing.measuring": "files that the publisher has unpacked",
     "tsuku_publish.packing.pack": "an archive that was just written",
+    "tsuku_publish.packing.tree": "files of a build that the publisher names",
     "tsuku_publish.packing.remote": "an archive that was just downloaded",
     "tsuku_publish.building.bases": "a base whose digest was verified",
     "tsuku_publish.building.compiling": "notes of an earlier build of the same publisher",

@@ -177,8 +177,13 @@ def format_of(name: str) -> Literal["tar.gz", "zip"] | None:
 
 
 @contextmanager
-def opened(build: Path, near: Path) -> Iterator[Path]:
-    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
+def opened(
+    build: Path, near: Path, otherwise: str = "the folder that holds the server"
+) -> Iterator[Path]:
+    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``.
+
+    ``otherwise`` is what else may be named in place of an archive that cannot be unpacked.
+    """
     if build.is_dir():
         yield build
         return
@@ -203,7 +208,7 @@ def opened(build: Path, near: Path) -> Iterator[Path]:
             try:
                 unpack(build, artifact, Path(folder))
             except UnsafeArchive as error:
-                error.hint = "name another archive, or the folder that holds the server"
+                error.hint = f"name another archive, or {otherwise}"
                 raise
             yield Path(folder)
 

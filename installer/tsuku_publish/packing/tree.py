@@ -12,6 +12,7 @@ from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.catalog.manifest import can_list
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _BLOCK = 1 << 20
@@ -69,7 +70,7 @@ def _described(path: Path, folder: Path, names: Names) -> TreeEntry:
         raise _refused("it is neither file nor link", f"path: {name}")
     names.add(parts, "file")
     _require_listable(name)
-    return FileEntry(name, *_hashed(path), bool(status.st_mode & 0o111))
+    return FileEntry(name, *hashed(path), bool(status.st_mode & 0o111))
 
 
 def _require_listable(*texts: str) -> None:
@@ -86,9 +87,10 @@ def _refused(*facts: str) -> UsageError:
     )
 
 
-def _hashed(path: Path) -> tuple[int, str]:
+def hashed(path: Path) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file. Raises ``OSError``."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
+    with open_foreign(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             size += len(block)
