@@ -70,18 +70,6 @@ class MemoryCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstOf:
-    """Several copies, each asked if those before it lack a file."""
-
-    copies: tuple[trust.Copy, ...]
-
-    def read(self, name: str) -> bytes | None:
-        """Return the file at that path in the repository, None if it is missing."""
-        found = (copy.read(name) for copy in self.copies)
-        return next((data for data in found if data is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
 class WheelCopy:
     """The repository in a folder of a wheel: the program's own wheel, or one of metadata alone.
 

@@ -6,7 +6,7 @@ variants, what these require and who built them, revocations, signers, versions 
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,16 @@ from tsuku_llm import trust
 from tsuku_llm.catalog.revocations import Revocation, parse
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.holders.keys import fingerprint
-from tsuku_publish.release_files.documents import ReleaseFile
 from tsuku_publish.release_files.plan import ONLINE, TARGETS, Plan, RolePlan
 from tsuku_publish.release_files.revoked import revoked_twins
 from tsuku_publish.repository.checking import FIRST_ROOT, verify
-from tsuku_publish.signing.signing import SigningRole, content, public_key, published_keys
+from tsuku_publish.signing.signing import (
+    NextState,
+    SigningRole,
+    content,
+    public_key,
+    published_keys,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +117,14 @@ class Review:
         return mine == other
 
 
-def review(
-    plan: Plan, roles: Collection[str], files: Iterable[ReleaseFile], published: trust.Copy
-) -> Review:
-    """Compare what these roles of a plan would sign with what is published.
+def review(state: NextState, published: trust.Copy) -> Review:
+    """Compare what would be signed with what is published.
 
     Raises ``PublishError`` for a published repository that clients would refuse.
     """
     root = published.read(FIRST_ROOT)
     known = verify(published, root) if root is not None else None
-    files = tuple(files)
+    plan, roles, files = state.plan, state.roles, state.files
     before = dict(_offers(known, published)) if known else {}
     after: dict[str, ReviewedRelease] = {}
     # The first role that lists a release signs it: targets, and then the channels in their order.
@@ -155,7 +158,7 @@ def review(
         kept=tuple(name for name in plan.delegated if name not in roles),
         program=_program_change(plan, known) if TARGETS in roles else None,
         digests={
-            **{role: _sha256(content(plan, role, files)) for role in roles},
+            **{role: _sha256(content(state, role)) for role in roles},
             **{each.path: each.sha256 for each in files},
         },
     )
