@@ -36,8 +36,9 @@ def contents(folder: Path) -> tuple[TreeEntry, ...]:
     return tuple(sorted(found, key=lambda item: item.path))
 
 
-def without_top(folder: Path, items: tuple[TreeEntry, ...]) -> tuple[Path, tuple[TreeEntry, ...]]:
-    """Return the folder and entries of a build without the one top folder that holds everything."""
+def without_top(folder: Path) -> tuple[Path, tuple[TreeEntry, ...]]:
+    """Return a folder and its ``contents`` without the one top folder that holds everything."""
+    items = contents(folder)
     tops = {item.path.partition("/")[0] for item in items}
     top = f"{next(iter(tops), '')}/"
     if len(tops) != 1 or not all(item.path.startswith(top) for item in items):
