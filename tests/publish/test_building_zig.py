@@ -101,7 +101,7 @@ def test_a_wrong_name_gets_the_nearest_base(tmp_path: Path) -> None:
 def test_only_ggml_is_shared_and_zigs_own_names_are_used() -> None:
     place = zig_place("musl")
     found = (FoundTool("ninja", "Ninja", Path("/bin/ninja"), "1.11", ""),)
-    tools = Toolchain(found, (), "debian", None, place=place)
+    tools = Toolchain(found, (), None, place=place)
     switches = switches_of(place.given, frozenset({"GGML_OPENMP"}))
     made = recipe("cpu", MATRIX, tools, BuildWishes(), switches)
     assert made.flags == ("-march=x86_64", "-mevex512")

@@ -26,7 +26,7 @@ from tsuku_publish.cli.options import (
     today,
 )
 from tsuku_publish.holders.keys import load_public_keys
-from tsuku_publish.holders.passphrases import Passphrases
+from tsuku_publish.holders.passphrases import Passphrases, nobody
 from tsuku_publish.packing.adding import NewVariant
 from tsuku_publish.packing.adding import add as add_builds
 from tsuku_publish.packing.measuring import MeasuredBuild
@@ -101,7 +101,7 @@ def init(
     missing = [name for name in founders.names if name not in known]
     beside = signers or folder.absolute().with_name(f"{folder.absolute().name}-signers")
     secrets = Passphrases(os.environ, asking(console))
-    made = make_keys(missing, beside, _no_passphrase if unencrypted else secrets.new)
+    made = make_keys(missing, beside, nobody if unencrypted else secrets.new)
     path = found(folder, founders, known | made, publisher, issued.date())
     answer = {
         "file": path,
@@ -292,33 +292,23 @@ def measure(*, build: Path) -> CommandResult:
     return CommandResult(answer, table(rows, indent=0))
 
 
-def _no_passphrase(_name: str) -> None:
-    return None
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
 def _variants(texts: Iterable[str]) -> tuple[NewVariant, ...]:
     """Return the variants in their order; one that is named again has another build."""
-    found: dict[tuple[str | None, str], NewVariant] = {}
-    for each in map(_variant, texts):
-        known = found.get((each.platform, each.name))
-        builds = (*(known.builds if known else ()), *each.builds)
-        found[each.platform, each.name] = NewVariant(each.platform, each.name, builds)
-    return tuple(found.values())
-
-
-def _variant(text: str) -> NewVariant:
-    left, equals, build = text.partition("=")
-    platform, slash, name = left.rpartition("/")
-    if not (equals and name and build) or (slash and not platform):
-        raise UsageError(
-            f"{text} is no variant with its build",
-            hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
-        )
-    return NewVariant(platform or None, name, (build,))
+    found: dict[tuple[str | None, str], list[str]] = {}
+    for text in texts:
+        left, equals, build = text.partition("=")
+        platform, slash, name = left.rpartition("/")
+        if not (equals and name and build) or (slash and not platform):
+            raise UsageError(
+                f"{text} is no variant with its build",
+                hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
+            )
+        found.setdefault((platform or None, name), []).append(build)
+    return tuple(NewVariant(*named, tuple(builds)) for named, builds in found.items())
 
 
 def _archives(count: int) -> str:

@@ -69,18 +69,13 @@ def _variant(
     processor = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
     assumed = {**project["requires"], **processor, **variant.get("requires", {})}
     arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}
+    url = f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}"
+    asset = Asset(wheel["file"], url, wheel["sha256"], wheel["size"])
+    record = contents.get(wheel["sha256"])
     return {
         "backend": variant["backend"],
         "server": project["server"],
         **arguments,
         "requires": requirements(assumed, recorded([wheel["sha256"]], contents), known),
-        "artifacts": [_artifact(project, wheel, contents.get(wheel["sha256"]))],
+        "artifacts": [artifact(asset, project["format"], project["root"], record)],
     }
-
-
-def _artifact(
-    project: Mapping[str, Any], wheel: Mapping[str, Any], contents: Contents | None
-) -> dict[str, Any]:
-    url = f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}"
-    asset = Asset(wheel["file"], url, wheel["sha256"], wheel["size"])
-    return artifact(asset, project["format"], project["root"], contents)

@@ -356,7 +356,10 @@ def _record_since(data: Path, state: NextState) -> None:
 
 def is_begun(gathered: Path, into: Path) -> bool:
     """Tell whether a folder has signatures of versions that are not published yet."""
-    return any(_newest(gathered, role) > _newest(into, role) for role in _gathered_roles(gathered))
+    if not (gathered / PLAN_FILES[0]).exists():
+        return False
+    roles = ("root", TARGETS, *load_plan(gathered).delegated)
+    return any(_newest(gathered, role) > _newest(into, role) for role in roles)
 
 
 def _left_behind(gathered: Path, into: Path) -> list[str]:
@@ -366,12 +369,6 @@ def _left_behind(gathered: Path, into: Path) -> list[str]:
     """
     found = ((role, _newest(gathered, role)) for role in ("root", TARGETS))
     return [f"{role} {number}" for role, number in found if 0 < number < _newest(into, role)]
-
-
-def _gathered_roles(gathered: Path) -> tuple[str, ...]:
-    if not (gathered / PLAN_FILES[0]).exists():
-        return ()
-    return ("root", TARGETS, *load_plan(gathered).delegated)
 
 
 def _newest(folder: Path, role: str) -> int:

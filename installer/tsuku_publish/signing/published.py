@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.ground.errors import TrustError
 from tsuku_publish.errors import PublishError, in_one_line
 from tsuku_publish.release_files.plan import ONLINE
@@ -41,7 +42,7 @@ def published_state(place: str, into: Path) -> ServedState | None:
     """
     try:
         copy = copy_at(place)
-        if copy.read("metadata/timestamp.json") is None:
+        if copy.read(TIMESTAMP) is None:
             return None
         first = RepositoryFolder(into).read(FIRST_ROOT) or first_root(copy)
         repository = trust.load(copy, first)

@@ -168,16 +168,15 @@ def _program_change(plan: Plan, known: trust.TrustedRepository | None) -> str | 
     before = (known.program if known else None) or {}
     if before == plan.program:
         return None
-    old, new = (
-        " ".join(_digests_of(each)) if each else "nothing" for each in (before, plan.program)
-    )
-    return f"{new} instead of {old}"
 
+    def told(program: Mapping[str, Any]) -> str:
+        if not program:
+            return "nothing"
+        digests = {program["version"]: program["sha256"]}
+        digests |= dict(sorted(program.get("archives", {}).items()))
+        return " ".join(f"{name} sha256:{digest}" for name, digest in digests.items())
 
-def _digests_of(program: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{program['version']} sha256:{program['sha256']}"
-    for name, digest in sorted(program.get("archives", {}).items()):
-        yield f"{name} sha256:{digest}"
+    return f"{told(plan.program)} instead of {told(before)}"
 
 
 def _twins(revoked: Revocation, after: Mapping[str, ReviewedRelease]) -> str:
@@ -213,7 +212,10 @@ def _release_changes(
         if here is None or (old and new and _same(old, new)):
             continue
         had, has = (tuple(each.entry["channels"]) if each else () for each in (old, new))
-        like = old or _newest(before, here.entry["channels"])
+        channels = {*here.entry["channels"]}
+        others = [each for each in before.values() if channels & {*each.entry["channels"]}]
+        newest = max(others, key=lambda each: int(each.entry["sequence"]), default=None)
+        like = old or newest
         promoted = new.entry.get("promoted") if new else None
         if not new:
             change = "gone"
@@ -323,14 +325,6 @@ def _revoked_builds(document: Mapping[str, Any], revoked: Collection[Revocation]
             f"REVOKED BUILDS: it has builds of {each.release}, which is revoked "
             f"({each.reason}): clients refuse them under every name"
         )
-
-
-def _newest(
-    offers: Mapping[str, ReviewedRelease], channels: Collection[str]
-) -> ReviewedRelease | None:
-    """Return the newest release that these channels had."""
-    found = [each for each in offers.values() if {*channels} & {*each.entry["channels"]}]
-    return max(found, key=lambda each: int(each.entry["sequence"]), default=None)
 
 
 def _variants(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

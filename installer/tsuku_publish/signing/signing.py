@@ -31,6 +31,7 @@ from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.catalog.revocations import plain
 from tsuku_publish.errors import PublishError, other_content
 from tsuku_publish.release_files.documents import ReleaseFile
@@ -41,7 +42,6 @@ from tsuku_publish.repository.copies import MemoryCopy
 Signers = Mapping[str, Signer]
 
 _READABLE = JSONSerializer(compact=False)
-_TIMESTAMP = "metadata/timestamp.json"
 NOTHING: trust.Copy = MemoryCopy({})
 """A repository that has no file yet."""
 
@@ -246,17 +246,17 @@ def _online(
 
 def _name_of(signed: Any) -> str:
     if isinstance(signed, Timestamp):
-        return _TIMESTAMP
+        return TIMESTAMP
     # A channel's role has the type of targets, and another name: only the version is known here.
     return trust.file_name(signed.type, signed.version)
 
 
 def _snapshot(published: trust.Copy) -> dict[str, int]:
     """Return the version of each role that the published snapshot names; empty without one."""
-    timestamp = published.read(_TIMESTAMP)
+    timestamp = published.read(TIMESTAMP)
     if timestamp is None:
         return {}
-    version = _parsed(timestamp, _TIMESTAMP).signed.snapshot_meta.version
+    version = _parsed(timestamp, TIMESTAMP).signed.snapshot_meta.version
     name = trust.file_name("snapshot", version)
     snapshot = _parsed(_required(published, name), name).signed
     return {name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()}
@@ -300,7 +300,7 @@ def published_keys(published: trust.Copy) -> dict[str, SigningRole]:
     if not versions:
         return {}
     number = _root_number(published)
-    timestamp: Any = _parsed(_required(published, _TIMESTAMP), _TIMESTAMP).signed
+    timestamp: Any = _parsed(_required(published, TIMESTAMP), TIMESTAMP).signed
     versions |= {"root": number, "snapshot": timestamp.snapshot_meta.version}
     # The newest metadata of each role; one that is delegated and not begun has none.
     signed: dict[str, Any] = {"timestamp": timestamp}
