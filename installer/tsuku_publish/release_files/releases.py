@@ -203,16 +203,15 @@ def _load_own(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises ``PublishError`` for a file that clients would not understand, or with another name.
     """
-    return {path.stem: _own(path) for path in sorted(folder.glob("*.json"))}
-
-
-def _own(path: Path) -> dict[str, Any]:
-    with reading(path):
-        document = parse_object(read_foreign(path, LARGEST_FILE))
-    try:
-        require_release(document)
-    except ManifestError as error:
-        raise PublishError(f"{path}: {in_one_line(error)}") from error
-    if document["release"] != path.stem:
-        raise PublishError(f"{path} is about {document['release']}")
-    return document
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        with reading(path):
+            document = parse_object(read_foreign(path, LARGEST_FILE))
+        try:
+            require_release(document)
+        except ManifestError as error:
+            raise PublishError(f"{path}: {in_one_line(error)}") from error
+        if document["release"] != path.stem:
+            raise PublishError(f"{path} is about {document['release']}")
+        found[path.stem] = document
+    return found
