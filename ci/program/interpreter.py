@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tomli
 
+from tsuku_publish.building.bases import WantedBase, make_base
 from tsuku_publish.building.matrix import load_matrix
-from tsuku_publish.building.zig import WantedZig, make_zig
 
 GLIBC = "2.17"
 """The C library that the interpreter needs at least; pip takes packages for it, too."""
@@ -176,10 +176,10 @@ def _fetch(source: Mapping[str, str], folder: Path) -> None:
 def compilers(work: Path) -> Path:
     """Return the folder with zig's compilers; pip fetches it once, by its digest."""
     zig = load_matrix().zig
-    wanted = WantedZig(BASE, work / f"zig-{zig.version}-{zig.sha256[:12]}", zig)
-    if not wanted.made:
-        make_zig(wanted, os.environ, print)
-    return wanted.root
+    root = work / f"zig-{zig.version}-{zig.sha256[:12]}"
+    if not root.is_dir():
+        make_base(WantedBase(BASE, root, zig, (zig.requirement,)), os.environ, print)
+    return root
 
 
 def run(command: Sequence[str | Path], folder: Path, environ: Mapping[str, str], what: str) -> None:

@@ -149,15 +149,11 @@ def built(repository: Path) -> Iterator[Content]:
 
 def _forms(secret: bytes) -> set[bytes]:
     """Return the ways in which either half of a secret may be written."""
-    return {form for half in (secret[:_HALF], secret[_HALF:]) for form in _written(half)}
-
-
-def _written(part: bytes) -> Iterator[bytes]:
-    yield part
-    for text in (part.hex(), part.hex().upper()):
-        yield text.encode()
-        yield from _in_base64(text.encode())
-    yield from _in_base64(part)
+    halves = (secret[:_HALF], secret[_HALF:])
+    plain = [
+        form for half in halves for form in (half, half.hex().encode(), half.hex().upper().encode())
+    ]
+    return {*plain, *(form for each in plain for form in _in_base64(each))}
 
 
 def _in_base64(part: bytes) -> Iterator[bytes]:

@@ -43,7 +43,7 @@ def tools(platform: str = "linux-amd64", **versions: str) -> Toolchain:
     found = tuple(
         FoundTool(name, name, Path("/bin", name), version, "") for name, version in names.items()
     )
-    return Toolchain(found, (), "debian", None, platform)
+    return Toolchain(found, (), None, platform)
 
 
 def planned(word: str, toolchain: Toolchain | None = None, **wishes: Any) -> Recipe:

@@ -62,10 +62,10 @@ def test_no_suite_is_asked_for_what_another_one_brings(tmp_path: Path) -> None:
     for word in [*WORDS, *pairs]:
         made = wanted_base("debian-11", word, MATRIX, tmp_path, "linux-amd64")
         brought = {name for row in made.newer for name in row.programs + row.packages}
-        assert not brought & {*made.packages}, word
-        assert {name for row in made.newer for name in row.needs} <= {*made.packages}
-        assert {"g++", "clang-16"} <= {*made.packages}
-        assert all("/" in name for name in {*made.contents} - {*made.packages})
+        assert not brought & {*made.installed}, word
+        assert {name for row in made.newer for name in row.needs} <= {*made.installed}
+        assert {"g++", "clang-16"} <= {*made.installed}
+        assert all("/" in name for name in {*made.packages} - {*made.installed})
         roots.add(made.root)
     alone = {word for word in pairs if word.startswith("cpu+")}
     assert len(roots) == len(WORDS) + len(pairs) - len(alone), "each line has its own root"

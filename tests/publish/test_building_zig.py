@@ -24,7 +24,6 @@ from tsuku_publish.building.orders import this_platform
 from tsuku_publish.building.place import ZigPlace
 from tsuku_publish.building.recipe import BuildWishes, recipe, switches_of
 from tsuku_publish.building.toolchain import FoundTool, Toolchain
-from tsuku_publish.building.zig import WantedZig
 from tsuku_publish.errors import BuildFailed
 
 Program = Callable[..., Result]
@@ -55,8 +54,9 @@ def program(capfd: pytest.CaptureFixture[str]) -> Program:
 
 def zig_place(name: str) -> ZigPlace:
     wanted = wanted_base(name, "cpu", MATRIX, Path("/work"), "linux-amd64")
-    assert isinstance(wanted, WantedZig)
-    return wanted.place()
+    place = opened_base(wanted, "linux-amd64")
+    assert isinstance(place, ZigPlace)
+    return place
 
 
 def small_wheel(folder: Path, version: str) -> str:
@@ -101,7 +101,7 @@ def test_a_wrong_name_gets_the_nearest_base(tmp_path: Path) -> None:
 def test_only_ggml_is_shared_and_zigs_own_names_are_used() -> None:
     place = zig_place("musl")
     found = (FoundTool("ninja", "Ninja", Path("/bin/ninja"), "1.11", ""),)
-    tools = Toolchain(found, (), "debian", None, place=place)
+    tools = Toolchain(found, (), None, place=place)
     switches = switches_of(place.given, frozenset({"GGML_OPENMP"}))
     made = recipe("cpu", MATRIX, tools, BuildWishes(), switches)
     assert made.flags == ("-march=x86_64", "-mevex512")
@@ -143,13 +143,13 @@ def test_zig_is_fetched_once_and_has_a_compiler_for_each_target(tmp_path: Path) 
     musl, glibc = (
         wanted_base(name, "cpu", matrix, work, "linux-amd64") for name in ("musl", "glibc-2.17")
     )
-    assert not musl.made
+    assert not musl.root.is_dir()
     # What a killed run left.
     left = musl.root.with_name(f".{musl.root.name}.new")
     (left / "ziglang").mkdir(parents=True)
     make_base(musl, os.environ, lines.append)
-    assert musl.made
-    assert glibc.made, "one zig serves both"
+    assert musl.root.is_dir()
+    assert glibc.root.is_dir(), "one zig serves both"
     assert len(lines) == 1
     for wanted, target in ((musl, "x86_64-linux-musl"), (glibc, "x86_64-linux-gnu.2.17")):
         place = opened_base(wanted, "linux-amd64")
@@ -169,7 +169,7 @@ def test_a_wheel_of_another_digest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed) as error:
         make_base(wanted, os.environ, lambda _: None)
     assert "DO NOT MATCH THE HASHES" in f"{error.value.facts}"
-    assert not wanted.made
+    assert not wanted.root.is_dir()
 
 
 @HERE

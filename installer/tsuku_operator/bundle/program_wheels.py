@@ -35,13 +35,9 @@ class ProgramTarget:
     glibc: str = USUAL_GLIBC
 
     @property
-    def _system(self) -> tuple[str, str, str, str]:
-        return _SYSTEMS[self.platform]
-
-    @property
     def environment(self) -> dict[str, str]:
         """The values of markers there."""
-        platform, system, machine, _ = self._system
+        platform, system, machine, _ = _SYSTEMS[self.platform]
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -57,8 +53,8 @@ class ProgramTarget:
     @property
     def options(self) -> tuple[str, ...]:
         """The options with which pip takes wheels for this target, and not for its own Python."""
-        *_, tag = self._system
-        tags = tuple(_manylinux(tag, self.glibc)) if self._system[0] == "linux" else (tag,)
+        platform, *_, tag = _SYSTEMS[self.platform]
+        tags = tuple(_manylinux(tag, self.glibc)) if platform == "linux" else (tag,)
         return (
             *(f"--platform={each}" for each in tags),
             f"--python-version={self.python}",

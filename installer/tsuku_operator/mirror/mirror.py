@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -226,6 +226,37 @@ def _fetch_into(session: Session, folder: MirrorFolder, lacking: Sequence[Artifa
             folder.keep(artifact, verified_file)
     if failed:
         raise not_all_fetched(failed, len(lacking))
+
+
+def through_downloads(
+    session: Session,
+    artifacts: Iterable[Artifact],
+    doing: str,
+    failed: list[tuple[Artifact, DownloadError | TrustError]] | None = None,
+) -> Iterator[tuple[Artifact, Path]]:
+    """Fetch each archive into this user's downloads, give its verified file, and then remove that.
+
+    ``doing`` says what the caller does with it. One that cannot be had raises the error, or is
+    added to ``failed`` with it.
+    """
+    store, progress = session.store, session.user.progress
+    with network_for(session) as network:
+        for artifact in artifacts:
+            name = file_name(artifact.url)
+            # An install of this user may be downloading the same archive.
+            with store.lock(artifact.sha256):
+                require_space(store.partials, artifact.size or 0, (f"to download: {name}",))
+                try:
+                    file = fetch.fetch(artifact, store.partials, network, progress)
+                except (DownloadError, TrustError) as error:
+                    if failed is None:
+                        raise
+                    failed.append((artifact, error))
+                    continue
+                progress.stage(name, doing)
+                yield artifact, file
+            store.drop_downloads([artifact.sha256])
+    progress.finish()
 
 
 def not_all_fetched(

@@ -254,17 +254,14 @@ def _sweep(
                 foreign.append(f"{path}/")
         elif path in keep or path in _LOCKS:
             continue
-        elif folder.is_file(name) and _is_ours(path, name):
+        elif folder.is_file(name) and (
+            _OURS.fullmatch(path) or _PARTIAL.fullmatch(path) or _TEMPORARY.fullmatch(name)
+        ):
             unused[path] = folder.status(name).st_size
             if remove:
                 folder.unlink(name)
         else:
             foreign.append(path)
-
-
-def _is_ours(path: str, name: str) -> bool:
-    patterns = (_OURS, _PARTIAL)
-    return any(each.fullmatch(path) for each in patterns) or bool(_TEMPORARY.fullmatch(name))
 
 
 _READ = record(MirrorRecord, {"root": digest, "artifacts": many(digest)}, format=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.catalog.manifest import Artifact
 from tsuku_llm.fetch.http.http_get import answered, check_status, retry
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.urls import file_name, shown
+from tsuku_llm.fetch.http.urls import shown
 from tsuku_llm.fetch.places.mirrors import (
     ARTIFACT,
     MANIFEST,
@@ -27,7 +27,7 @@ from tsuku_llm.fetch.places.mirrors import (
     RegistryPlace,
     parse_place,
 )
-from tsuku_llm.ground.disk import disk_errors, require_space
+from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
     BodyError,
     DownloadError,
@@ -37,7 +37,7 @@ from tsuku_llm.ground.errors import (
 )
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.steps.choosing.choice import load_catalog
-from tsuku_llm.steps.session import Session, network_for
+from tsuku_llm.steps.session import Session
 from tsuku_operator.mirror.mirror import (
     MirrorReport,
     catalog_to_copy,
@@ -45,6 +45,7 @@ from tsuku_operator.mirror.mirror import (
     published_files,
     report_of,
     require_not_ahead,
+    through_downloads,
 )
 from tsuku_operator.mirror.mirror_choice import Narrowing, contents_of
 
@@ -241,8 +242,13 @@ def push_mirror(
             if sizes[each.sha256] is None or sizes[each.sha256] != (each.size or sizes[each.sha256])
         ]
         files = {f"sha256/{name}": Blob(name, size or 0) for name, size in sizes.items()}
-        for artifact, blob in _pass_on(session, registry, lacking):
-            files[f"sha256/{artifact.sha256}"] = blob
+        failed: list[tuple[Artifact, DownloadError | TrustError]] = []
+        for artifact, file in through_downloads(session, lacking, "pushing", failed):
+            content = of_file(file, artifact.sha256)
+            registry.put(content)
+            files[f"sha256/{artifact.sha256}"] = content.blob
+        if failed:
+            raise not_all_fetched(failed, len(lacking))
         for name, data in published_files(catalog).items():
             content = of_bytes(data)
             files[name] = content.blob
@@ -269,29 +275,3 @@ def _files_there(place: RegistryPlace, root: str, network: fetch.Network) -> Map
             hint="use a name or a tag for each repository",
         )
     return found.files
-
-
-def _pass_on(
-    session: Session, registry: RegistryPush, lacking: Sequence[Artifact]
-) -> Iterator[tuple[Artifact, Blob]]:
-    """Fetch each archive, push it and remove it; raise at the end for those that failed."""
-    store, failed = session.store, list[tuple[Artifact, DownloadError | TrustError]]()
-    with network_for(session) as network:
-        for artifact in lacking:
-            name = file_name(artifact.url)
-            # An install of this user may be downloading the same archive.
-            with store.lock(artifact.sha256):
-                try:
-                    require_space(store.partials, artifact.size or 0, (f"to download: {name}",))
-                    file = fetch.fetch(artifact, store.partials, network, session.user.progress)
-                except (DownloadError, TrustError) as error:
-                    failed.append((artifact, error))
-                    continue
-                session.user.progress.stage(name, "pushing")
-                content = of_file(file, artifact.sha256)
-                registry.put(content)
-            store.drop_downloads([artifact.sha256])
-            yield artifact, content.blob
-    session.user.progress.finish()
-    if failed:
-        raise not_all_fetched(failed, len(lacking))

@@ -16,13 +16,13 @@ from tsuku_llm.ground.errors import UsageError, did_you_mean
 from tsuku_llm.ground.files import rename
 from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.processes import children
+from tsuku_llm.ground.records import documented
 from tsuku_llm.ground.safe_text import printable
-from tsuku_publish.building.matrix import BaseSystem, BuildMatrix, NewerTools, Words
+from tsuku_publish.building.matrix import BaseSystem, BuildMatrix, NewerTools, Words, Zig
 from tsuku_publish.building.newer import add_newer, newer_tools
-from tsuku_publish.building.place import Base, ToolPlace
+from tsuku_publish.building.place import SHARED, Base, ToolPlace, ZigPlace
 from tsuku_publish.building.recipe import backends_of
-from tsuku_publish.building.running import run_logged
-from tsuku_publish.building.zig import WantedZig, make_zig, wanted_zig
+from tsuku_publish.building.running import run_logged, run_pip
 from tsuku_publish.errors import MissingTools, PublishError
 
 _FOLDER = "bases"
@@ -36,45 +36,46 @@ _ELF_HEADER = 20
 _ARCHITECTURES = {62: "amd64", 183: "arm64", 22: "s390x"}
 """By the number that each ELF file has of its machine."""
 
+_COMPILER = """#!/bin/sh
+exec "${{0%/*}}/../ziglang/zig" {language} -target {target} "$@"
+"""
 
+
+@documented("name", "root", "packages")
 @dataclass(frozen=True, slots=True)
 class WantedBase:
     """A base as it is named, with what a build needs in it.
 
-    ``system`` is None for a folder of the user's, which is used as it is; else ``packages`` are
-    installed in it, and ``root`` is there when it is complete.
+    ``system`` is None for a folder of the user's, which is used as it is. Else ``installed`` are
+    the packages that debootstrap, or pip for zig, puts into it, and ``root`` is there when it is
+    complete. One folder with zig serves every base of zig.
     """
 
     name: str
     root: Path
-    system: BaseSystem | None
-    packages: Words
+    system: BaseSystem | Zig | None
+    installed: Words
     newer: tuple[NewerTools, ...] = ()
 
     @property
-    def contents(self) -> Words:
-        """Return the packages, those of newer suites as ``glslc/trixie``."""
+    def packages(self) -> Words:
+        """The packages, those of newer suites as ``glslc/trixie``."""
         later = [
             f"{name}/{row.suite}" for row in self.newer for name in row.programs + row.packages
         ]
-        return (*self.packages, *dict.fromkeys(later))
-
-    @property
-    def made(self) -> bool:
-        """Whether the root is there."""
-        return self.root.is_dir()
+        return (*self.installed, *dict.fromkeys(later))
 
 
 def wanted_base(
     word: str, variant: str, matrix: BuildMatrix, work: Path, platform: str
-) -> WantedBase | WantedZig:
+) -> WantedBase:
     """Return the base that a word names for a variant: a row of the data, else a folder.
 
     Each set of packages has its own root, so no build depends on what was built before it.
     Raises ``UsageError``.
     """
     if word in matrix.zig.bases:
-        return wanted_zig(word, variant, matrix, work.absolute() / _FOLDER, platform)
+        return _wanted_zig(word, variant, matrix, work.absolute() / _FOLDER, platform)
     system = matrix.bases.get(word)
     if system is None:
         if not Path(word).is_dir():
@@ -98,17 +99,35 @@ def wanted_base(
     return WantedBase(word, work.absolute() / _FOLDER / f"{word}-{key}", system, packages, newer)
 
 
-def make_base(
-    wanted: WantedBase | WantedZig, environ: Mapping[str, str], tell: Callable[[str], None]
-) -> None:
+def _wanted_zig(
+    word: str, variant: str, matrix: BuildMatrix, folder: Path, platform: str
+) -> WantedBase:
+    zig = matrix.zig
+    if platform != zig.platform:
+        raise UsageError(
+            f"the base {word} is not for {platform}",
+            facts=(f"it is for: {zig.platform}",),
+            hint="name a folder with the root file system of your own: --base FOLDER",
+        )
+    if not {*backends_of(variant, matrix)} <= {*zig.backends}:
+        raise UsageError(
+            f"{variant} cannot be built in the base {word}",
+            facts=(f"it can build: {', '.join(zig.backends)}",),
+            hint="build it without --base, or in a folder of your own that has its tools",
+        )
+    key = hashlib.sha256(repr((zig.sha256, _compilers(zig))).encode()).hexdigest()[:12]
+    return WantedBase(word, folder / f"zig-{zig.version}-{key}", zig, (zig.requirement,))
+
+
+def make_base(wanted: WantedBase, environ: Mapping[str, str], tell: Callable[[str], None]) -> None:
     """Make the root of a base with debootstrap, or fetch zig; it gets its name when it is complete.
 
     The caller holds the work folder. Raises ``MissingTools``, ``PublishError`` without the rights,
     ``BuildFailed`` with debootstrap's, apt's or pip's last lines, ``NoSpace``, and the errors of
     the disk.
     """
-    if isinstance(wanted, WantedZig):
-        make_zig(wanted, environ, tell)
+    if isinstance(wanted.system, Zig):
+        _make_zig(wanted, wanted.system, environ, tell)
         return
     assert wanted.system is not None
     _require("debootstrap", "debootstrap", "makes the base")
@@ -139,7 +158,7 @@ def make_base(
     run_logged(
         [
             *(*_UNSHARED, "debootstrap", "--variant=minbase", "--force-check-gpg"),
-            *(f"--include={','.join(wanted.packages)}", f"--cache-dir={kept}"),
+            *(f"--include={','.join(wanted.installed)}", f"--cache-dir={kept}"),
             *(wanted.system.suite, str(beside), *filter(None, [environ.get(_MIRROR)])),
         ],
         doing=f"making the base {wanted.name}",
@@ -155,14 +174,60 @@ def make_base(
         rename(beside, wanted.root)
 
 
-def opened_base(wanted: WantedBase | WantedZig, platform: str) -> ToolPlace:
+def _make_zig(
+    wanted: WantedBase, zig: Zig, environ: Mapping[str, str], tell: Callable[[str], None]
+) -> None:
+    """Let pip fetch zig, check its digest and unpack it; then write a compiler for each target."""
+    folder = wanted.root.parent
+    beside = wanted.root.with_name(f".{wanted.root.name}.new")
+    scratch, asked = beside / "tmp", beside / "requirements.txt"
+    log = folder / f"{wanted.root.name}.log"
+    tell(f"{wanted.name}: fetching {zig.requirement} into {wanted.root}, once; its log is {log}")
+    with disk_errors("making a folder", folder):
+        if beside.exists():
+            shutil.rmtree(beside)  # a killed run's
+        log.unlink(missing_ok=True)
+        scratch.mkdir(parents=True)
+        asked.write_text(f"{zig.requirement} --hash=sha256:{zig.sha256}\n", "utf-8")
+    run_pip(
+        [
+            *("install", "--only-binary=:all:", "--no-compile", f"--target={beside}"),
+            *("--requirement", str(asked)),
+        ],
+        doing=f"fetching {zig.requirement} with pip",
+        log=log,
+        folder=folder,
+        scratch=scratch,
+        environ=environ,
+    )
+    with disk_errors("writing zig's compilers", beside):
+        shutil.rmtree(scratch)
+        (beside / SHARED).write_text("set(BUILD_SHARED_LIBS ON)\n", "utf-8")
+        for path, text in _compilers(zig).items():
+            compiler = beside / path
+            compiler.parent.mkdir(exist_ok=True)
+            compiler.write_text(text, "utf-8")
+            compiler.chmod(0o755)
+        rename(beside, wanted.root)
+
+
+def _compilers(zig: Zig) -> dict[str, str]:
+    """Return the script of each compiler by its path below zig's folder."""
+    return {
+        f"{name}/{language}": _COMPILER.format(language=language, target=base.target)
+        for name, base in zig.bases.items()
+        for language in ("cc", "c++")
+    }
+
+
+def opened_base(wanted: WantedBase, platform: str) -> ToolPlace:
     """Return a base that is there, when commands can run in it.
 
     Raises ``MissingTools`` without bubblewrap, ``UsageError`` for a folder that is no root of this
     architecture, and ``PublishError`` where this machine forbids the sandbox.
     """
-    if isinstance(wanted, WantedZig):
-        return wanted.place()
+    if isinstance(zig := wanted.system, Zig):
+        return ZigPlace(given=zig.environment, folder=wanted.root, zig=zig, base=wanted.name)
     base = Base(wanted.root, wanted.system.environment if wanted.system else {})
     shell = base.outside(_SHELL)
     if not shell.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -30,6 +31,8 @@ _HIP_COMMAND = (
 _SEEDED = (12, 9)
 """From this version on, nvcc takes a seed for names that else have its process id."""
 
+MAPS = ("-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
+"""Flags of each build: with them, no file has the paths of its two folders."""
 
 TREE, RECEIPT, SBOM = "tree", "receipt.json", "sbom.cdx.json"
 
@@ -93,41 +96,24 @@ class Order:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A build that is complete: its folder of programs, its log, and what it was made with.
-
-    ``arguments`` are CMake's, and ``flags`` the compilers', both with ``SOURCE`` and ``BUILD`` for
-    the two folders; ``environment`` are the variables that may decide bytes. ``folder`` has the
-    source. ``reused`` is whether an earlier run had begun it.
-    """
-
-    programs: Path
-    folder: Path
-    log: Path
-    arguments: tuple[str, ...]
-    flags: tuple[str, ...]
-    environment: Mapping[str, str]
-    reused: bool
-
-
 def compile_variant(
     order: Order, source: Source, folder: Path, jobs: int, environ: Mapping[str, str]
-) -> Compiled:
-    """Compile a variant in a folder that this process holds.
+) -> bool:
+    """Compile a variant in a folder that this process holds; return whether it continued a run.
 
     What an earlier run left there is used if source, flags and tools are the same, and thrown away
-    otherwise. Raises ``BuildFailed``, ``NoSpace``, and the errors of the disk.
+    otherwise. Afterwards ``build/bin`` has the programs, ``source`` the source that was compiled,
+    and ``build.log`` what the compilers said. Raises ``BuildFailed``, ``NoSpace``, and the errors
+    of the disk.
     """
     recipe = order.recipe
-    arguments = order.cmake
-    maps = ("-ffile-prefix-map=SOURCE=source", "-ffile-prefix-map=BUILD=build")
-    flags = (*recipe.flags, *maps)
-    deciding = order.toolchain.place.deciding(environ)
-    key = _key(order, source, deciding)
+    flags = (*recipe.flags, *MAPS)
+    key = _key(order, source, order.toolchain.place.deciding(environ))
     note = folder / "key.json"
-    reused = _text(note) == key and (folder / "source").is_dir()
-    if not reused:
+    continued = False
+    with contextlib.suppress(OSError):
+        continued = read_text(note) == key and (folder / "source").is_dir()
+    if not continued:
         with disk_errors("removing an older build", folder):
             # First: an interruption from here on must not leave a note for what is gone.
             note.unlink(missing_ok=True)
@@ -152,7 +138,7 @@ def compile_variant(
         told += _cuda_told(order, host, environ)
     if "rocm" in recipe.backends:
         # Not the processor's flags: most of this code is for the card.
-        told.append(f"-DCMAKE_HIP_FLAGS={_told(maps, places)}")
+        told.append(f"-DCMAKE_HIP_FLAGS={_told(MAPS, places)}")
         told.append(f"-DCMAKE_HIP_COMPILE_OBJECT={_HIP_COMMAND}")
     linked = " ".join(recipe.link_flags)
     told += [f"-DCMAKE_{kind}_LINKER_FLAGS={linked}" for kind in ("EXE", "SHARED", "MODULE")]
@@ -170,20 +156,12 @@ def compile_variant(
     log = folder / "build.log"
     doing = f"building {recipe.variant}"
     for command in (
-        [program, "-S", places["SOURCE"], "-B", places["BUILD"], *arguments, *told],
+        [program, "-S", places["SOURCE"], "-B", places["BUILD"], *order.cmake, *told],
         [program, "--build", places["BUILD"], "--parallel", str(jobs)],
     ):
         words = place.argv(command, folder)
         run_logged(words, doing=doing, log=log, folder=folder, environ=surroundings)
-    return Compiled(
-        folder / "build/bin",
-        folder / "source",
-        log,
-        arguments,
-        (*flags, *recipe.link_flags),
-        deciding,
-        reused,
-    )
+    return continued
 
 
 def _cuda_told(order: Order, host: list[str], environ: Mapping[str, str]) -> list[str]:
@@ -237,13 +215,6 @@ def _placed(flag: str, places: Mapping[str, str]) -> str:
     for name, path in places.items():
         flag = flag.replace(f"={name}=", f"={path}=")
     return flag
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_text(path)
-    except OSError:
-        return None
 
 
 def processors() -> int:

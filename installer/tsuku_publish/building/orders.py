@@ -22,7 +22,7 @@ from tsuku_llm.ground.files import drop_tree
 from tsuku_llm.ground.records import documented
 from tsuku_publish.building.bases import WantedBase, make_base, opened_base, wanted_base
 from tsuku_publish.building.compiling import Order, compile_variant
-from tsuku_publish.building.matrix import BuildMatrix, Words, load_matrix
+from tsuku_publish.building.matrix import BuildMatrix, load_matrix
 from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.building.recipe import (
     BuildWishes,
@@ -34,8 +34,7 @@ from tsuku_publish.building.recipe import (
 )
 from tsuku_publish.building.result import finish, require_replaceable
 from tsuku_publish.building.source import SOURCES, Source, opened_source
-from tsuku_publish.building.toolchain import Toolchain, detect
-from tsuku_publish.building.zig import WantedZig
+from tsuku_publish.building.toolchain import detect
 from tsuku_publish.errors import PublishError
 
 MARK = ".tsuku-llm-build"
@@ -45,15 +44,6 @@ _HARMFUL = re.compile(r"""["$;=\\]|[^\S ]""")
 """What CMake, or an option of a compiler, takes for something else in a folder's name."""
 
 _MACHINES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-
-
-@dataclass(frozen=True, slots=True)
-class UnmadeBase:
-    """A base that ``build`` would make first, with these packages."""
-
-    name: str
-    root: Path
-    packages: Words
 
 
 @documented("source", "builds", "unmade")
@@ -68,7 +58,7 @@ class Orders:
     builds: tuple[Order, ...]
     source: Source | None
     matrix: BuildMatrix
-    unmade: tuple[UnmadeBase, ...] = ()
+    unmade: tuple[WantedBase, ...] = ()
 
 
 @contextlib.contextmanager
@@ -104,16 +94,21 @@ def orders(
         for word in words
     ]
     with contextlib.ExitStack() as stack:
-        unmade = {base.root: base for base in bases if base and not base.made}
+        unmade = {base.root: base for base in bases if base and not base.root.is_dir()}
         if not only_show:
-            _require_apart(work, into)
+            if work.resolve() == into.resolve():
+                raise UsageError(
+                    f"{work} is named for the builds and for the work on them",
+                    hint="name another folder with --work, such as one in it",
+                )
             stack.enter_context(_held(work))
             while unmade:
                 make_base(unmade.popitem()[1], environ, tell)
         ready = [
-            (word, _toolchain(matrix, each, base, environ))
+            (word, detect(matrix, each, environ, platform=here, place=place))
             for word, each, base in zip(words, backends, bases, strict=True)
             if not (base and base.root in unmade)
+            for place in [opened_base(base, here) if base else ToolPlace()]
         ]
         for _, tools in () if only_show else ready:
             tools.require_complete()
@@ -136,12 +131,7 @@ def orders(
         names = [order.recipe.variant for order in planned]
         if twice := {name for name in names if names.count(name) > 1}:
             raise UsageError(f"{min(twice)} is named twice", hint="name each variant once")
-        yield Orders(
-            tuple(planned),
-            source,
-            matrix,
-            tuple(UnmadeBase(each.name, each.root, each.contents) for each in unmade.values()),
-        )
+        yield Orders(tuple(planned), source, matrix, tuple(unmade.values()))
 
 
 def build(
@@ -162,7 +152,10 @@ def build(
     ``NoSpace``, and the errors of the disk.
     """
     # Before hours of compiling.
-    _require_writable(into)
+    with disk_errors("writing the builds", into):
+        there = next(each for each in (into, *into.absolute().parents) if each.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     for order in planned.builds:
         require_replaceable(into / order.recipe.variant)
     finished = []
@@ -172,36 +165,18 @@ def build(
         with disk_errors("making a folder", folder):
             folder.mkdir(exist_ok=True)
         tell(f"{name}: compiling in {folder}; its log is {folder / 'build.log'}")
-        compiled = compile_variant(order, source, folder, jobs, environ)
-        result = finish(order, source, planned.matrix, compiled, into)
+        continued = compile_variant(order, source, folder, jobs, environ)
+        result = finish(
+            order,
+            source,
+            planned.matrix,
+            folder,
+            into,
+            environ=environ,
+            continued=continued,
+        )
         finished.append(replace(order, result=result))
     return replace(planned, builds=tuple(finished))
-
-
-def _toolchain(
-    matrix: BuildMatrix,
-    backends: Words,
-    base: WantedBase | WantedZig | None,
-    environ: Mapping[str, str],
-) -> Toolchain:
-    here = this_platform()
-    place = opened_base(base, here) if base else ToolPlace()
-    return detect(matrix, backends, environ, platform=here, place=place)
-
-
-def _require_apart(work: Path, into: Path) -> None:
-    if work.resolve() == into.resolve():
-        raise UsageError(
-            f"{work} is named for the builds and for the work on them",
-            hint="name another folder with --work, such as one in it",
-        )
-
-
-def _require_writable(folder: Path) -> None:
-    with disk_errors("writing the builds", folder):
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        if not os.access(there, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _require_usable(folder: Path) -> None:

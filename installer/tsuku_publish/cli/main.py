@@ -8,7 +8,7 @@ from tsuku_llm.cli.command import Group
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.ground.errors import StoreError
-from tsuku_publish.cli import build, data, feed, own, pack, repository, review, signing, upstream
+from tsuku_publish.cli import build, data, feed, own, repository, review, signing, upstream
 from tsuku_publish.errors import PublishError
 
 PROGRAM = "tsuku-publish"
@@ -28,8 +28,8 @@ group = Group(
 )
 for command in (
     *(feed.feed, upstream.upstream),
-    *(data.refresh, data.attest, data.revoke, data.withdraw, pack.pack),
-    *(own.init, build.build, own.add, own.measure),
+    *(data.refresh, data.attest, data.revoke, data.withdraw),
+    *(own.pack, own.init, build.build, own.add, own.measure),
     *(review.review, review.promote),
     *(signing.sign, signing.resign, signing.rotate, signing.new_signer),
     *(repository.publish, repository.check, repository.secrets),

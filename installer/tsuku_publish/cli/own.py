@@ -1,4 +1,4 @@
-"""The commands of a repository of one's own: ``init``, ``add`` and ``measure``."""
+"""The commands of a repository of one's own: ``init``, ``add``, ``pack`` and ``measure``."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from tsuku_publish.cli.options import (
     question,
     today,
 )
-from tsuku_publish.cli.pack import ANY
 from tsuku_publish.holders.keys import load_public_keys
-from tsuku_publish.holders.passphrases import Passphrases
-from tsuku_publish.packing.adding import AddedVariant, NewVariant
+from tsuku_publish.holders.passphrases import Passphrases, nobody
+from tsuku_publish.packing.adding import NewVariant
 from tsuku_publish.packing.adding import add as add_builds
 from tsuku_publish.packing.measuring import MeasuredBuild
 from tsuku_publish.packing.measuring import measure as measure_build
 from tsuku_publish.packing.pack import Place
+from tsuku_publish.packing.pack import pack as pack_build
 from tsuku_publish.release_files.plan import load_plan, save_channel
 from tsuku_publish.release_files.releases import known_document
 from tsuku_publish.release_files.revoked import revoked_twins
 from tsuku_publish.repository.folder import locked
 from tsuku_publish.signing.founding import Founders, found, make_keys, require_new
+
+ANY = click.Path(path_type=Path)
 
 _ARCHIVES = "/srv/www/llm/archives --url https://host.example/llm/archives/"
 """The example's folder and address of archives, as docs/releases.md has them."""
@@ -99,7 +101,7 @@ def init(
     missing = [name for name in founders.names if name not in known]
     beside = signers or folder.absolute().with_name(f"{folder.absolute().name}-signers")
     secrets = Passphrases(os.environ, asking(console))
-    made = make_keys(missing, beside, _no_passphrase if unencrypted else secrets.new)
+    made = make_keys(missing, beside, nobody if unencrypted else secrets.new)
     path = found(folder, founders, known | made, publisher, issued.date())
     answer = {
         "file": path,
@@ -194,7 +196,6 @@ def add(
             Place(into, url) if into and url else None,
             publisher=publisher or plan.publisher,
             published=f"{day:%Y-%m-%d}",
-            environ=os.environ,
             system=system,
         )
         if release not in plan.channels[channel]:
@@ -210,7 +211,10 @@ def add(
         "channel": channel,
         "variants": added,
     }
-    rows = [(each.platform, each.variant, _archives(each), _needs(each.measured)) for each in added]
+    rows = [
+        (each.platform, each.variant, _archives(len(each.archives)), _needs(each.measured))
+        for each in added
+    ]
     kept = [
         f"{each.variant} for {each.platform} also keeps from the release file: "
         + ", ".join(f"{key} {value}" for key, value in each.kept.items())
@@ -219,6 +223,42 @@ def add(
     ]
     then = f"{release} is in {channel}: sign it, then publish it"
     return CommandResult(answer, (*table(rows, indent=0), *kept, then))
+
+
+@click.command("pack", cls=Command)
+@click.argument("build", type=ANY)
+@click.argument("release", type=ANY)
+@click.option(
+    "--variant", metavar="NAME", required=True, help="Which variant of the release it is."
+)
+@click.option("--platform", metavar="NAME", help="For which platform, if several have the variant.")
+@click.option("--into", type=ANY, metavar="FOLDER", required=True, help="Where the archives go.")
+@click.option("--url", required=True, help="The https URL at which that folder is served.")
+def pack(
+    *, build: Path, release: Path, variant: str, platform: str | None, into: Path, url: str
+) -> CommandResult:
+    """Pack your own build, for small updates.
+
+    Users then download only the files that changed.
+
+    BUILD is a folder, or a .tar.gz or .zip of upstream. RELEASE is the release file, not yet
+    signed, that says what the variant needs; the archives are entered there.
+    """
+    report = pack_build(build, release, Place(into, url), variant=variant, platform=platform)
+    rows = [
+        (
+            each.file.name if each.file else each.artifact.url,
+            size(each.artifact.size),
+            "written" if each.written else "there already",
+        )
+        for each in report.archives
+    ]
+    where = f"{report.release_file}: {report.variant} for {report.platform}"
+    then = "sign it, then publish it"
+    if report.not_packed:
+        then = f"still to pack: {', '.join(report.not_packed)}"
+    line = f"{where} consists of {_archives(len(rows))}; {then}"
+    return CommandResult(report, (*table(rows, indent=0), line))
 
 
 @click.command("measure", cls=Command)
@@ -252,37 +292,26 @@ def measure(*, build: Path) -> CommandResult:
     return CommandResult(answer, table(rows, indent=0))
 
 
-def _no_passphrase(_name: str) -> None:
-    return None
-
-
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
 def _variants(texts: Iterable[str]) -> tuple[NewVariant, ...]:
     """Return the variants in their order; one that is named again has another build."""
-    found: dict[tuple[str | None, str], NewVariant] = {}
-    for each in map(_variant, texts):
-        known = found.get((each.platform, each.name))
-        builds = (*(known.builds if known else ()), *each.builds)
-        found[each.platform, each.name] = NewVariant(each.platform, each.name, builds)
-    return tuple(found.values())
+    found: dict[tuple[str | None, str], list[str]] = {}
+    for text in texts:
+        left, equals, build = text.partition("=")
+        platform, slash, name = left.rpartition("/")
+        if not (equals and name and build) or (slash and not platform):
+            raise UsageError(
+                f"{text} is no variant with its build",
+                hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
+            )
+        found.setdefault((platform or None, name), []).append(build)
+    return tuple(NewVariant(*named, tuple(builds)) for named, builds in found.items())
 
 
-def _variant(text: str) -> NewVariant:
-    left, equals, build = text.partition("=")
-    platform, slash, name = left.rpartition("/")
-    if not (equals and name and build) or (slash and not platform):
-        raise UsageError(
-            f"{text} is no variant with its build",
-            hint="write --variant cpu=build/bin, or --variant linux-amd64/cpu=build/bin",
-        )
-    return NewVariant(platform or None, name, (build,))
-
-
-def _archives(each: AddedVariant) -> str:
-    count = len(each.archives)
+def _archives(count: int) -> str:
     return f"{count} archives" if count > 1 else "1 archive"
 
 

@@ -90,14 +90,12 @@ def review(
     into = into or own.signed
     require_own(into, *filter(None, [gather]))
     begun = gather is not None and is_begun(gather, into)
-    plan, roles, files = next_state(
-        data, into, now, trusted_root, gather, channel, higher=not begun
-    )
-    require_own_keys(plan, {}, into)
+    state = next_state(data, into, now, trusted_root, gather, channel, higher=not begun)
+    require_own_keys(state.plan, {}, into)
     if there := published_at(place, into, own, seen_at("now"), offline=offline):
-        require_not_behind(there, plan, roles, into)
-    found = compared(plan, roles, files, RepositoryFolder(into))
-    written = files if folder else ()
+        require_not_behind(there, state, into)
+    found = compared(state, RepositoryFolder(into))
+    written = state.files if folder else ()
     for each in written:
         path = Path(folder or "", each.path)
         path.parent.mkdir(parents=True, exist_ok=True)

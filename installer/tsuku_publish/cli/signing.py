@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from tsuku_publish.errors import PublishError
 from tsuku_publish.holders.keys import key_line, load_public_keys, require_signer_name
 from tsuku_publish.holders.passphrases import Passphrases
 from tsuku_publish.holders.signers import load_signers, make_signer, register_token
-from tsuku_publish.release_files.documents import ReleaseFile
 from tsuku_publish.release_files.plan import (
     ONLINE,
     TARGETS,
@@ -43,29 +42,28 @@ from tsuku_publish.release_files.plan import (
     caught_up,
     load_plan,
     raised,
-    save_roles,
     with_keys,
     with_signers,
     with_versions,
 )
+from tsuku_publish.release_files.releases import release_files
 from tsuku_publish.release_files.revoked import require_kept
 from tsuku_publish.repository.copies import RepositoryFolder
 from tsuku_publish.repository.folder import locked, require_own
 from tsuku_publish.signing.ceremony import (
-    Ceremony,
-    files_for,
     is_begun,
+    next_of_channel,
     next_state,
     published_versions,
-    record_since,
     require_able,
     sign_again,
-    sign_channel,
+    sign_alone,
+    sign_in_turn,
     vouching,
 )
 from tsuku_publish.signing.published import ServedState, require_not_behind
 from tsuku_publish.signing.review import Review, review
-from tsuku_publish.signing.signing import Signers, due_roles
+from tsuku_publish.signing.signing import NextState, Signers, due_roles
 
 
 @click.command(cls=Command)
@@ -109,9 +107,11 @@ def sign(
         signers = load_signers(ask=asking(console))
         with locked(data):
             require_own(into)
-            plan = sign_channel(data, channel, signers, now, into, trusted_root)
-        line = f"{into}: {channel} {plan.roles[channel].version} is signed"
-        return CommandResult(_signed(into, plan, (line,)), (line,))
+            state = next_of_channel(data, channel, now, into, trusted_root)
+            require_able(state, signers, into)
+            sign_alone(state, signers, data, into)
+        line = f"{into}: {channel} {state.plan.roles[channel].version} is signed"
+        return CommandResult(_signed(into, state.plan, (line,)), (line,))
     there = published_at(place, into, load_plan(data), seen_at("issued"), offline=offline)
     order = _Order(console, data, into, gather, dropping, now, there)
     asked = (data, into, now, trusted_root, gather, channel)
@@ -193,7 +193,7 @@ def rotate(
     now = issued.replace(tzinfo=timezone.utc)
     into = into or load_plan(data).signed
 
-    def state() -> State:
+    def state() -> NextState:
         plan = load_plan(data)
         if gather and is_begun(gather, into):
             raise PublishError(f"{gather} has signatures already: go on with sign")
@@ -203,7 +203,7 @@ def rotate(
         # Other signers of a channel are named by targets; those of the four roles by root.
         of_root = () if signers.keys() <= {*plan.delegated} else ("root",)
         plan = raised(plan, now.date(), (*of_root, *roles[1:], *ONLINE))
-        return plan, roles, files_for(plan, roles, data, trusted_root, into)
+        return NextState(plan, roles, release_files(plan, data, trusted_root, roles, (into,)))
 
     there = published_at(place, into, load_plan(data), seen_at("issued"), offline=offline)
     return _Order(console, data, into, gather, dropping, now, there).carry_out(state, yes=yes)
@@ -240,10 +240,6 @@ def new_signer(
     return CommandResult(found, (line,))
 
 
-State = tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]
-"""A plan, the roles that sign it, and their release files."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Order:
     """What both commands of people were asked to sign, and where it goes."""
@@ -256,7 +252,7 @@ class _Order:
     now: datetime
     there: ServedState | None
 
-    def carry_out(self, state: Callable[[], State], *, yes: bool) -> CommandResult:
+    def carry_out(self, state: Callable[[], NextState], *, yes: bool) -> CommandResult:
         """Check the signers, show the change, ask, and sign. Raises ``PublishError``.
 
         ``state`` returns what is to be signed now.
@@ -266,73 +262,63 @@ class _Order:
         require_own(self.data, self.into, *filter(None, [self.gather]))
         if yes:
             with locked(self.data):
-                found = state()
-                self._show(*found, signers)
-                return self._sign(*found, signers)
+                now = state()
+                self._show(now, signers)
+                return self._sign(now, signers)
         # Without the lock: a person reads for longer than a job can wait.
-        plan, roles, files = state()
-        shown = self._show(plan, roles, files, signers)
-        self._ask(plan, roles, signers, shown)
+        read = state()
+        shown = self._show(read, signers)
+        self._ask(read, signers, shown)
         with locked(self.data):
-            found = state()
-            if not shown.agrees(self._review(*found)):
+            now = state()
+            if not shown.agrees(review(now, RepositoryFolder(self.into))):
                 raise PublishError("other content is to be signed by now: run it again")
             # The bytes that were reviewed, from memory: what is in the files now was only compared.
             # The weekly job may have signed meanwhile, so its roles get the versions of now.
-            return self._sign(with_versions(plan, found[0], ONLINE), roles, files, signers)
+            plan = with_versions(read.plan, now.plan, ONLINE)
+            return self._sign(replace(read, plan=plan), signers)
 
-    def _review(self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile]) -> Review:
-        return review(plan, roles, files, RepositoryFolder(self.into))
-
-    def _show(
-        self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile], signers: Signers
-    ) -> Review:
+    def _show(self, state: NextState, signers: Signers) -> Review:
         """Print what the signature would change, and return it."""
         if self.there:
-            require_not_behind(self.there, plan, roles, self.into, signers)
-        require_able(plan, files, signers, roles, self.into, self.gather)
-        found = self._review(plan, roles, files)
+            require_not_behind(self.there, state, self.into, signers)
+        require_able(state, signers, self.into, self.gather)
+        found = review(state, RepositoryFolder(self.into))
         if found.roles or found.releases:
             for line in review_lines(found):
                 tell(self.console, line)
         return found
 
-    def _ask(self, plan: Plan, roles: Collection[str], signers: Signers, shown: Review) -> None:
+    def _ask(self, state: NextState, signers: Signers, shown: Review) -> None:
         """Raise ``PublishError`` unless a person agrees, or only a machine's signers sign."""
         if self.console.can_ask:
             count = shown.alarms
             told = f" with {count} warning{'' if count == 1 else 's'}" if count else ""
             if not self.console.ask(f"Sign this{told}?"):
                 raise PublishError("nothing was signed")
-        elif names := vouching(plan, signers, roles, self.into):
+        elif names := vouching(state, signers, self.into):
             told = ", ".join(names)
             raise PublishError(
                 f"nothing was signed: {told} must agree, and there is no terminal to ask",
                 hint="read it with review, then sign on a terminal or with --yes",
             )
 
-    def _sign(
-        self, plan: Plan, roles: Collection[str], files: Sequence[ReleaseFile], signers: Signers
-    ) -> CommandResult:
-        """Sign these roles of a plan with the signers at hand."""
-        notes: list[str] = []
-
-        def say(line: str) -> None:
-            notes.append(line)
-            tell(self.console, line)
-
-        published = RepositoryFolder(self.into)
-        if TARGETS in roles:
-            for tag in require_kept(plan.revoked, files, published, self.dropping):
-                say(f"{tag}: its revocation is dropped; only clients that saw it remember it")
-        ceremony = Ceremony(plan, files, signers, say, roles)
+    def _sign(self, state: NextState, signers: Signers) -> CommandResult:
+        """Sign what was agreed to with the signers at hand."""
+        plan, published, notes = state.plan, RepositoryFolder(self.into), list[str]()
+        if TARGETS in state.roles:
+            notes += [
+                f"{tag}: its revocation is dropped; only clients that saw it remember it"
+                for tag in require_kept(plan.revoked, state.files, published, self.dropping)
+            ]
         if self.gather is None:
-            ceremony.alone(self.into)
-            if plan != load_plan(self.data):
-                save_roles(plan, self.data)
-            record_since(self.data, plan, files)
+            notes.append(sign_alone(state, signers, self.data, self.into))
         else:
-            plan = ceremony.in_turn(self.into, self.gather, self.data, self.now) or plan
+            places = (self.data, self.into, self.gather)
+            plan, lines = sign_in_turn(state, signers, *places, self.now)
+            notes += lines
+        for line in notes:
+            tell(self.console, line)
         return CommandResult(_signed(self.into, plan, notes))
 
 

@@ -71,13 +71,11 @@ class LateSigner(Signer):
         except PublishError:
             raise
         except Exception as error:  # noqa: BLE001 - tokens and services raise errors of any kind
+            said = self._secrets.hidden(str(error)) or type(error).__name__
+            said += tokens.missing_package(error)
             # Not chained: such an error may hold what was sent to the token.
-            raise PublishError(self._reason(error)) from None
+            raise PublishError(f"{self._name} cannot sign: {said}") from None
         return signature
-
-    def _reason(self, error: Exception) -> str:
-        said = self._secrets.hidden(str(error)) or type(error).__name__
-        return f"{self._name} cannot sign: {said}{tokens.missing_package(error)}"
 
     @classmethod
     def from_priv_key_uri(

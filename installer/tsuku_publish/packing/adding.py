@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urldefrag
 
-from tsuku_llm.fetch import Network
-from tsuku_llm.ground.errors import UsageError
+from tsuku_llm.archive.unpack import unpack
+from tsuku_llm.catalog.manifest import Artifact
+from tsuku_llm.fetch import Network, fetch
+from tsuku_llm.fetch.http.urls import shown
+from tsuku_llm.ground.errors import UnsafeArchive, UsageError
 from tsuku_llm.ground.files import make_folder
 from tsuku_llm.ground.tree_entry import TreeEntry
 from tsuku_llm.machine.backends import POLICIES
@@ -26,16 +32,19 @@ from tsuku_publish.packing.measuring import (
 from tsuku_publish.packing.pack import (
     PackedArchive,
     Place,
+    format_of,
+    listed,
+    measured_file,
     opened,
     pack_tree,
     require_fetchable,
-    require_folder,
+    require_usable,
 )
-from tsuku_publish.packing.remote import downloaded, is_remote
-from tsuku_publish.packing.tree import contents, without_top
+from tsuku_publish.packing.tree import without_top
 
 FORMAT = 1
 _TAG = re.compile(r"b[0-9]{1,15}")
+_DIGEST = re.compile(r"sha256=([0-9a-f]{64})")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """What clients accept as the name of a variant."""
 _SHOWN = 80
@@ -82,7 +91,7 @@ class AddedVariant:
     kept: Mapping[str, Any]
 
 
-def add(  # noqa: PLR0913 - what a new file says, and what systems have
+def add(
     folder: Path,
     release: str,
     variants: Sequence[NewVariant],
@@ -90,7 +99,6 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
     *,
     publisher: str,
     published: str,
-    environ: Mapping[str, str],
     system: Collection[str] = (),
 ) -> tuple[AddedVariant, ...]:
     """Measure and pack builds, and enter them into a release file, which is made if needed.
@@ -102,8 +110,7 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
     disk. The release file is replaced in one step, at the end.
     """
     if place is not None:
-        require_fetchable(place.url)
-        require_folder(place.folder)
+        require_usable(place)
     for variant in variants:
         # First: to measure and pack a build takes minutes.
         if not _NAME.fullmatch(variant.name):
@@ -114,7 +121,7 @@ def add(  # noqa: PLR0913 - what a new file says, and what systems have
             )
     draft = _draft(folder, release, publisher, published)
     added: list[AddedVariant] = []
-    with Network(environ) as network:
+    with Network(os.environ) as network:
         for variant in variants:
             entered = _added(draft, variant, place, system, network)
             named = (entered.platform, entered.variant)
@@ -156,8 +163,8 @@ def _read(
     variant: NewVariant, place: Place | None, network: Network
 ) -> Iterator[tuple[Path, tuple[TreeEntry, ...], tuple[PackedArchive, ...]]]:
     """Yield the tree of a variant, its entries, and its archives if they are served already."""
-    if all(map(is_remote, variant.builds)):
-        with downloaded(variant.builds, network) as found:
+    if all(build.startswith("https://") for build in variant.builds):
+        with _downloaded(variant.builds, network) as found:
             yield found
         return
     if len(variant.builds) > 1:
@@ -173,7 +180,59 @@ def _read(
             hint="say where its archives go and are served: --into FOLDER --url URL",
         )
     with opened(Path(variant.builds[0]), place.folder) as folder:
-        yield (*without_top(folder, contents(folder)), ())
+        yield (*without_top(folder), ())
+
+
+@contextmanager
+def _downloaded(
+    builds: Sequence[str], network: Network
+) -> Iterator[tuple[Path, tuple[TreeEntry, ...], tuple[PackedArchive, ...]]]:
+    """Yield the one tree of archives that another host serves, its entries, and the archives.
+
+    They are downloaded once, and users fetch them from there. Raises ``UsageError`` for a URL
+    without its digest and for archives with the same file, ``UnsafeArchive``, and the errors of the
+    network and the disk.
+    """
+    with tempfile.TemporaryDirectory(prefix="tsuku-publish-") as aside:
+        tree = Path(aside, "tree")
+        tree.mkdir()
+        entries: list[TreeEntry] = []
+        archives = []
+        for number, build in enumerate(builds):
+            url, fragment = urldefrag(build)
+            require_fetchable(url)
+            digest, kind = _DIGEST.fullmatch(fragment), format_of(url)
+            if digest is None or kind is None:
+                raise UsageError(
+                    f"{shown(url)} is no archive with its digest",
+                    facts=("an archive ends with .tar.gz, .tgz or .zip",),
+                    hint="write its digest, as its publisher states it, behind the URL: "
+                    "URL#sha256=64 hexadecimal digits",
+                )
+            named = Artifact(url=url, sha256=digest[1], size=None, format=kind)
+            path = fetch(named, Path(aside, "archives"), network)
+            unpacked = Path(aside, str(number))
+            unpacked.mkdir()
+            try:
+                unpack(path, named, unpacked)
+            except UnsafeArchive as error:
+                error.hint = "name another archive"
+                raise
+            top, items = without_top(unpacked)
+            if twice := {each.path for each in items} & {each.path for each in entries}:
+                raise UsageError(
+                    "two archives of a variant have the same file",
+                    facts=(min(twice),),
+                    hint="name only archives that belong together",
+                )
+            for item in items:
+                (tree / item.path).parent.mkdir(parents=True, exist_ok=True)
+                (top / item.path).rename(tree / item.path)
+            entries += items
+            root = "" if top == unpacked else top.name
+            served = listed(items, url, measured_file(path), kind, root)
+            archives.append(PackedArchive(None, served, written=False))
+        yield tree, tuple(sorted(entries, key=lambda each: each.path)), tuple(archives)
 
 
 def _added(

@@ -16,7 +16,7 @@ from tsuku_llm.machine.backends import TABLE, facts_of
 from tsuku_publish.archives.binaries import Needs, file_names, floors_of, needs_of
 from tsuku_publish.archives.system_libraries import ASKED_LIBRARIES, not_of_the_system
 from tsuku_publish.packing.pack import opened
-from tsuku_publish.packing.tree import contents, without_top
+from tsuku_publish.packing.tree import without_top
 
 _SERVER = re.compile(r"(?:.*/)?llama-server(?:\.exe)?")
 _PLUGIN = re.compile(r"(?:lib)?ggml-([a-z]+)(?:-[\w.+-]+)?\.(?:so|dll|dylib)(?:\.[0-9.]+)?")
@@ -93,7 +93,7 @@ def measure(build: Path, aside: Path) -> MeasuredBuild:
     Raises ``UsageError``, ``UnsafeArchive``, ``PublishError``, and the errors of the disk.
     """
     with opened(build, aside) as folder:
-        return measure_tree(*without_top(folder, contents(folder)))
+        return measure_tree(*without_top(folder))
 
 
 def measure_tree(tree: Path, items: Sequence[TreeEntry]) -> MeasuredBuild:

@@ -23,7 +23,7 @@ from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.draft import Draft
 from tsuku_publish.packing.parts import parted
 from tsuku_publish.packing.tarball import write_tarball
-from tsuku_publish.packing.tree import contents, without_top
+from tsuku_publish.packing.tree import without_top
 
 _THREADS = min(4, os.cpu_count() or 1)
 _FORMATS: Mapping[str, Literal["tar.gz", "zip"]] = {
@@ -80,12 +80,17 @@ def pack(
     would not understand, ``UnsafeArchive`` for an archive, and the errors of the disk. The release
     file is replaced in one step, at the end.
     """
-    require_fetchable(place.url)
-    require_folder(place.folder)
+    require_usable(place)
     draft = Draft.read(release)
     platform, entry = draft.variant(variant, platform)
     with opened(build, place.folder) as folder:
-        tree, items = _build(folder, entry["server"])
+        tree, items = without_top(folder)
+        if entry["server"] not in {item.path for item in items}:
+            raise UsageError(
+                f"the build has no {entry['server']}",
+                facts=("the variant names it as its server",),
+                hint="name the folder that holds it, or correct server in the release file",
+            )
         archives = pack_tree(tree, items, place)
     entry["artifacts"] = [each.artifact.document() for each in archives]
     # Last: the release file never names an archive that is not complete.
@@ -112,10 +117,10 @@ def _archive(tree: Path, part: Sequence[TreeEntry], place: Place) -> PackedArchi
     try:
         with beside.open("xb") as file:
             write_tarball(tree, part, file)
-        measured = _measured(beside)
+        measured = measured_file(beside)
         # The name is known only now, because it contains the digest.
         path = place.folder / f"{_stem(part)}-{measured.sha256[:12]}.tar.gz"
-        there = path.is_file() and _measured(path) == measured
+        there = path.is_file() and measured_file(path) == measured
         if not there:
             seal_file(beside, 0o644)
             # A web server may be serving this folder: it sees the complete archive or none.
@@ -123,10 +128,11 @@ def _archive(tree: Path, part: Sequence[TreeEntry], place: Place) -> PackedArchi
     finally:
         beside.unlink(missing_ok=True)
     url = f"{place.url.rstrip('/')}/{path.name}"
-    return PackedArchive(path, _artifact(part, url, measured), written=not there)
+    return PackedArchive(path, listed(part, url, measured, "tar.gz"), written=not there)
 
 
-def _measured(path: Path) -> Measured:
+def measured_file(path: Path) -> Measured:
+    """Return the size and the digests of an archive. Raises ``OSError``."""
     with open_foreign(path) as file:
         return Measured.of(file)
 
@@ -140,14 +146,22 @@ def _stem(part: Sequence[TreeEntry]) -> str:
     return max((file.path.rpartition("/")[2] for file in files), key=len)
 
 
-def _artifact(part: Sequence[TreeEntry], url: str, measured: Measured) -> Artifact:
+def listed(
+    items: Sequence[TreeEntry],
+    url: str,
+    measured: Measured,
+    kind: Literal["tar.gz", "zip"],
+    root: str = "",
+) -> Artifact:
+    """Return an archive as a release file has it, with what is in its folder ``root``."""
     return Artifact(
         url=url,
         sha256=measured.sha256,
         size=measured.size,
-        format="tar.gz",
-        files=tuple(item for item in part if isinstance(item, FileEntry)),
-        links=tuple(item for item in part if isinstance(item, LinkEntry)),
+        format=kind,
+        root=root,
+        files=tuple(item for item in items if isinstance(item, FileEntry)),
+        links=tuple(item for item in items if isinstance(item, LinkEntry)),
         pieces=measured.pieces,
     )
 
@@ -162,11 +176,12 @@ def require_fetchable(url: str) -> None:
         )
 
 
-def require_folder(folder: Path) -> None:
-    """Raise ``UsageError`` if something else has the name of the folder for archives."""
-    if folder.exists() and not folder.is_dir():
+def require_usable(place: Place) -> None:
+    """Raise ``UsageError`` if no client downloads from there, or a file has the folder's name."""
+    require_fetchable(place.url)
+    if place.folder.exists() and not place.folder.is_dir():
         raise UsageError(
-            f"{folder} is a file, and archives go into a folder",
+            f"{place.folder} is a file, and archives go into a folder",
             hint="name the folder that your web server serves: --into FOLDER",
         )
 
@@ -177,8 +192,13 @@ def format_of(name: str) -> Literal["tar.gz", "zip"] | None:
 
 
 @contextmanager
-def opened(build: Path, near: Path) -> Iterator[Path]:
-    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``."""
+def opened(
+    build: Path, near: Path, otherwise: str = "the folder that holds the server"
+) -> Iterator[Path]:
+    """Yield the folder of a build; unpack an archive aside, on the file system of ``near``.
+
+    ``otherwise`` is what else may be named in place of an archive that cannot be unpacked.
+    """
     if build.is_dir():
         yield build
         return
@@ -198,23 +218,11 @@ def opened(build: Path, near: Path) -> Iterator[Path]:
         near.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=near) as folder:
             artifact = Artifact(
-                url=build.absolute().as_uri(), sha256=_measured(build).sha256, format=kind
+                url=build.absolute().as_uri(), sha256=measured_file(build).sha256, format=kind
             )
             try:
                 unpack(build, artifact, Path(folder))
             except UnsafeArchive as error:
-                error.hint = "name another archive, or the folder that holds the server"
+                error.hint = f"name another archive, or {otherwise}"
                 raise
             yield Path(folder)
-
-
-def _build(folder: Path, server: str) -> tuple[Path, tuple[TreeEntry, ...]]:
-    """Return the folder in which the variant's server path is right, and its contents."""
-    tree, items = without_top(folder, contents(folder))
-    if server in {item.path for item in items}:
-        return tree, items
-    raise UsageError(
-        f"the build has no {server}",
-        facts=("the variant names it as its server",),
-        hint="name the folder that holds it, or correct server in the release file",
-    )

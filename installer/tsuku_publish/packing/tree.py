@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tsuku_llm.archive.names import Names, checked_parts
 from tsuku_llm.catalog.manifest import can_list
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UnsafeArchive, UsageError
+from tsuku_llm.ground.foreign import open_foreign
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 
 _BLOCK = 1 << 20
@@ -28,15 +29,16 @@ def contents(folder: Path) -> tuple[TreeEntry, ...]:
     names = Names()
     with disk_errors("reading", folder):
         try:
-            found = [_described(path, folder, names) for path in _entries(folder)]
+            found = [_described(path, folder, names) for path in entries(folder)]
             names.check_links()
         except UnsafeArchive as error:
             raise _refused(error.message, *error.facts) from error
     return tuple(sorted(found, key=lambda item: item.path))
 
 
-def without_top(folder: Path, items: tuple[TreeEntry, ...]) -> tuple[Path, tuple[TreeEntry, ...]]:
-    """Return the folder and entries of a build without the one top folder that holds everything."""
+def without_top(folder: Path) -> tuple[Path, tuple[TreeEntry, ...]]:
+    """Return a folder and its ``contents`` without the one top folder that holds everything."""
+    items = contents(folder)
     tops = {item.path.partition("/")[0] for item in items}
     top = f"{next(iter(tops), '')}/"
     if len(tops) != 1 or not all(item.path.startswith(top) for item in items):
@@ -44,17 +46,22 @@ def without_top(folder: Path, items: tuple[TreeEntry, ...]) -> tuple[Path, tuple
     return folder / top, tuple(item._replace(path=item.path.removeprefix(top)) for item in items)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the path of everything below ``folder`` that is not a folder itself."""
+def entries(folder: Path, left_out: Callable[[Path], bool] = lambda _: False) -> Iterator[Path]:
+    """Yield the path of every file and link below a folder, in an order that never changes.
+
+    A folder that is ``left_out`` is not entered. Raises the first ``OSError``.
+    """
 
     def refused(error: OSError) -> None:
         raise error
 
     # Without onerror, os.walk skips what it cannot read, and the build would lack files.
     for place, folders, files in os.walk(folder, onerror=refused):
+        folders[:] = sorted(name for name in folders if not left_out(Path(place, name)))
         # os.walk lists a link to a folder among the folders, and does not follow it.
-        links = (name for name in folders if Path(place, name).is_symlink())
-        yield from (Path(place, name) for name in (*files, *links))
+        links = [name for name in folders if Path(place, name).is_symlink()]
+        paths = (Path(place, name) for name in sorted([*files, *links]))
+        yield from (path for path in paths if not left_out(path))
 
 
 def _described(path: Path, folder: Path, names: Names) -> TreeEntry:
@@ -69,7 +76,7 @@ def _described(path: Path, folder: Path, names: Names) -> TreeEntry:
         raise _refused("it is neither file nor link", f"path: {name}")
     names.add(parts, "file")
     _require_listable(name)
-    return FileEntry(name, *_hashed(path), bool(status.st_mode & 0o111))
+    return FileEntry(name, *hashed(path), bool(status.st_mode & 0o111))
 
 
 def _require_listable(*texts: str) -> None:
@@ -86,9 +93,10 @@ def _refused(*facts: str) -> UsageError:
     )
 
 
-def _hashed(path: Path) -> tuple[int, str]:
+def hashed(path: Path) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file. Raises ``OSError``."""
     digest, size = hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
+    with open_foreign(path) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
             size += len(block)

@@ -10,9 +10,8 @@ from tsuku_llm.catalog.manifest import Head
 from tsuku_publish.archives.contents import SERVERS, Contents
 from tsuku_publish.archives.system_libraries import not_of_the_system
 from tsuku_publish.errors import PublishError
-from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, VariantRule, classify
+from tsuku_publish.upstream.classify import ClassifiedBuild, Rules, classify
 from tsuku_publish.upstream.facts import Asset, UpstreamRelease
-from tsuku_publish.upstream.makers import MakerPackage
 
 FORMAT = 1
 PUBLISHER = "ggml-org"
@@ -62,13 +61,25 @@ def release_document(
     """
     platforms: dict[str, Any] = {}
     for build in classify(release, rules):
-        variants = platforms.setdefault(build.rule.platform, {})
-        records = recorded(digests_of(build, rules, release.tag), contents)
+        platform, tag = build.rule.platform, release.tag
+        records = recorded(digests_of(build, rules, tag), contents)
+        archives = [
+            artifact(asset, *layout(asset.name, tag), contents.get(asset.sha256))
+            for asset in build.artifacts
+        ]
+        archives += [
+            artifact(each.asset, "wheel", each.root, contents.get(each.sha256))
+            for each in rules.packages(build.rule, tag)
+        ]
         for variant in build.rule.variants:
-            requires = requirements(build.required(variant, rules), records, rules.libraries)
-            made = _variant(build, variant, requires, contents, release.tag)
-            made["artifacts"] += packages_of(rules.packages(build.rule, release.tag), contents)
-            variants[variant.name] = made
+            arguments = {"arguments": list(variant.arguments)} if variant.arguments else {}
+            platforms.setdefault(platform, {})[variant.name] = {
+                "backend": variant.backend,
+                "server": SERVERS[platform.startswith("windows-")],
+                **arguments,
+                "requires": requirements(build.required(variant, rules), records, rules.libraries),
+                "artifacts": [*archives],
+            }
     head = Head(
         release=release.tag,
         version=release.version,
@@ -121,15 +132,6 @@ def artifact(asset: Asset, archive: str, root: str, contents: Contents | None) -
     known = {} if size is None else {"size": size}
     name = {"url": asset.url, "sha256": asset.sha256}
     return {**name, **known, "format": archive, "root": root, **listing}
-
-
-def packages_of(
-    packages: Iterable[MakerPackage], contents: Mapping[str, Contents]
-) -> list[dict[str, Any]]:
-    """Return makers' packages as archives of a variant."""
-    return [
-        artifact(each.asset, "wheel", each.root, contents.get(each.sha256)) for each in packages
-    ]
 
 
 def digests_of(build: ClassifiedBuild, rules: Rules, tag: str) -> tuple[str, ...]:
@@ -222,27 +224,6 @@ def layout(name: str, tag: str) -> tuple[str, str]:
     return "tar.gz", stem if name.startswith("cudart-") else f"llama-{tag}"
 
 
-def _variant(
-    build: ClassifiedBuild,
-    variant: VariantRule,
-    requires: Mapping[str, Any],
-    contents: Mapping[str, Contents],
-    tag: str,
-) -> dict[str, Any]:
-    windows = build.rule.platform.startswith("windows-")
-    arguments = {"arguments": list(variant.arguments)} if variant.arguments else {}
-    return {
-        "backend": variant.backend,
-        "server": SERVERS[windows],
-        **arguments,
-        "requires": dict(requires),
-        "artifacts": [
-            artifact(asset, *layout(asset.name, tag), contents.get(asset.sha256))
-            for asset in build.artifacts
-        ],
-    }
-
-
 # --- what a variant requires: measured values replace those that the rules assume --------------
 
 
@@ -259,7 +240,8 @@ def requirements(
     """
     if not archives:
         return dict(assumed)
-    asked = not_of_the_system(_unbundled(archives))
+    needed = {library for each in archives for library in each.libraries}
+    asked = not_of_the_system(needed - {name for each in archives for name in each.brings})
     if unknown := asked - set(known):
         raise UnknownLibraries(unknown)
     code = _measured_cuda(assumed, archives[0]) | _measured_rocm(assumed, archives[0])
@@ -269,16 +251,15 @@ def requirements(
     return {**found, **_measured_floors(archives), **libraries, **code}
 
 
-def _unbundled(archives: Sequence[Contents]) -> set[str]:
-    asked = {library for each in archives for library in each.libraries}
-    return asked - {name for each in archives for name in each.brings}
-
-
 def _measured_floors(archives: Sequence[Contents]) -> dict[str, str]:
     found = {
         name: [each.floors[name] for each in archives if name in each.floors] for name in _FLOORS
     }
-    return {name: max(floors, key=_number) for name, floors in found.items() if floors}
+    return {
+        name: max(floors, key=lambda floor: [*map(int, floor.split("."))])
+        for name, floors in found.items()
+        if floors
+    }
 
 
 def _measured_cuda(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any]:
@@ -303,7 +284,3 @@ def _measured_rocm(assumed: Mapping[str, Any], build: Contents) -> dict[str, Any
     if any(each != found[0] for each in found):
         raise PublishError(f"{len(found)} of its files have HIP code; one is expected")
     return {"rocm": {**assumed["rocm"], "gfx": found[0]}}
-
-
-def _number(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))

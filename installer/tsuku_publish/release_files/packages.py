@@ -11,7 +11,7 @@ from tsuku_llm.catalog.manifest import Head
 from tsuku_llm.ground.foreign import read_foreign
 from tsuku_publish.archives.contents import Contents
 from tsuku_publish.errors import LARGEST_FILE, reading
-from tsuku_publish.release_files.documents import artifact, document, recorded, requirements
+from tsuku_publish.release_files.documents import artifact, document, requirements
 from tsuku_publish.upstream.facts import Asset
 
 
@@ -26,61 +26,39 @@ def load_packages(
     path = data / "packages.toml"
     if not path.exists():  # a company that feeds upstream's builds has none
         return {}
+    found = {}
     with reading(path):
         raw = tomli.loads(read_foreign(path, LARGEST_FILE).decode("utf-8"))
-        return {
-            wheel["release"]: _document(raw["project"], wheel, known, contents)
-            for wheel in raw["wheel"]
-        }
-
-
-def _document(
-    project: Mapping[str, Any],
-    wheel: Mapping[str, Any],
-    known: Collection[str],
-    contents: Mapping[str, Contents],
-) -> dict[str, Any]:
-    order = project["preference"]
-    platform = {
-        "default": project["default"],
-        "preference": {"portable": order, "native": order},
-        "variants": {
-            variant["name"]: _variant(project, wheel, variant, known, contents)
-            for variant in project["variants"]
-        },
-    }
-    head = Head(
-        release=wheel["release"],
-        publisher=project["publisher"],
-        published=wheel["published"],
-        unattested=project["unattested"],
-    )
-    return document(head, {project["platform"]: platform})
-
-
-def _variant(
-    project: Mapping[str, Any],
-    wheel: Mapping[str, Any],
-    variant: Mapping[str, Any],
-    known: Collection[str],
-    contents: Mapping[str, Contents],
-) -> dict[str, Any]:
-    # The CPU code was compiled for the machine that built this wheel, so it is a fact of the wheel.
-    processor = {key: wheel[key] for key in ("x86_64_level", "cpu_features") if key in wheel}
-    assumed = {**project["requires"], **processor, **variant.get("requires", {})}
-    arguments = {"arguments": variant["arguments"]} if "arguments" in variant else {}
-    return {
-        "backend": variant["backend"],
-        "server": project["server"],
-        **arguments,
-        "requires": requirements(assumed, recorded([wheel["sha256"]], contents), known),
-        "artifacts": [_artifact(project, wheel, contents.get(wheel["sha256"]))],
-    }
-
-
-def _artifact(
-    project: Mapping[str, Any], wheel: Mapping[str, Any], contents: Contents | None
-) -> dict[str, Any]:
-    url = f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}"
-    asset = Asset(wheel["file"], url, wheel["sha256"], wheel["size"])
-    return artifact(asset, project["format"], project["root"], contents)
+        project, order = raw["project"], raw["project"]["preference"]
+        for wheel in raw["wheel"]:
+            url = f"pkg:pypi/{project['name']}@{wheel['version']}?file_name={quote(wheel['file'])}"
+            asset = Asset(wheel["file"], url, wheel["sha256"], wheel["size"])
+            record = contents.get(asset.sha256)
+            archive = artifact(asset, project["format"], project["root"], record)
+            # The CPU code was compiled for the machine that built this wheel: a fact of the wheel.
+            facts = ("x86_64_level", "cpu_features")
+            assumed = project["requires"] | {key: wheel[key] for key in facts if key in wheel}
+            variants = {}
+            for variant in project["variants"]:
+                named = {key: variant[key] for key in ("arguments",) if key in variant}
+                requires = {**assumed, **variant.get("requires", {})}
+                variants[variant["name"]] = {
+                    "backend": variant["backend"],
+                    "server": project["server"],
+                    **named,
+                    "requires": requirements(requires, [record] if record else [], known),
+                    "artifacts": [archive],
+                }
+            platform = {
+                "default": project["default"],
+                "preference": {"portable": order, "native": order},
+                "variants": variants,
+            }
+            head = Head(
+                release=wheel["release"],
+                publisher=project["publisher"],
+                published=wheel["published"],
+                unattested=project["unattested"],
+            )
+            found[wheel["release"]] = document(head, {project["platform"]: platform})
+    return found

@@ -1,7 +1,8 @@
 """The plan of a repository, ``repository.toml``: its channels, signers, versions and dates."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
@@ -146,30 +147,27 @@ def load_plan(data: Path) -> Plan:
         raw = msgspec.convert(tomli.loads(sources[path.name].decode("utf-8")), _RepositoryFile)
         for name in raw.keys:
             require_signer_name(name)
+        place = raw.published
         return Plan(
             signed=data / raw.signed,
             channels={name: tuple(releases) for name, releases in raw.channels.items()},
             keys=read_public_keys(raw.keys),
             roles=_roles(raw),
-            warn={name: _warn(name, role) for name, role in raw.roles.items()} | raw.warn,
+            # Half of its time for a role that has less than twice as many days.
+            warn={
+                name: min(_WARN.get(name, _WARN_SHORT), role.days // 2)
+                for name, role in raw.roles.items()
+            }
+            | raw.warn,
             revoked=load_revoked(data / REVOKED, sources.get(REVOKED)),
             promoted=load_promoted(data / PROMOTED, sources.get(PROMOTED)),
             since=load_sightings(data / SINCE),
             publisher=raw.publisher,
-            published=_place(data, raw.published),
+            # A folder is seen from the data, everything else is an address.
+            published=place if not place or ":" in place else str(data / place),
             program=msgspec.to_builtins(raw.program) if raw.program else {},
             sources=sources,
         )
-
-
-def _warn(name: str, role: RolePlan) -> int:
-    """Return the days left at which a role is late; half of its time if it has less than twice."""
-    return min(_WARN.get(name, _WARN_SHORT), role.days // 2)
-
-
-def _place(data: Path, place: str) -> str:
-    """Return where clients look: a folder is seen from the data, everything else is an address."""
-    return place if not place or ":" in place else str(data / place)
 
 
 def _roles(raw: _RepositoryFile) -> dict[str, RolePlan]:
@@ -267,7 +265,9 @@ def with_signers(
         for name in ONLINE if word == "online" else (word,):
             role = roles.get(name)
             if role is None and new_channel and names and _CHANNEL.fullmatch(name):
-                role = _begun(names)
+                # Its first version is still to be raised.
+                threshold = len(names) // 2 + 1
+                role = RolePlan(0, date.min, _DAYS_DELEGATED, tuple(names), threshold, (RELEASES,))
                 channels.setdefault(name, ())
             if role is None:
                 raise PublishError(
@@ -287,17 +287,20 @@ def with_signers(
     return replace(plan, roles=roles, channels=channels)
 
 
-def _begun(signers: Collection[str]) -> RolePlan:
-    """Return the role of a channel that begins: its first version is still to be raised."""
-    threshold = len(signers) // 2 + 1
-    return RolePlan(0, date.min, _DAYS_DELEGATED, tuple(signers), threshold, (RELEASES,))
+@contextmanager
+def _edited(data: Path) -> Iterator[Any]:
+    """Yield the content of ``repository.toml``, and write it with its comments after the block."""
+    path = data / PLAN_FILES[0]
+    with reading(path):
+        document = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
+        yield document
+        text = tomlkit.dumps(document)
+    replace_file(path, text.encode())
 
 
 def save_roles(plan: Plan, data: Path) -> None:
     """Write versions, days, signers and new keys into ``repository.toml``; keep its comments."""
-    path = data / "repository.toml"
-    with reading(path):
-        document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
+    with _edited(data) as document:
         for name, key in plan.keys.items():
             if name not in document["keys"]:
                 line: Any = tomlkit.parse(key_line(name, key))
@@ -316,14 +319,11 @@ def save_roles(plan: Plan, data: Path) -> None:
             table["version"] = role.version
             table["issued"] = role.issued
             table["signers"] = list(role.signers)
-    replace_file(path, tomlkit.dumps(document).encode())
 
 
 def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
     """Write the releases of a channel into ``repository.toml``, and keep the file's comments."""
-    path = data / "repository.toml"
-    with reading(path):
-        document: Any = tomlkit.parse(read_foreign(path, LARGEST_FILE).decode("utf-8"))
+    with _edited(data) as document:
         channels = document["channels"]
         array = channels.setdefault(channel, [])
         # In place: a person may have written a comment beside a release that stays.
@@ -334,8 +334,6 @@ def save_channel(data: Path, channel: str, releases: Sequence[str]) -> None:
                 array.insert(at, release)
         if [*array] != [*releases]:
             channels[channel] = list(releases)
-        text = tomlkit.dumps(document)
-    replace_file(path, text.encode())
 
 
 def adopt_plan(plan: Plan, data: Path, signed: Collection[str]) -> None:

@@ -41,7 +41,11 @@ class Refresh:
         """
         if tag in self._packages:
             return
-        data = self._asked(tag) if answer is None else answer
+        data = answer
+        if data is None:
+            with Network(self._environ) as network:
+                service = hosting.HostingService(self._rules.api, self._environ, network)
+                data = service.release(tag)
         facts = Facts(self._facts)
         if tag.startswith("v"):
             named = hosting.named_tag(data, tag)
@@ -66,8 +70,14 @@ class Refresh:
             for each in sets
             for package in each.packages
         }
+        # The release file as it would be without any record.
+        document = self._packages.get(tag)
+        if document is None:
+            release = release_of(Facts(self._facts).releases(), tag)
+            with reading(f"what {self._facts.parent} has of {tag}"):
+                document = release_document(release, self._rules, {})
         with Network(self._environ) as network:
-            for sha256, artifact in _artifacts_of(self._document(tag)).items():
+            for sha256, artifact in _artifacts_of(document).items():
                 with opened_archive(artifact, folder, network) as path:
                     contents = read_archive(path, artifact, taken.get(sha256, ()))
                 save(self._facts / "archives", sha256, contents)
@@ -76,18 +86,6 @@ class Refresh:
             facts = Facts(self._facts)
             facts.excuse(tag, "unmeasured", None)
             facts.save()
-
-    def _asked(self, tag: str) -> bytes:
-        with Network(self._environ) as network:
-            return hosting.HostingService(self._rules.api, self._environ, network).release(tag)
-
-    def _document(self, tag: str) -> Mapping[str, Any]:
-        """Return the release file as it would be without any record."""
-        if tag in self._packages:
-            return self._packages[tag]
-        release = release_of(Facts(self._facts).releases(), tag)
-        with reading(f"what {self._facts.parent} has of {tag}"):
-            return release_document(release, self._rules, {})
 
 
 def summary(contents: Contents) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from tsuku_llm.catalog.manifest import require_release
 from tsuku_llm.ground.errors import ManifestError
 from tsuku_llm.ground.foreign import parse_json, parse_object, read_foreign
-from tsuku_llm.trust import Copy
 from tsuku_publish.archives.contents import load_contents
 from tsuku_publish.errors import LARGEST_FILE, PublishError, in_one_line, reading
 from tsuku_publish.release_files.documents import (
@@ -29,6 +28,7 @@ from tsuku_publish.release_files.plan import TARGETS, Plan
 from tsuku_publish.release_files.promoted import Promotion
 from tsuku_publish.release_files.revoked import builds_of, marked
 from tsuku_publish.release_files.sightings import TIME
+from tsuku_publish.repository.copies import RepositoryFolder
 from tsuku_publish.upstream.attestations import check_origin
 from tsuku_publish.upstream.classify import load_rules
 from tsuku_publish.upstream.facts import Facts, release_of
@@ -39,25 +39,26 @@ def release_files(
     data: Path,
     trusted_root: Path | None = None,
     roles: Collection[str] | None = None,
-    published: Copy | None = None,
+    places: Iterable[Path] = (),
 ) -> tuple[ReleaseFile, ...]:
     """Return the release file of every release that a channel names, for each role that signs it.
 
     ``trusted_root`` is Sigstore's, if it should not be the one of sigstore-python. ``roles`` are
     the ones to make files for; None for all. A promoted release keeps its digest: its file comes
-    from ``published`` if that has it. A release that was not measured is for people to sign, also
-    if a delegated channel names it: a machine vouches for nothing that it has not read. Raises
-    ``PublishError``, also for a release whose origin is not proven or whose archives were not read,
-    unless the facts say why.
+    from the first of the repositories in ``places`` that has it. A release that was not measured is
+    for people to sign, also if a delegated channel names it: a machine vouches for nothing that it
+    has not read. Raises ``PublishError``, also for a release whose origin is not proven or whose
+    archives were not read, unless the facts say why.
     """
     wanted = (TARGETS, *plan.delegated) if roles is None else roles
+    copies = tuple(map(RepositoryFolder, places))
     unmeasured = _unmeasured(data)
     channels = {role: _channels(plan, role, unmeasured) for role in wanted}
     pinned = {each.release: each for each in plan.promoted} if TARGETS in wanted else {}
     kept = {
         tag: parse_json(file)
         for tag in channels.get(TARGETS, ())
-        if tag in pinned and published and (file := _pinned(pinned[tag], published)) is not None
+        if tag in pinned and (file := _pinned(pinned[tag], copies)) is not None
     }
     own = _load_own(data / "releases")
     needed = {
@@ -178,11 +179,13 @@ def _channels(plan: Plan, role: str, unmeasured: Collection[str]) -> dict[str, l
     return found
 
 
-def _pinned(promotion: Promotion, published: Copy) -> bytes | None:
-    """Return the release file of a promoted release, if the copy has exactly that one."""
+def _pinned(promotion: Promotion, copies: Iterable[RepositoryFolder]) -> bytes | None:
+    """Return the release file of a promoted release, if a copy has exactly that one."""
     name = f"targets/releases/{promotion.sha256}.{promotion.release}.json"
-    data = published.read(name)
-    return data if data and hashlib.sha256(data).hexdigest() == promotion.sha256 else None
+    found = (data for copy in copies if (data := copy.read(name)) is not None)
+    return next(
+        (data for data in found if hashlib.sha256(data).hexdigest() == promotion.sha256), None
+    )
 
 
 def _require_pinned(promotion: Promotion, document: Mapping[str, Any]) -> None:
@@ -200,16 +203,15 @@ def _load_own(folder: Path) -> dict[str, dict[str, Any]]:
 
     Raises ``PublishError`` for a file that clients would not understand, or with another name.
     """
-    return {path.stem: _own(path) for path in sorted(folder.glob("*.json"))}
-
-
-def _own(path: Path) -> dict[str, Any]:
-    with reading(path):
-        document = parse_object(read_foreign(path, LARGEST_FILE))
-    try:
-        require_release(document)
-    except ManifestError as error:
-        raise PublishError(f"{path}: {in_one_line(error)}") from error
-    if document["release"] != path.stem:
-        raise PublishError(f"{path} is about {document['release']}")
-    return document
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        with reading(path):
+            document = parse_object(read_foreign(path, LARGEST_FILE))
+        try:
+            require_release(document)
+        except ManifestError as error:
+            raise PublishError(f"{path}: {in_one_line(error)}") from error
+        if document["release"] != path.stem:
+            raise PublishError(f"{path} is about {document['release']}")
+        found[path.stem] = document
+    return found

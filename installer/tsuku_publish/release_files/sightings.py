@@ -40,13 +40,6 @@ def parse_time(text: str) -> datetime:
     return datetime.strptime(text, TIME).replace(tzinfo=timezone.utc)
 
 
-def own_record(first_root: bytes) -> Path:
-    """Name the file with what this user saw in the repository that begins with this root."""
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    name = hashlib.sha256(first_root).hexdigest()[:16]
-    return Path(state) / "tsuku-publish" / "seen" / f"{name}.json"
-
-
 def load_sightings(path: Path) -> Sightings:
     """Read a record; empty if there is none. Raises ``PublishError``."""
     content = content_of(path)
@@ -67,15 +60,18 @@ def observe(
 ) -> Mapping[str, Mapping[str, Sighting]]:
     """Record what the delegated channels of a verified repository have now; return the record.
 
+    Each user has a file for each repository, by the root that it begins with.
     Raises ``PublishError`` for a record that is damaged.
     """
-    path = own_record(first_root)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    name = hashlib.sha256(first_root).hexdigest()[:16]
+    path = Path(state) / "tsuku-publish" / "seen" / f"{name}.json"
     known = load_sightings(path)
-    found = {
-        role: seen_now(known, role, _digests(repository, role), now)
-        for role in repository.roles
-        if role not in trust.ROLES
-    }
+    found = {}
+    for role in (each for each in repository.roles if each not in trust.ROLES):
+        targets = repository.targets.values()
+        digests = {each.custom["release"]: each.sha256 for each in targets if each.role == role}
+        found[role] = seen_now(known, role, digests, now)
     if found:
         save_sightings(path, {**known, **found})
     return found
@@ -90,11 +86,6 @@ def stated_by(target: trust.Target) -> Sighting:
     with reading(f"since of {target.path}"):
         time = parse_time(since) if since else datetime.min.replace(tzinfo=timezone.utc)
     return Sighting(target.sha256, time)
-
-
-def _digests(repository: trust.TrustedRepository, role: str) -> dict[str, str]:
-    targets = repository.targets.values()
-    return {each.custom["release"]: each.sha256 for each in targets if each.role == role}
 
 
 def seen_now(

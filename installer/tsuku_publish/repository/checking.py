@@ -82,7 +82,15 @@ def walk(copy: trust.Copy) -> int:
 
     Returns the newest root's version. Raises ``PublishError`` if a client would be stuck.
     """
-    return max(_newest(copy, version, data) for version, data in _roots(copy))
+    newest = 0
+    for version, data in _roots(copy):
+        try:
+            newest = max(newest, trust.newest_root(copy, data).version)
+        except TrustError as error:
+            raise PublishError(
+                f"clients at root {version} are stuck: {in_one_line(error)}"
+            ) from error
+    return newest
 
 
 def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[tuple[str, int, int]]:
@@ -110,13 +118,6 @@ def compare(embedded: trust.Copy, published: trust.Copy) -> Iterator[tuple[str, 
         if other < mine:
             raise PublishError(f"{role} {mine} is embedded, and only {other} is published")
         yield role, mine, other
-
-
-def _newest(copy: trust.Copy, version: int, data: bytes) -> int:
-    try:
-        return trust.newest_root(copy, data).version
-    except TrustError as error:
-        raise PublishError(f"clients at root {version} are stuck: {in_one_line(error)}") from error
 
 
 def _roots(copy: trust.Copy) -> Iterator[tuple[int, bytes]]:

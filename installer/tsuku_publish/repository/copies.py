@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import LARGEST_FILE, TIMESTAMP
 from tsuku_llm.fetch import Network, get, package
 from tsuku_llm.fetch.places.pip_index import package_folder
 from tsuku_llm.ground.errors import HttpStatusError, TsukuError
@@ -20,8 +21,6 @@ from tsuku_publish.errors import PublishError, in_one_line
 _LARGEST_WHEEL = 256 << 20
 """Bytes of a wheel, which may be the program's own."""
 
-_LARGEST = 5_000_000
-"""Bytes of one file of a repository at most; clients have the same limit."""
 _NOT_FOUND = 404
 
 PACKAGE = "pkg:pypi/"
@@ -48,7 +47,7 @@ class RepositoryFolder:
         """Return the file at that path in the repository, None if it is missing."""
         file = self.path / name
         try:
-            return read_foreign(file, _LARGEST)
+            return read_foreign(file, LARGEST_FILE)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:
@@ -70,18 +69,6 @@ class MemoryCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class FirstOf:
-    """Several copies, each asked if those before it lack a file."""
-
-    copies: tuple[trust.Copy, ...]
-
-    def read(self, name: str) -> bytes | None:
-        """Return the file at that path in the repository, None if it is missing."""
-        found = (copy.read(name) for copy in self.copies)
-        return next((data for data in found if data is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
 class WheelCopy:
     """The repository in a folder of a wheel: the program's own wheel, or one of metadata alone.
 
@@ -98,7 +85,7 @@ class WheelCopy:
     @classmethod
     def of(cls, path: Path) -> "WheelCopy":
         """Find the repository's folder in a wheel. Raises ``PublishError``."""
-        end = "/metadata/timestamp.json"
+        end = f"/{TIMESTAMP}"
         try:
             content = read_foreign(path, _LARGEST_WHEEL)
             with zipfile.ZipFile(io.BytesIO(content)) as wheel:
@@ -134,13 +121,13 @@ class WheelCopy:
                 zipfile.ZipFile(io.BytesIO(self.content)) as wheel,
                 wheel.open(f"{self.folder}/{name}") as file,
             ):
-                data = file.read(_LARGEST + 1)
+                data = file.read(LARGEST_FILE + 1)
         except KeyError:
             return None
         except _DAMAGED as error:
             raise PublishError(f"{self.name} is no wheel: {error}") from error
-        if len(data) > _LARGEST:
-            raise PublishError(f"{name} in {self.name} has more than {_LARGEST:,} bytes")
+        if len(data) > LARGEST_FILE:
+            raise PublishError(f"{name} in {self.name} has more than {LARGEST_FILE:,} bytes")
         return data
 
 
@@ -157,7 +144,7 @@ class HostedCopy:
         """Return the file at that path in the repository, None if it is missing."""
         try:
             with Network(os.environ) as network:
-                return get(f"{self.url}{name}", _LARGEST, network)
+                return get(f"{self.url}{name}", LARGEST_FILE, network)
         except HttpStatusError as error:
             # Missing is an answer (there is no next root); any other status is an error.
             if error.status == _NOT_FOUND:

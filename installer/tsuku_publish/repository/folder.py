@@ -7,6 +7,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import parse_json
@@ -19,7 +20,6 @@ LOCK = ".lock"
 WAIT = 60.0
 """Seconds to wait for another command on the same data; signing takes a few."""
 METADATA = ("metadata/*.json", "targets/**/*.json")
-_TIMESTAMP = "metadata/timestamp.json"
 
 
 def require_own(*folders: Path) -> None:
@@ -92,7 +92,7 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
             path.unlink()
 
 
-def publish(source: Path, target: Path, wait: float = WAIT) -> trust.TrustedRepository:
+def publish(source: Path, target: Path) -> trust.TrustedRepository:
     """Bring a folder that a web server serves to the state of the repository in ``source``.
 
     Every file is replaced as a whole, and the timestamp last: a client sees the old state or the
@@ -108,23 +108,25 @@ def publish(source: Path, target: Path, wait: float = WAIT) -> trust.TrustedRepo
     if FIRST_ROOT not in files:
         raise PublishError(f"{source} has no {FIRST_ROOT}: name a signed repository with --from")
     # First: nothing is made for a repository that no client would take.
-    verify(MemoryCopy(files), files[FIRST_ROOT])
+    new = verify(MemoryCopy(files), files[FIRST_ROOT])
     try:
         make_folder(target)
     except TsukuError as error:
         raise PublishError(f"{target} cannot be made: {in_one_line(error)}") from error
     # Of two at once, from two copies of the data, the older one would replace the newer timestamp.
-    with _alone(target, wait) as lock:
+    with _alone(target, WAIT) as lock:
         try:
-            return _publish(source, files, target)
+            return _publish(source, files, new, target)
         finally:
             # While we hold it: a process that waits opens the name again. Clients need none.
             with suppress(OSError):
                 lock.unlink()
 
 
-def _publish(source: Path, files: Mapping[str, bytes], target: Path) -> trust.TrustedRepository:
-    if (target / _TIMESTAMP).exists():
+def _publish(
+    source: Path, files: Mapping[str, bytes], new: trust.TrustedRepository, target: Path
+) -> trust.TrustedRepository:
+    if (target / TIMESTAMP).exists():
         if RepositoryFolder(target).read(FIRST_ROOT) != files[FIRST_ROOT]:
             raise PublishError(
                 f"{target} has another repository: its {FIRST_ROOT} is not that of {source}",
@@ -132,7 +134,6 @@ def _publish(source: Path, files: Mapping[str, bytes], target: Path) -> trust.Tr
             )
         # Going back is refused by every client that has seen the newer versions.
         served = verify(RepositoryFolder(target), files[FIRST_ROOT])
-        new = verify(MemoryCopy(files), files[FIRST_ROOT])
         # The four roles first. The snapshot also names a channel that has no own role any more.
         known = {**{role: served.roles[role].version for role in trust.ROLES}, **served.versions}
         older = trust.setbacks(known, {**new.versions, "root": new.roles["root"].version})
@@ -165,7 +166,7 @@ def _put(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _in_order(names: Iterable[str]) -> list[str]:
     """Order release files first, then the metadata that names them, and the timestamp last."""
-    return sorted(names, key=lambda name: (name.startswith("metadata/"), name == _TIMESTAMP, name))
+    return sorted(names, key=lambda name: (name.startswith("metadata/"), name == TIMESTAMP, name))
 
 
 def _is_taken(name: str, old: bytes | None, new: bytes) -> bool:
@@ -175,7 +176,7 @@ def _is_taken(name: str, old: bytes | None, new: bytes) -> bool:
     """
     if old is None or old == new:
         return False
-    if name != _TIMESTAMP:
+    if name != TIMESTAMP:
         return True
     with reading(name):
         before, after = (parse_json(each)["signed"]["version"] for each in (old, new))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.fetch.places.pip_index import LARGEST_PACKAGE, package_folder
 from tsuku_llm.ground.errors import TsukuError
 from tsuku_llm.ground.files import make_folder, replace_file
@@ -61,7 +62,7 @@ def current_files(copy: trust.Copy) -> dict[str, bytes]:
     repository = verify(copy, first_root(copy))
     versions = {role: state.version for role, state in repository.roles.items()}
     names = [f"metadata/{version}.root.json" for version in range(1, versions["root"] + 1)]
-    names += ["metadata/timestamp.json"]
+    names += [TIMESTAMP]
     names += [
         trust.file_name(role, version)
         for role, version in versions.items()
@@ -82,7 +83,10 @@ def make_wheel(files: Mapping[str, bytes], name: str, version: int) -> bytes:
     content = {f"{inside}/{path}": data for path, data in sorted(files.items())}
     content[f"{info}/METADATA"] = about.encode()
     content[f"{info}/WHEEL"] = f"{kind}Tag: py3-none-any\n".encode()
-    lines = [f"{path},sha256={_digest(data)},{len(data)}\n" for path, data in content.items()]
+    lines = []
+    for path, data in content.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{path},sha256={digest},{len(data)}\n")
     content[f"{info}/RECORD"] = "".join([*lines, f"{info}/RECORD,,\n"]).encode()
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
@@ -93,7 +97,3 @@ def make_wheel(files: Mapping[str, bytes], name: str, version: int) -> bytes:
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
     return out.getvalue()
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

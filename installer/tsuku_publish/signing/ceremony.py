@@ -4,7 +4,7 @@ Everything here runs under the lock of the data (``folder.locked``). Roles that 
 different people do not wait for each other: what is not signed now stays as it is published.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,6 @@ from tsuku_llm import trust
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_publish.errors import PublishError
 from tsuku_publish.holders.keys import fingerprint
-from tsuku_publish.release_files.documents import ReleaseFile
 from tsuku_publish.release_files.plan import (
     ONLINE,
     PLAN_FILES,
@@ -36,9 +35,11 @@ from tsuku_publish.release_files.sightings import (
     seen_now,
 )
 from tsuku_publish.repository.checking import FIRST_ROOT, first_root, verify
-from tsuku_publish.repository.copies import FirstOf, MemoryCopy, RepositoryFolder
+from tsuku_publish.repository.copies import RepositoryFolder
 from tsuku_publish.repository.folder import write
 from tsuku_publish.signing.signing import (
+    NOTHING,
+    NextState,
     Signers,
     absent,
     due_roles,
@@ -60,28 +61,6 @@ def published_versions(into: Path) -> dict[str, int]:
     if copy.read(FIRST_ROOT) is None:
         return {}
     return {name: state.version for name, state in verify(copy, first_root(copy)).roles.items()}
-
-
-def sign_channel(
-    data: Path,
-    channel: str,
-    signers: Signers,
-    now: datetime,
-    into: Path | None = None,
-    trusted_root: Path | None = None,
-) -> Plan:
-    """Sign the next state of a delegated channel, with snapshot and timestamp, and write it.
-
-    Only the signers of these three are needed, and nothing else changes. The lock of the data must
-    be held. Returns the new plan, which is also saved. Raises ``PublishError``.
-    """
-    plan, files = next_of_channel(data, channel, now, into, trusted_root)
-    folder = into or plan.signed
-    require_able(plan, files, signers, (channel,), folder)
-    write(folder, sign(plan, files, signers, RepositoryFolder(folder), roles=(channel,)))
-    save_roles(plan, data)
-    record_since(data, plan, files)
-    return plan
 
 
 def sign_again(
@@ -123,26 +102,21 @@ def sign_again(
 
 
 def require_able(
-    plan: Plan,
-    files: Sequence[ReleaseFile],
-    signers: Signers,
-    roles: Collection[str],
-    into: Path,
-    gather: Path | None = None,
+    state: NextState, signers: Signers, into: Path, gather: Path | None = None
 ) -> None:
     """Refuse a plan that the signers at hand cannot sign, without opening any of them.
 
     Alone they must reach every threshold; with ``gather`` it is enough that one of them may sign.
     Raises ``PublishError``.
     """
+    plan, published = state.plan, RepositoryFolder(into)
     require_own_keys(plan, signers, into)
-    require_not_older(plan, roles, into)
-    published = RepositoryFolder(into)
-    begun: RepositoryFolder | MemoryCopy = RepositoryFolder(gather) if gather else MemoryCopy({})
+    require_not_older(state, into)
+    begun = RepositoryFolder(gather) if gather else NOTHING
     # Without signers: what has a signature so far, and whether other content is in the way.
-    made = offline_files(plan, files, {}, published, begun, roles)
+    made = offline_files(state, {}, published, begun)
     keyids = {each.public_key.keyid for each in signers.values()}
-    entitling = (*roles, *ONLINE)
+    entitling = (*state.roles, *ONLINE)
     wrong = (f"signers at hand: {', '.join(signers) or 'none'}",)
     hint = (
         "add the other files to TSUKU_LLM_SIGNERS, or let one holder sign after another with "
@@ -196,29 +170,29 @@ def require_own_keys(plan: Plan, signers: Signers, into: Path) -> None:
                 )
 
 
-def vouching(plan: Plan, signers: Signers, roles: Collection[str], into: Path) -> tuple[str, ...]:
+def vouching(state: NextState, signers: Signers, into: Path) -> tuple[str, ...]:
     """Name the signers at hand whose signature says that somebody has read the change.
 
     Those of snapshot and timestamp say nothing about it: they sign what others have signed.
     """
-    published = RepositoryFolder(into)
+    plan, published = state.plan, RepositoryFolder(into)
     keyids = {
         keyid
-        for role in roles
+        for role in state.roles
         if published.read(trust.file_name(role, plan.roles[role].version)) is None
         for keyid in entitled(plan, role, published)
     }
     return tuple(name for name, each in signers.items() if each.public_key.keyid in keyids)
 
 
-def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
+def require_not_older(state: NextState, into: Path) -> None:
     """Refuse to sign a version below the published one: that version had other content.
 
     The folder keeps only the newest version, so the contents cannot be compared. Raises
     ``PublishError``.
     """
-    for role in roles:
-        published, planned = _newest(into, role), plan.roles[role].version
+    for role in state.roles:
+        published, planned = _newest(into, role), state.plan.roles[role].version
         if planned < published:
             raise PublishError(
                 f"{role} {planned} is planned, and {role} {published} is published already: "
@@ -226,35 +200,17 @@ def require_not_older(plan: Plan, roles: Collection[str], into: Path) -> None:
             )
 
 
-def record_since(data: Path, plan: Plan, files: Sequence[ReleaseFile]) -> None:
-    """Keep what delegated channels state in these files: since when they have each release."""
-    stated = {
-        role: {
-            each.custom["release"]: Sighting(each.sha256, parse_time(each.custom["since"]))
-            for each in files
-            if each.role == role
-        }
-        for role in dict.fromkeys(each.role for each in files if each.role != TARGETS)
-    }
-    if stated:
-        save_sightings(data / SINCE, {**plan.since, **stated})
-
-
 def next_of_channel(
-    data: Path,
-    channel: str,
-    now: datetime,
-    into: Path | None = None,
-    trusted_root: Path | None = None,
-) -> tuple[Plan, tuple[ReleaseFile, ...]]:
-    """Return the plan of a delegated channel's next state, and its release files.
+    data: Path, channel: str, now: datetime, into: Path, trusted_root: Path | None
+) -> NextState:
+    """Return a delegated channel's next state.
 
     Raises ``PublishError`` if people have not signed yet that this channel has its own signers.
     """
     plan = load_plan(data)
     if channel not in plan.delegated:
         raise PublishError(f"{channel} has no signers of its own: there is no [roles.{channel}]")
-    versions = published_versions(into or plan.signed)
+    versions = published_versions(into)
     if channel not in versions:
         raise PublishError(f"{channel} is not delegated yet: the signers of targets run sign first")
     plan = raised(caught_up(plan, versions), now.date(), (channel, *ONLINE))
@@ -262,7 +218,7 @@ def next_of_channel(
     digests = {file.custom["release"]: file.sha256 for file in files}
     since = seen_now(plan.since, channel, digests, now)
     plan = replace(plan, since={**plan.since, channel: since})
-    return plan, dated(plan, files)
+    return NextState(plan, (channel,), dated(plan, files))
 
 
 def next_state(
@@ -274,8 +230,8 @@ def next_state(
     channel: str | None,
     *,
     higher: bool,
-) -> tuple[Plan, tuple[str, ...], tuple[ReleaseFile, ...]]:
-    """Return the plan that is to be signed, the roles that sign it, and their release files.
+) -> NextState:
+    """Return what is to be signed next.
 
     The plan is the one that other holders passed on, if they have begun. Otherwise it is that of
     the data; ``higher`` gives it the next versions. Raises ``PublishError``.
@@ -288,8 +244,7 @@ def next_state(
         roles = (channel,) if channel else due_roles(passed, published)
         plan = _taken_over(plan, passed, roles)
     elif channel:
-        plan, files = next_of_channel(data, channel, now, into, trusted_root)
-        return plan, (channel,), files
+        return next_of_channel(data, channel, now, into, trusted_root)
     elif gather and not higher and (late := _left_behind(gather, into)):
         raise PublishError(
             f"{gather} has signatures of {', '.join(late)}: newer versions are published",
@@ -301,19 +256,7 @@ def next_state(
     roles = (channel,) if channel else due_roles(plan, published)
     # A holder's repository may be older than a release that another one promoted.
     places = (into,) if gather is None else (into, gather)
-    return plan, roles, files_for(plan, roles, data, trusted_root, *places)
-
-
-def files_for(
-    plan: Plan, roles: Collection[str], data: Path, trusted_root: Path | None, *places: Path
-) -> tuple[ReleaseFile, ...]:
-    """Return the release files that these roles of a plan sign.
-
-    A promoted one comes from the first of the ``places`` that has it. Raises ``PublishError``.
-    """
-    targets = [role for role in roles if role != "root"]
-    kept = FirstOf(tuple(map(RepositoryFolder, places)))
-    return release_files(plan, data, trusted_root, targets, kept)
+    return NextState(plan, roles, release_files(plan, data, trusted_root, roles, places))
 
 
 def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
@@ -337,84 +280,86 @@ def _taken_over(own: Plan, passed: Plan, signed: Collection[str]) -> Plan:
     )
 
 
-class Ceremony:
-    """The signing of some roles of a plan into a repository; ``say`` reports progress.
+def sign_alone(state: NextState, signers: Signers, data: Path, into: Path) -> str:
+    """Write the next state with the signers at hand, and save its plan; return a line about it.
 
-    ``releases`` are the release files of these roles.
+    The lock of the data must be held. Raises ``PublishError``.
     """
+    require_not_older(state, into)
+    line = _write(state, signers, into, NOTHING)
+    if state.plan != load_plan(data):
+        save_roles(state.plan, data)
+    _record_since(data, state)
+    return line
 
-    def __init__(
-        self,
-        plan: Plan,
-        releases: Sequence[ReleaseFile],
-        signers: Signers,
-        say: Callable[[str], None],
-        roles: Collection[str],
-    ) -> None:
-        self._plan = plan
-        self._releases = releases
-        self._signers = signers
-        self._say = say
-        self._roles = roles
 
-    def alone(self, into: Path) -> None:
-        """Write the repository with the signers at hand. Raises ``PublishError``."""
-        require_not_older(self._plan, self._roles, into)
-        self._write(self._plan, into, MemoryCopy({}))
+def sign_in_turn(
+    state: NextState, signers: Signers, data: Path, into: Path, gathered: Path, now: datetime
+) -> tuple[Plan, list[str]]:
+    """Add the signatures of the signers at hand to those gathered in a folder.
 
-    def in_turn(self, into: Path, gathered: Path, data: Path, now: datetime) -> Plan | None:
-        """Add the signatures of the signers at hand to those gathered in a folder.
-
-        The first holder also puts the plan there, and the others take it from there. The last one
-        writes the repository: when no threshold lacks a signature and the online signer is at hand.
-        Returns the plan that was signed; None as long as signatures lack. Raises ``PublishError``.
-        """
-        # First of all: no file may be written if the plan is older than what is published.
-        require_not_older(self._plan, self._roles, into)
-        published, begun = RepositoryFolder(into), RepositoryFolder(gathered)
-        first = not is_begun(gathered, into)
-        files = offline_files(
-            self._plan, self._releases, self._signers, published, begun, self._roles
-        )
-        # The release files go along: a holder may not have those that a channel's signer made.
-        files |= {each.name: each.data for each in self._releases}
-        for name, content in files.items():
-            make_folder((gathered / name).parent)
+    The first holder also puts the plan there, and the others take it from there. The last one
+    writes the repository: when no threshold lacks a signature and the online signer is at hand.
+    The lock of the data must be held. Returns the plan, and lines that say what is done, or what
+    still lacks. Raises ``PublishError``.
+    """
+    # First of all: no file may be written if the plan is older than what is published.
+    require_not_older(state, into)
+    plan, published, begun = state.plan, RepositoryFolder(into), RepositoryFolder(gathered)
+    first = not is_begun(gathered, into)
+    files = offline_files(state, signers, published, begun)
+    # The release files go along: a holder may not have those that a channel's signer made.
+    files |= {each.name: each.data for each in state.files}
+    for name, content in files.items():
+        make_folder((gathered / name).parent)
+        replace_file(gathered / name, content)
+    if first:
+        for name, content in plan.sources.items():
             replace_file(gathered / name, content)
-        if first:
-            for name, content in self._plan.sources.items():
-                replace_file(gathered / name, content)
-            save_roles(self._plan, gathered)
-            save_sightings(gathered / SINCE, self._plan.since)
-        missing = lacking(self._plan, files, published)
-        for line in missing:
-            self._say(line)
-        if missing:
-            return None
-        if not set(self._plan.roles["timestamp"].signers) <= self._signers.keys():
-            self._say("every threshold is reached: it is the online signer's turn")
-            return None
-        plan = self._plan
-        if any(published.read(name) != content for name, content in files.items()):
-            # The weekly job may have signed since the first holder: its versions are taken.
-            versions = published_versions(into)
-            taken = [role for role in ONLINE if plan.roles[role].version <= versions.get(role, 0)]
-            plan = raised(caught_up(plan, versions), now.date(), taken)
-        self._write(plan, into, begun)
-        adopt_plan(plan, data, self._roles)
-        record_since(data, plan, self._releases)
-        return plan
+        save_roles(plan, gathered)
+        save_sightings(gathered / SINCE, plan.since)
+    if missing := lacking(plan, files, published):
+        return plan, missing
+    if not set(plan.roles["timestamp"].signers) <= signers.keys():
+        return plan, ["every threshold is reached: it is the online signer's turn"]
+    if any(published.read(name) != content for name, content in files.items()):
+        # The weekly job may have signed since the first holder: its versions are taken.
+        versions = published_versions(into)
+        taken = [role for role in ONLINE if plan.roles[role].version <= versions.get(role, 0)]
+        plan = raised(caught_up(plan, versions), now.date(), taken)
+    state = replace(state, plan=plan)
+    line = _write(state, signers, into, begun)
+    adopt_plan(plan, data, state.roles)
+    _record_since(data, state)
+    return plan, [line]
 
-    def _write(self, plan: Plan, into: Path, begun: RepositoryFolder | MemoryCopy) -> None:
-        published = RepositoryFolder(into)
-        files = sign(plan, self._releases, self._signers, published, begun, self._roles)
-        write(into, files)
-        self._say(f"{into}: {len(files)} files, signed and checked")
+
+def _write(state: NextState, signers: Signers, into: Path, begun: trust.Copy) -> str:
+    files = sign(state, signers, RepositoryFolder(into), begun)
+    write(into, files)
+    return f"{into}: {len(files)} files, signed and checked"
+
+
+def _record_since(data: Path, state: NextState) -> None:
+    """Keep what delegated channels state in the release files: since when they have each."""
+    stated = {
+        role: {
+            each.custom["release"]: Sighting(each.sha256, parse_time(each.custom["since"]))
+            for each in state.files
+            if each.role == role
+        }
+        for role in dict.fromkeys(each.role for each in state.files if each.role != TARGETS)
+    }
+    if stated:
+        save_sightings(data / SINCE, {**state.plan.since, **stated})
 
 
 def is_begun(gathered: Path, into: Path) -> bool:
     """Tell whether a folder has signatures of versions that are not published yet."""
-    return any(_newest(gathered, role) > _newest(into, role) for role in _gathered_roles(gathered))
+    if not (gathered / PLAN_FILES[0]).exists():
+        return False
+    roles = ("root", TARGETS, *load_plan(gathered).delegated)
+    return any(_newest(gathered, role) > _newest(into, role) for role in roles)
 
 
 def _left_behind(gathered: Path, into: Path) -> list[str]:
@@ -424,12 +369,6 @@ def _left_behind(gathered: Path, into: Path) -> list[str]:
     """
     found = ((role, _newest(gathered, role)) for role in ("root", TARGETS))
     return [f"{role} {number}" for role, number in found if 0 < number < _newest(into, role)]
-
-
-def _gathered_roles(gathered: Path) -> tuple[str, ...]:
-    if not (gathered / PLAN_FILES[0]).exists():
-        return ()
-    return ("root", TARGETS, *load_plan(gathered).delegated)
 
 
 def _newest(folder: Path, role: str) -> int:

@@ -5,36 +5,34 @@ A holder whose copy is older would sign other content under a version that users
 it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.ground.errors import TrustError
 from tsuku_publish.errors import PublishError, in_one_line
-from tsuku_publish.release_files.plan import ONLINE, Plan
+from tsuku_publish.release_files.plan import ONLINE
 from tsuku_publish.repository.checking import FIRST_ROOT, first_root
 from tsuku_publish.repository.copies import RepositoryFolder, copy_at
 from tsuku_publish.signing.ceremony import published_versions
-from tsuku_publish.signing.signing import Signers, absent
+from tsuku_publish.signing.signing import NextState, Signers, absent
 
 
 @dataclass(frozen=True, slots=True)
 class ServedState:
     """The verified metadata at a place; ``first`` is the root at which its clients begin.
 
-    ``files`` are the metadata of each role but the timestamp, by their paths.
+    ``versions`` has also those roles that the snapshot only goes on to name. ``files`` are the
+    metadata of each role but the timestamp, by their paths.
     """
 
     place: str
     first: bytes
     repository: trust.TrustedRepository
+    versions: Mapping[str, int]
     files: Mapping[str, bytes | None]
-
-    @property
-    def versions(self) -> dict[str, int]:
-        """The version of each role, also of those that the snapshot only goes on to name."""
-        return {**self.repository.versions, "root": self.repository.roles["root"].version}
 
 
 def published_state(place: str, into: Path) -> ServedState | None:
@@ -44,13 +42,14 @@ def published_state(place: str, into: Path) -> ServedState | None:
     """
     try:
         copy = copy_at(place)
-        if copy.read("metadata/timestamp.json") is None:
+        if copy.read(TIMESTAMP) is None:
             return None
         first = RepositoryFolder(into).read(FIRST_ROOT) or first_root(copy)
         repository = trust.load(copy, first)
         versions = {**repository.versions, "root": repository.roles["root"].version}
         names = [trust.file_name(role, versions[role]) for role in versions if role != "timestamp"]
-        return ServedState(place, first, repository, {name: copy.read(name) for name in names})
+        files = {name: copy.read(name) for name in names}
+        return ServedState(place, first, repository, versions, files)
     except TrustError as error:
         raise PublishError(f"{place}: {in_one_line(error)}") from error
     except PublishError as error:
@@ -59,22 +58,20 @@ def published_state(place: str, into: Path) -> ServedState | None:
 
 
 def require_not_behind(
-    there: ServedState,
-    plan: Plan,
-    roles: Collection[str],
-    into: Path,
-    signers: Signers | None = None,
+    there: ServedState, state: NextState, into: Path, signers: Signers | None = None
 ) -> None:
-    """Refuse to sign these roles on top of an older or another state than the published one.
+    """Refuse to sign a state on top of an older or another state than the published one.
 
     With the online signer at hand every role counts: the next snapshot names them all. Raises
     ``PublishError``.
     """
     own, versions = RepositoryFolder(into), published_versions(into)
-    with_online = signers is not None and not any(absent(plan, role, signers) for role in ONLINE)
+    with_online = signers is not None and not any(
+        absent(state.plan, role, signers) for role in ONLINE
+    )
     behind = []
     for role, theirs in there.versions.items():
-        if not with_online and role not in roles:
+        if not with_online and role not in state.roles:
             continue
         ours = versions.get(role, 0)
         name = trust.file_name(role, theirs)

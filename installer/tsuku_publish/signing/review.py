@@ -6,7 +6,7 @@ variants, what these require and who built them, revocations, signers, versions 
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,11 +14,16 @@ from tsuku_llm import trust
 from tsuku_llm.catalog.revocations import Revocation, parse
 from tsuku_llm.ground.foreign import parse_json
 from tsuku_publish.holders.keys import fingerprint
-from tsuku_publish.release_files.documents import ReleaseFile
 from tsuku_publish.release_files.plan import ONLINE, TARGETS, Plan, RolePlan
 from tsuku_publish.release_files.revoked import revoked_twins
 from tsuku_publish.repository.checking import FIRST_ROOT, verify
-from tsuku_publish.signing.signing import SigningRole, content, public_key, published_keys
+from tsuku_publish.signing.signing import (
+    NextState,
+    SigningRole,
+    content,
+    public_key,
+    published_keys,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +117,14 @@ class Review:
         return mine == other
 
 
-def review(
-    plan: Plan, roles: Collection[str], files: Iterable[ReleaseFile], published: trust.Copy
-) -> Review:
-    """Compare what these roles of a plan would sign with what is published.
+def review(state: NextState, published: trust.Copy) -> Review:
+    """Compare what would be signed with what is published.
 
     Raises ``PublishError`` for a published repository that clients would refuse.
     """
     root = published.read(FIRST_ROOT)
     known = verify(published, root) if root is not None else None
-    files = tuple(files)
+    plan, roles, files = state.plan, state.roles, state.files
     before = dict(_offers(known, published)) if known else {}
     after: dict[str, ReviewedRelease] = {}
     # The first role that lists a release signs it: targets, and then the channels in their order.
@@ -155,7 +158,7 @@ def review(
         kept=tuple(name for name in plan.delegated if name not in roles),
         program=_program_change(plan, known) if TARGETS in roles else None,
         digests={
-            **{role: _sha256(content(plan, role, files)) for role in roles},
+            **{role: _sha256(content(state, role)) for role in roles},
             **{each.path: each.sha256 for each in files},
         },
     )
@@ -165,16 +168,15 @@ def _program_change(plan: Plan, known: trust.TrustedRepository | None) -> str | 
     before = (known.program if known else None) or {}
     if before == plan.program:
         return None
-    old, new = (
-        " ".join(_digests_of(each)) if each else "nothing" for each in (before, plan.program)
-    )
-    return f"{new} instead of {old}"
 
+    def told(program: Mapping[str, Any]) -> str:
+        if not program:
+            return "nothing"
+        digests = {program["version"]: program["sha256"]}
+        digests |= dict(sorted(program.get("archives", {}).items()))
+        return " ".join(f"{name} sha256:{digest}" for name, digest in digests.items())
 
-def _digests_of(program: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{program['version']} sha256:{program['sha256']}"
-    for name, digest in sorted(program.get("archives", {}).items()):
-        yield f"{name} sha256:{digest}"
+    return f"{told(plan.program)} instead of {told(before)}"
 
 
 def _twins(revoked: Revocation, after: Mapping[str, ReviewedRelease]) -> str:
@@ -210,7 +212,10 @@ def _release_changes(
         if here is None or (old and new and _same(old, new)):
             continue
         had, has = (tuple(each.entry["channels"]) if each else () for each in (old, new))
-        like = old or _newest(before, here.entry["channels"])
+        channels = {*here.entry["channels"]}
+        others = [each for each in before.values() if channels & {*each.entry["channels"]}]
+        newest = max(others, key=lambda each: int(each.entry["sequence"]), default=None)
+        like = old or newest
         promoted = new.entry.get("promoted") if new else None
         if not new:
             change = "gone"
@@ -320,14 +325,6 @@ def _revoked_builds(document: Mapping[str, Any], revoked: Collection[Revocation]
             f"REVOKED BUILDS: it has builds of {each.release}, which is revoked "
             f"({each.reason}): clients refuse them under every name"
         )
-
-
-def _newest(
-    offers: Mapping[str, ReviewedRelease], channels: Collection[str]
-) -> ReviewedRelease | None:
-    """Return the newest release that these channels had."""
-    found = [each for each in offers.values() if {*channels} & {*each.entry["channels"]}]
-    return max(found, key=lambda each: int(each.entry["sequence"]), default=None)
 
 
 def _variants(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

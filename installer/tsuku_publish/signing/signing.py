@@ -31,6 +31,7 @@ from tuf.api.serialization import DeserializationError
 from tuf.api.serialization.json import JSONSerializer
 
 from tsuku_llm import trust
+from tsuku_llm.catalog.copies import TIMESTAMP
 from tsuku_llm.catalog.revocations import plain
 from tsuku_publish.errors import PublishError, other_content
 from tsuku_publish.release_files.documents import ReleaseFile
@@ -41,31 +42,37 @@ from tsuku_publish.repository.copies import MemoryCopy
 Signers = Mapping[str, Signer]
 
 _READABLE = JSONSerializer(compact=False)
-_TIMESTAMP = "metadata/timestamp.json"
-_NOTHING: trust.Copy = MemoryCopy({})
+NOTHING: trust.Copy = MemoryCopy({})
+"""A repository that has no file yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextState:
+    """What is to be signed: a plan, the roles that sign it now, and their release files.
+
+    Snapshot and timestamp always sign, so they are not among the ``roles``: these are
+    ``due_roles``, or one channel for its own signer.
+    """
+
+    plan: Plan
+    roles: tuple[str, ...]
+    files: tuple[ReleaseFile, ...]
 
 
 def sign(
-    plan: Plan,
-    releases: Iterable[ReleaseFile],
-    signers: Signers,
-    published: trust.Copy = _NOTHING,
-    gathered: trust.Copy = _NOTHING,
-    roles: Collection[str] | None = None,
+    state: NextState, signers: Signers, published: trust.Copy, gathered: trust.Copy = NOTHING
 ) -> dict[str, bytes]:
     """Return every file of the repository by its path, but no older roots.
 
-    ``roles`` are those to sign now, next to snapshot and timestamp: ``due_roles`` for None, a
-    channel alone for its own signer. All others stay as they are
-    ``published``. Of those to sign, the ``gathered`` signatures count as well as those of the
-    signers at hand. Raises ``PublishError`` without the online signer.
+    Roles that the state does not sign stay as they are ``published``. Of those to sign, the
+    ``gathered`` signatures count as well as those of the signers at hand. Raises ``PublishError``
+    without the online signer.
     """
-    releases, before = tuple(releases), _snapshot(published)
-    roles = due_roles(plan, published) if roles is None else roles
-    files = offline_files(plan, releases, signers, published, gathered, roles)
+    plan, before = state.plan, _snapshot(published)
+    files = offline_files(state, signers, published, gathered)
     states = {
         role: (version, files[name])
-        for role in roles
+        for role in state.roles
         if role != "root" and (name := trust.file_name(role, version := plan.roles[role].version))
     }
     # A role that is not delegated any more stays in the snapshot: clients refuse one that lacks a
@@ -75,7 +82,8 @@ def sign(
             name = trust.file_name(role, version)
             files[name] = _required(published, name)
             states[role] = version, files[name]
-    targets = _target_files((data for _, data in states.values()), releases, published, gathered)
+    signed = (data for _, data in states.values())
+    targets = _target_files(signed, state.files, published, gathered)
     return targets | files | _online(plan, states, signers, published)
 
 
@@ -134,23 +142,17 @@ def due_roles(plan: Plan, published: trust.Copy) -> tuple[str, ...]:
 
 
 def offline_files(
-    plan: Plan,
-    releases: Iterable[ReleaseFile],
-    signers: Signers,
-    published: trust.Copy,
-    gathered: trust.Copy,
-    roles: Collection[str],
+    state: NextState, signers: Signers, published: trust.Copy, gathered: trust.Copy
 ) -> dict[str, bytes]:
-    """Return the metadata of these roles, with the signatures that exist so far.
+    """Return the metadata of the roles to sign, with the signatures that exist so far.
 
     Raises ``PublishError`` before signing if other content of that version is published or
     gathered: with two signed contents of one version a host could show a different one to each
     user.
     """
-    releases = tuple(releases)
-    files = {}
-    for role in roles:
-        signed = _root(plan) if role == "root" else _targets(plan, role, releases)
+    plan, files = state.plan, dict[str, bytes]()
+    for role in state.roles:
+        signed = _signed_part(state, role)
         name = trust.file_name(role, signed.version)
         kept, begun = published.read(name), gathered.read(name)
         if kept is not None and not _same(signed, kept):
@@ -165,14 +167,17 @@ def offline_files(
     return files
 
 
-def content(plan: Plan, role: str, releases: Iterable[ReleaseFile]) -> bytes:
+def content(state: NextState, role: str) -> bytes:
     """Return the bytes over which signers of root, targets or a channel sign.
 
     Everything that a client obeys is in them: release files by their digest, their entries, other
     roles with keys, thresholds and paths, revocations, versions and dates.
     """
-    signed: Any = _root(plan) if role == "root" else _targets(plan, role, releases)
-    return Metadata(signed).signed_bytes
+    return Metadata(_signed_part(state, role)).signed_bytes
+
+
+def _signed_part(state: NextState, role: str) -> Any:
+    return _root(state.plan) if role == "root" else _targets(state.plan, role, state.files)
 
 
 def entitled(plan: Plan, role: str, published: trust.Copy) -> tuple[str, ...]:
@@ -241,17 +246,17 @@ def _online(
 
 def _name_of(signed: Any) -> str:
     if isinstance(signed, Timestamp):
-        return _TIMESTAMP
+        return TIMESTAMP
     # A channel's role has the type of targets, and another name: only the version is known here.
     return trust.file_name(signed.type, signed.version)
 
 
 def _snapshot(published: trust.Copy) -> dict[str, int]:
     """Return the version of each role that the published snapshot names; empty without one."""
-    timestamp = published.read(_TIMESTAMP)
+    timestamp = published.read(TIMESTAMP)
     if timestamp is None:
         return {}
-    version = _parsed(timestamp, _TIMESTAMP).signed.snapshot_meta.version
+    version = _parsed(timestamp, TIMESTAMP).signed.snapshot_meta.version
     name = trust.file_name("snapshot", version)
     snapshot = _parsed(_required(published, name), name).signed
     return {name.removesuffix(".json"): meta.version for name, meta in snapshot.meta.items()}
@@ -295,7 +300,7 @@ def published_keys(published: trust.Copy) -> dict[str, SigningRole]:
     if not versions:
         return {}
     number = _root_number(published)
-    timestamp: Any = _parsed(_required(published, _TIMESTAMP), _TIMESTAMP).signed
+    timestamp: Any = _parsed(_required(published, TIMESTAMP), TIMESTAMP).signed
     versions |= {"root": number, "snapshot": timestamp.snapshot_meta.version}
     # The newest metadata of each role; one that is delegated and not begun has none.
     signed: dict[str, Any] = {"timestamp": timestamp}

@@ -93,15 +93,10 @@ def hidden(value):
 
 
 def written(tool, key):
-    """Return the value of a setting in the config file; None if it has none, or a wrong one."""
+    """Return whether the config file has a setting, and its value; None for a wrong value."""
     found = tool.get("config", "get", f"llm.{key}")
-    in_file = found["source"].startswith("file ") and not found["problem"]
-    return found["value"] if in_file else None
-
-
-def has_text(tool, key):
-    """Tell whether the config file has the setting, even with a wrong value."""
-    return tool.get("config", "get", f"llm.{key}")["source"].startswith("file ")
+    in_file = found["source"].startswith("file ")
+    return in_file, found["value"] if in_file and not found["problem"] else None
 
 
 def wanted(tool, key, text):
@@ -124,15 +119,14 @@ def main():
         # The file is what counts here. A variable of the login would hide it.
         if os.environ.pop(variable(key), None) is not None:
             module.warn(f"{variable(key)} is set for this user, and comes before the config file")
-    before = {key: written(tool, key) for key in given}
+    files = {key: written(tool, key) for key in given}
+    before = {key: value for key, (_, value) in files.items()}
     after = {
         key: None if value is None else wanted(tool, key, text_of(value))
         for key, value in given.items()
     }
     changes = [
-        key
-        for key in given
-        if before[key] != after[key] or (after[key] is None and has_text(tool, key))
+        key for key in given if before[key] != after[key] or (after[key] is None and files[key][0])
     ]
     if not module.check_mode:
         for key in changes:

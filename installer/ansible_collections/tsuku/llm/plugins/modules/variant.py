@@ -253,11 +253,10 @@ def update(module, tool, active):
         return {**found, "update": planned, "diff": difference(shown(active), after)}
     words += flags(params, "metrics")
     answer = tool.ask("update", "--unattended", *words, **variables)
+    after = shown(tool.active())
     if answer.error:
-        after = shown(tool.active())
         # A build that was tried and is gone again has changed this host for a while.
         tool.fail(answer, changed=bool(answer.data), update=answer.data, build=after)
-    after = shown(tool.active())
     return {
         "changed": answer.data["outcome"] == "updated",
         "build": after,
