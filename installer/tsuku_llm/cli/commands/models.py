@@ -95,9 +95,11 @@ def chat_command(
             f"the server {name} has its model and arguments", hint="omit yours, or omit --name"
         )
     with open_session(console) as session, ExitStack() as until_the_end:
-        # Before a model of a package is downloaded.
-        question = "" if talks else _question()
+        # A model of a package is downloaded only for a question.
+        question = "" if talks or model is None else _question()
         words = arguments if name is not None else _with_model(session, model, arguments)
+        if not talks and model is None:
+            question = _question()
         from tsuku_llm.steps.servers.conversation import answering_server
 
         try:
