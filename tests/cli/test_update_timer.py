@@ -57,6 +57,30 @@ def test_systemd_accepts_the_units_and_each_machine_has_its_own_moment(
     assert verify_all({**made, TIMER: timer.replace("*-*-*", "never")}, tmp_path) != ""
 
 
+@pytest.mark.parametrize(
+    ("folder", "start"),
+    [
+        ("systemd/system", "systemctl daemon-reload && systemctl enable --now "),
+        ("systemd/user", "systemctl --user daemon-reload && systemctl --user enable --now "),
+    ],
+)
+def test_the_printed_command_starts_the_timer_of_the_manager_that_gets_it(
+    folder: str, start: str, tmp_path: Path
+) -> None:
+    """The page about rings writes it into /etc/systemd/system, where 'systemctl --user' is wrong.
+
+    systemd.unit(5) lists the folders of each manager.
+    """
+    done = run_program(
+        *("update", "--systemd-unit", "--output", folder), env=environment(tmp_path), cwd=tmp_path
+    )
+    assert f"start it with: {start}{TIMER}\n" in done.stdout
+    unit = (tmp_path / folder / TIMER).read_text()
+    assert f"#   {start}{TIMER}\n" in unit
+    assert f"{folder}/tsuku-llm-update.{{service,timer}}" in unit
+    assert ("enable-linger" in unit) == ("--user" in start)
+
+
 @pytest.mark.parametrize("window", ["2-5", "02:00", "24:00-25:00", "02:60-03:00", "a-b", "02:00-"])
 def test_a_window_that_is_none_is_refused(window: str, tmp_path: Path) -> None:
     done = run_program(

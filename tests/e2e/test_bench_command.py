@@ -13,6 +13,7 @@ from support.gguf_files import layered_model
 from support.processes import gone
 from support.program import COMMAND, Result, run_on_terminal
 from support.release_server import ReleaseServer, User
+from support.waiting import PROMPTLY
 
 from tsuku_llm.steps.session import FAKE_HARDWARE
 
@@ -333,6 +334,27 @@ def test_a_signal_stops_it_and_leaves_nothing_running(
         child.send_signal(number)
         assert child.wait() == code
     assert gone(int(server))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_it_measures_ends_the_request_that_the_server_waits_for(
+    number: int, code: int, shop: ReleaseServer, model: Path, tmp_path: Path
+) -> None:
+    """With llama-server b10068, 'timeout 25 tsuku-llm bench' was still there after ten minutes.
+
+    Upstream's server ends only after the client of a running request has hung up.
+    """
+    left = tmp_path / "left"
+    user = published(shop, tmp_path / "home", cpu=("speed 400 20", f"patient {left}"))
+    assert user.run("install").code == 0
+    line = [*COMMAND, "bench", "-m", str(model)]
+    with subprocess.Popen(line, env=dict(user.env), stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr
+        assert any("it answers twice" in said for said in child.stderr)
+        child.send_signal(number)
+        assert "stopped on request" in child.communicate(timeout=PROMPTLY)[1]
+    assert child.returncode == code
+    assert left.exists()
 
 
 def test_the_variants_take_turns(user: User, model: Path) -> None:

@@ -15,7 +15,8 @@ from support.program import SUDO
 from tsuku_llm.launch.ask.child import LastWords
 from tsuku_llm.launch.ask.last_words import complaints
 from tsuku_llm.launch.failed.diagnosis import Fault, diagnose, ending, known_causes, unknown
-from tsuku_llm.launch.failed.failure import why_not_started
+from tsuku_llm.launch.failed.failure import explain, why_not_started
+from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.machine.packages import family_of, package_of
 
 
@@ -348,3 +349,10 @@ def test_a_missing_library_comes_with_the_systems_install_command(family: str, a
     assert package_of("libvulkan.so.1", family) == advice
     assert "install it again" in package_of("libllama.so.0", family)
     assert "libodd.so.7" in package_of("/x/libodd.so.7", family)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="a signal of POSIX")
+def test_a_reader_that_leaves_is_no_failed_start(tmp_path: Path) -> None:
+    """With llama-server b10068, 'tsuku-llm serve -- --help | head -3' ended with an error."""
+    plan = LaunchPlan(("/llama-server", "--help"), tmp_path, {}, "cpu")
+    explain(plan, -signal.SIGPIPE, "", oom_killed=False)

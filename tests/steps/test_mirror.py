@@ -229,7 +229,8 @@ def test_a_build_that_the_mirror_lacks_is_not_fetched_elsewhere(
     user = closed_off(shop, tmp_path / "user", folder)
     with pytest.raises(HttpStatusError, match=r"no mirror has b2-cpu\.tar\.gz") as caught:
         install(user)
-    assert "URL,origin" in caught.value.hint
+    # It was told as "config check", which is no command.
+    assert "config set llm.mirror URL,origin" in caught.value.hint
     also = changed(user, mirror=(folder.as_uri(), shop.mirror))
     assert install(also).outcome == "installed"
 

@@ -67,6 +67,13 @@ def test_a_limit_is_not_blamed_on_the_disk(tmp_path: Path, number: int, words: s
     assert caught.value.hint
 
 
+def test_a_folder_that_is_not_there_is_no_fault_of_the_disk(tmp_path: Path) -> None:
+    """So ended 'status --prometheus --output' for a collector that is not installed."""
+    with pytest.raises(StoreError) as caught, disk_errors("writing x.prom", tmp_path / "no"):
+        (tmp_path / "no" / "x.prom").write_bytes(b"")
+    assert caught.value.hint == "make that folder, or name another one"
+
+
 def test_C03_a_full_disk_keeps_the_old_version(small: Path) -> None:
     store = Store(small / "data")
     old = install(store, "b100")

@@ -169,7 +169,7 @@ def test_S04_the_folder_of_an_interrupted_pip_is_removed_unless_pip_runs(store: 
 @POSIX
 def test_S06_only_the_owner_can_take_a_lock(store: Store) -> None:
     install(store)
-    with store.lock("b100"), store.staging():
+    with store.lock("b" * 64), store.staging():
         paths = [*store.data.glob("locks/*.lock"), *store.data.glob("staging/*.lock")]
         assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
 

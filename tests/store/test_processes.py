@@ -17,6 +17,7 @@ from tsuku_llm.store.locks import Holder
 from tsuku_llm.store.store import Store
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_process.py"
+ID = "b100-cpu-0123456789ab"
 POSIX = pytest.mark.skipif(os.name != "posix", reason="signals and modes of POSIX")
 
 Process = subprocess.Popen[str]
@@ -85,40 +86,40 @@ def test_L02_different_versions_are_installed_at_once(store: Store, start: Start
 
 @POSIX
 def test_L03_the_lock_of_a_killed_holder_is_free(store: Store, start: Start) -> None:
-    holder = start("hold", "b100")
+    holder = start("hold", ID)
     told: list[str] = []
 
     def kill(waited_for: Holder | None) -> None:
         told.append(str(waited_for))
         holder.kill()
 
-    with Store(store.data, lock_timeout=60, on_wait=kill).lock("b100") as locked:
+    with Store(store.data, lock_timeout=60, on_wait=kill).lock(ID) as locked:
         assert locked
     assert told == [f"process {holder.pid}"]
 
 
 @POSIX
 def test_L04_a_stopped_holder_is_named(store: Store, start: Start) -> None:
-    holder = start("hold", "b100")
+    holder = start("hold", ID)
     holder.send_signal(signal.SIGSTOP)
-    with pytest.raises(LockTimeout) as caught, store.lock("b100", timeout=0.2):
+    with pytest.raises(LockTimeout) as caught, store.lock(ID, timeout=0.2):
         pass
     text = " ".join((caught.value.message, *caught.value.facts, caught.value.hint))
     assert f"process {holder.pid}" in text
-    assert str(store.data / "locks" / "b100.lock") in text
+    assert str(store.data / "locks" / f"{ID}.lock") in text
     assert f"kill -CONT {holder.pid}" in text or sys.platform != "linux"
     holder.send_signal(signal.SIGCONT)
     finish(holder)
-    with store.lock("b100", timeout=0):
+    with store.lock(ID, timeout=0):
         pass
 
 
 def test_taking_a_free_lock_does_not_wait(store: Store) -> None:
     told: list[Holder | None] = []
-    with Store(store.data, on_wait=told.append).lock("b100", timeout=0):
+    with Store(store.data, on_wait=told.append).lock(ID, timeout=0):
         pass
     assert told == []
-    assert [path.name for path in (store.data / "locks").iterdir()] == ["b100.lock"]
+    assert [path.name for path in (store.data / "locks").iterdir()] == [f"{ID}.lock"]
 
 
 @pytest.mark.parametrize(
@@ -135,18 +136,18 @@ def test_a_lock_that_is_not_a_regular_file_is_refused(
 ) -> None:
     store.adopt()
     (store.data / "locks").mkdir()
-    spoil(store.data / "locks" / "b100.lock")
-    with pytest.raises(CorruptStore, match="not a file"), store.lock("b100"):
+    spoil(store.data / "locks" / f"{ID}.lock")
+    with pytest.raises(CorruptStore, match="not a file"), store.lock(ID):
         pass
     assert not (store.data / "locks" / "elsewhere").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
 def test_L05_a_lock_of_another_user_is_refused(store: Store) -> None:
-    with store.lock("b100"):
+    with store.lock(ID):
         pass
-    os.chown(store.data / "locks" / "b100.lock", 12345, 12345)
-    with pytest.raises(UnsafeLocation, match="another user"), store.lock("b100"):
+    os.chown(store.data / "locks" / f"{ID}.lock", 12345, 12345)
+    with pytest.raises(UnsafeLocation, match="another user"), store.lock(ID):
         pass
 
 
@@ -175,26 +176,26 @@ def test_L06_without_flock_writers_leave_a_valid_state(
 def test_L06_without_flock_a_holder_is_waited_for_and_named(
     store: Store, start: Start, flock: str
 ) -> None:
-    holder = start("hold", "b100", flock)
+    holder = start("hold", ID, flock)
     told: list[str] = []
     patient = Store(store.data, on_wait=lambda waited_for: told.append(str(waited_for)))
     with pytest.raises(LockTimeout, match=f"process {holder.pid}"):
-        patient.lock("b100", timeout=0.1).__enter__()
+        patient.lock(ID, timeout=0.1).__enter__()
     assert told == [f"process {holder.pid}"]
-    with pytest.raises(LockTimeout), patient.lock("b100", timeout=0):
+    with pytest.raises(LockTimeout), patient.lock(ID, timeout=0):
         pass
     assert finish(holder) == [0]
-    with store.lock("b100", timeout=0):
+    with store.lock(ID, timeout=0):
         pass
 
 
 @POSIX
 def test_a_note_that_this_process_could_not_remove_does_not_block_it(store: Store) -> None:
-    with store.lock("b100", timeout=0):
+    with store.lock(ID, timeout=0):
         (note,) = (store.data / "locks").glob("*.pid")
         text = note.read_text("utf-8")
     note.write_text(text, "utf-8")
-    with store.lock("b100", timeout=0):
+    with store.lock(ID, timeout=0):
         assert note.read_text("utf-8") == text
     assert not note.exists()
 
@@ -209,7 +210,7 @@ def test_L06_without_flock_only_staging_of_dead_processes_is_swept(
     assert snapshot(Path(holder.said)) == before != {}  # type: ignore[attr-defined]
     holder.kill()
     holder.wait()
-    with store.lock("b100", timeout=0):  # the note of a dead process does not block
+    with store.lock(ID, timeout=0):  # the note of a dead process does not block
         pass
     store.sweep()
     assert snapshot(store.data / "staging") == {}
@@ -254,7 +255,7 @@ def test_L06_without_flock_the_age_of_a_folder_counts_when_its_lock_file_is_gone
 
 @POSIX
 def test_L08_children_inherit_no_lock(store: Store) -> None:
-    with store.lock("b100"), store.staging():
+    with store.lock(ID), store.staging():
         listing = subprocess.run(
             ["ls", "-l", "/proc/self/fd"], check=False, capture_output=True, text=True
         )

@@ -165,6 +165,13 @@ def test_the_id_names_release_variant_and_digest() -> None:
     assert len(version_id("b1", "cpu", ["aa"])) == len("b1-cpu-") + 12
 
 
+@pytest.mark.parametrize("name", ["model-package", "fleet-" + "a" * 64, "b100"])
+def test_a_lock_has_a_name_that_list_does_not_call_foreign(store: Store, name: str) -> None:
+    """After 'chat pkg:pypi/NAME', list and prune named a lock of ours as left alone."""
+    with pytest.raises(ValueError, match="cannot name a lock"):
+        store.lock(name)
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc", "", ".", "..", "a/b", ".hidden", "a\nb"])
 def test_an_id_is_always_a_plain_name(store: Store, name: str) -> None:
     assert store.find(name) is None

@@ -14,6 +14,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
 _LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 _MORE_SPACE = "free some space, or set TSUKU_HOME to a folder on a larger disk"
 _NEXT_TO_NOTHING = 1 << 20
 """Bytes. What failed for want of room has often removed its own file."""
@@ -39,6 +40,9 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
             raise NotWritable(text, facts=facts, hint=hint) from error
         text = "a file could not be read or written"
         hint = "check the disk, then run the command again"
+        # The disk is well: the user named a file in a folder that is not there.
+        if error.errno in _MISSING and not folder.is_dir():
+            hint = "make that folder, or name another one"
         if error.errno in _LIMITED:
             text = system_limits.reached(error) or str(error)
             hint = system_limits.fix_of(text) or ""

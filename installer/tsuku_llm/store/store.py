@@ -33,6 +33,7 @@ from tsuku_llm.store.finalize import finalize
 from tsuku_llm.store.foreign import set_aside
 from tsuku_llm.store.in_use import try_exclusive, users_of
 from tsuku_llm.store.layout import (
+    LOCK,
     PARTIALS,
     POINTER_LOCK,
     adopt,
@@ -52,7 +53,7 @@ from tsuku_llm.store.records.installed import (
     read_pointer,
     write_pointer,
 )
-from tsuku_llm.store.records.receipt import RECEIPT, Receipt, is_version_id
+from tsuku_llm.store.records.receipt import RECEIPT, Receipt
 from tsuku_llm.store.records.updates import JOURNAL, MARKS
 from tsuku_llm.store.reuse import (
     find_sources,
@@ -111,9 +112,10 @@ class Store(StoreReader):
         """Lock ``name`` (a version's id, a digest) against other processes for the block.
 
         ``timeout`` is in seconds; None means the store's default. Raises LockTimeout, which
-        names the process and the path.
+        names the process and the path, and ValueError for a name of none of the known kinds:
+        ``list`` would call its file foreign, and nothing would remove it.
         """
-        if not is_version_id(name):
+        if not re.fullmatch(LOCK, name):
             raise ValueError(f"{name!r} cannot name a lock")
         folder = self._made(self.data / "locks")
         timeout = self._lock_timeout if timeout is None else timeout

@@ -99,7 +99,7 @@ def run_fleet(
     asked = {"backend": request.backend, "channel": request.channel, "release": request.release}
     # Of two updates in batches, one would take back what the other has just judged as good.
     key = hashlib.sha256("\0".join(inventory).encode("utf-8", "surrogateescape")).hexdigest()
-    alone = session.store.lock(f"fleet-{key}") if action == "apply" else nullcontext()
+    alone = session.store.lock(key) if action == "apply" else nullcontext()
     with alone, tempfile.TemporaryDirectory(prefix="tsuku-llm-fleet-") as folder:
         done = runner.run(
             private_data_dir=folder,

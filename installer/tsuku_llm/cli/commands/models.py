@@ -54,6 +54,7 @@ def models_command(console: Console) -> CommandResult:
 @click.command(
     "chat",
     cls=Launching,
+    options_metavar="[OPTIONS] [MODEL]",
     examples={
         f"{TSUKU} chat MODEL.gguf": "Talk to a model.",
         f"{TSUKU} chat qwen2.5:7b -- -c 8192": "Talk to one that is here already, by its name in "
@@ -94,8 +95,11 @@ def chat_command(
             f"the server {name} has its model and arguments", hint="omit yours, or omit --name"
         )
     with open_session(console) as session, ExitStack() as until_the_end:
+        # A model of a package is downloaded only for a question.
+        question = "" if talks or model is None else _question()
         words = arguments if name is not None else _with_model(session, model, arguments)
-        question = "" if talks else _question()
+        if not talks and model is None:
+            question = _question()
         from tsuku_llm.steps.servers.conversation import answering_server
 
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tsuku_llm.cli.render.services.units import (
     RESTRICTED,
+    SYSTEM_FOLDER,
     USER_FOLDER,
     environment_file,
     environment_lines,
@@ -33,17 +34,16 @@ _NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE
 """Variables without which this machine may reach no host; a service does not have the user's."""
 
 _UNIT = "tsuku-llm-update"
+_OF_THE_SYSTEM = ("systemd", "system")
+"""How the folders end in which systemd looks for the machine's own units."""
 
-_START_COMMAND = f"systemctl --user daemon-reload && systemctl --user enable --now {_UNIT}.timer"
-"""The command that enables the timer once the files are in place."""
-
-
-_HEAD = f"""\
-# Made by: {TSUKU} update --systemd-unit
-# Save both units as {USER_FOLDER}/{_UNIT}.{{service,timer}}, then:
-#   {_START_COMMAND}
-# To update while you are not logged in: loginctl enable-linger
+_HEAD = """\
+# Made by: {made}
+# Save both units as {folder}/{unit}.{{service,timer}}, then:
+#   {start}
 """
+
+_LINGER = "# To update while you are not logged in: loginctl enable-linger\n"
 
 _SERVICE = """\
 {head}
@@ -119,8 +119,15 @@ def timer(
             f"{', '.join(secret)}: not in the unit; it loads {credentials}, which only you can read"
         )
     parsed = None if window is None else _window(window)
-    texts = _unit_texts(line, told, credentials, parsed)
-    return units_answer(texts, credentials, output, (f"start it with: {_START_COMMAND}",))
+    # Units that go into /etc/systemd/system, say, are those of the machine.
+    system = output is not None and (working_folder() / output).parts[-2:] == _OF_THE_SYSTEM
+    systemctl = "systemctl" if system else "systemctl --user"
+    start = f"{systemctl} daemon-reload && {systemctl} enable --now {_UNIT}.timer"
+    folder = SYSTEM_FOLDER if system else USER_FOLDER
+    made = f"{TSUKU} update --systemd-unit"
+    head = _HEAD.format(made=made, folder=folder, unit=_UNIT, start=start)
+    texts = _unit_texts(head if system else head + _LINGER, line, told, credentials, parsed)
+    return units_answer(texts, credentials, output, (f"start it with: {start}",))
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -136,6 +143,7 @@ def _window(text: str) -> tuple[int, int]:
 
 
 def _unit_texts(
+    head: str,
     line: Sequence[str],
     told: Mapping[str, str],
     credentials: Path | None,
@@ -143,9 +151,10 @@ def _unit_texts(
 ) -> dict[str, str]:
     """Return each unit of an update by a timer, by the name of its file.
 
-    ``line`` updates, with the variables in ``told``. ``credentials`` is the file with the variables
-    that the unit must not show, None without any. ``window`` is the part of the day, in minutes:
-    when it begins, and how long it lasts. Without one it runs once a day, at any time.
+    ``head`` is the comment at the top. ``line`` updates, with the variables in ``told``.
+    ``credentials`` is the file with the variables that the unit must not show, None without any.
+    ``window`` is the part of the day, in minutes: when it begins, and how long it lasts. Without
+    one it runs once a day, at any time.
     """
     begin, length = window or (0, _DAY - 1)
     hours, minutes = divmod(begin, 60)
@@ -154,13 +163,13 @@ def _unit_texts(
         why = "A machine that is off in this part of the day updates in the next one."
     return {
         f"{_UNIT}.service": _SERVICE.format(
-            head=_HEAD,
+            head=head,
             environment=environment_lines(told, credentials),
             line=" ".join(quoted_line(line)),
             restricted=RESTRICTED,
         ),
         f"{_UNIT}.timer": _TIMER.format(
-            head=_HEAD,
+            head=head,
             calendar=f"*-*-* {hours:02}:{minutes:02}:00",
             delay=length,
             persistent_why=why,

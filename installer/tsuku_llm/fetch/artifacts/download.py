@@ -129,7 +129,9 @@ _MIRROR_ADVICE = (
         f"set a mirror: {TSUKU} config set llm.mirror URL",
         f"check the mirrors that are set: {TSUKU} config get llm.mirror",
     ),
-    ("set llm.mirror", "check llm.mirror"),
+    # Not the words of a command: "config set llm.mirror".
+    (": set llm.mirror", ": check llm.mirror"),
+    ("or set llm.mirror", "or check llm.mirror"),
 )
 """What hints say of mirrors if none is set, and what they say otherwise."""
 

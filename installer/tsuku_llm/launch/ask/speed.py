@@ -6,8 +6,10 @@ The numbers come from the server's ``timings``, so they contain neither HTTP nor
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tsuku_llm.ground.errors import LaunchError
@@ -66,18 +68,22 @@ class Speed:
     generated_tokens: int
 
 
-def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
+def measure(
+    address: ServerAddress, key: Secret | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Speed:
     """Ask the server twice and measure the second answer.
 
     During the first one the server loads the rest and compiles shaders (Vulkan: 8 to 11
     seconds). A small context shortens both prompt and answer. ``key`` is for the server's API.
-    Raises LaunchError if the server does not answer as expected.
+    ``on_wait`` is called once a second of an answer; an OSError of it ends the measurement. Raises
+    LaunchError if the server does not answer as expected.
     """
     try:
-        request = _request(address, key)
+        ask = partial(_ask, address, key, on_wait)
+        request = _request(ask)
         # The answer is dropped: this one warms the server up.
-        _ask(address, key, "/completion", request)
-        return _speed(_ask(address, key, "/completion", request)["timings"], request)
+        ask("/completion", request)
+        return _speed(ask("/completion", request)["timings"], request)
     except OSError as error:
         raise LaunchError(
             "the server broke off the connection while it was measured",
@@ -92,8 +98,10 @@ def measure(address: ServerAddress, key: Secret | None = None) -> Speed:
         ) from error
 
 
-def read_along(address: ServerAddress) -> Answer:
+def read_along(address: ServerAddress, on_wait: Callable[[], None] = lambda: None) -> Answer:
     """Return what the server expects after each token of a text, as far as there is time.
+
+    ``on_wait`` is that of ``measure``.
 
     Each request reads one more token, and the server has the others in its cache: it computes them
     as those of an answer. Empty for a server that does not tell probabilities, or not like this.
@@ -101,10 +109,10 @@ def read_along(address: ServerAddress) -> Answer:
     steps: list[AnswerStep] = []
     deadline = time.monotonic() + _PASSAGE_LIMIT
     with suppress(OSError, LaunchError, ValueError, KeyError, TypeError):
-        tokens = _ask(address, None, "/tokenize", {"content": _PASSAGE})["tokens"]
+        tokens = _ask(address, None, on_wait, "/tokenize", {"content": _PASSAGE})["tokens"]
         for end in range(1, min(len(tokens), _PASSAGE_TOKENS) + 1):
             body = {"prompt": tokens[:end], "cache_prompt": True, "id_slot": 0, **_NEXT_TOKEN}
-            _, content = exchange(address, "/completion", body, limit=_LIMIT)
+            _, content = exchange(address, "/completion", body, limit=_LIMIT, on_wait=on_wait)
             step = read_completion(content)[:1]
             steps += step
             if not step or time.monotonic() > deadline:
@@ -115,11 +123,11 @@ def read_along(address: ServerAddress) -> Answer:
 _NEXT_TOKEN = {"n_predict": 1, "temperature": 0, "n_probs": 10, "post_sampling_probs": False}
 
 
-def _request(address: ServerAddress, key: Secret | None) -> dict[str, Any]:
+def _request(ask: Callable[..., dict[str, Any]]) -> dict[str, Any]:
     """Build a request for the same tokens each time, without sampling at random or caching."""
-    context = int(_ask(address, key, "/props")["default_generation_settings"]["n_ctx"])
+    context = int(ask("/props")["default_generation_settings"]["n_ctx"])
     generated = min(GENERATED_TOKENS, context // 4)
-    tokens = _ask(address, key, "/tokenize", {"content": _TEXT * _FILLING})["tokens"]
+    tokens = ask("/tokenize", {"content": _TEXT * _FILLING})["tokens"]
     return {
         "prompt": tokens[: min(PROMPT_TOKENS, context - generated - 8)],
         "n_predict": generated,
@@ -152,9 +160,13 @@ def server_message(text: bytes) -> str:
 
 
 def _ask(
-    address: ServerAddress, key: Secret | None, path: str, body: object = None
+    address: ServerAddress,
+    key: Secret | None,
+    on_wait: Callable[[], None],
+    path: str,
+    body: object = None,
 ) -> dict[str, Any]:
-    status, content = exchange(address, path, body, key, limit=_LIMIT)
+    status, content = exchange(address, path, body, key, limit=_LIMIT, on_wait=on_wait)
     if status != 200:
         raise LaunchError(
             f"the server refused to be measured: {server_message(content)}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -35,7 +36,8 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     ``said`` is the end of its output. Returns only for an answer that was asked for, such as
     that of ``--help``.
     """
-    if code == 0 and answers_and_ends(plan.argv[1:]):
+    # Also if its reader has gone, as in "-- --help | head".
+    if code in _ANSWERED and answers_and_ends(plan.argv[1:]):
         return
     diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
     # Upstream's server loses the end of its log now and then. Beside a complaint, a program at the
@@ -62,6 +64,8 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
         hint=diagnosis.hint(plan.backend, plan.reinstall, plan.takes),
     )
 
+
+_ANSWERED = (0, -getattr(signal, "SIGPIPE", 0))
 
 _VAGUE = ("not-a-model", "model-incomplete", "model-unusable", "crashed", "unknown")
 """Diagnoses that a look at the model's file may replace by a more exact one."""

@@ -175,7 +175,9 @@ class StartMonitor:
         refused = observer is None or observer.wishes.refusal
         verdict = Verdict.ON_CPU if refused else began.verdict
         wishes = wishes_in(start.plan.argv, start.plan.env)
-        answers = AnswerWatch(address, wishes, start.known, start.on_answer, self._on_waiting)
+        answers = AnswerWatch(
+            address, wishes, start.known, start.on_answer, self._stop_handle.hang_up
+        )
         sampler = LifeSampler(began.pid, address, start.plan, start.files, verdict)
         watch = LifeWatch(verdict, seen=self._seen, elastic=sampler.elastic)
         try:
@@ -202,7 +204,7 @@ class StartMonitor:
                         address,
                         canary=start.canary,
                         has_ended=lambda: self._over.wait(_ENDING),
-                        on_wait=self._on_waiting,
+                        on_wait=self._stop_handle.hang_up,
                     )
                     if self._over.is_set() or self._stop_handle.is_ending:
                         return
@@ -310,17 +312,8 @@ class StartMonitor:
         listener.on_warmed(result)
         return True
 
-    def _on_waiting(self) -> None:
-        """End our own request to a server that is to end: it waits until we are gone.
-
-        A request that is under way holds upstream's server up until its client hangs up (seen with
-        b10068, and on two H200s).
-        """
-        if self._stop_handle.is_ending:
-            raise ConnectionAbortedError("the server is to end")
-
     def _on_judging(self) -> None:
-        self._on_waiting()
+        self._stop_handle.hang_up()
         # A server that is ready already keeps nobody waiting.
         if self._start.require_gpu and not self._has_told:
             self._has_told = True
@@ -336,7 +329,7 @@ class StartMonitor:
             return None
 
         def waiting(seconds: float) -> None:
-            self._on_waiting()
+            self._stop_handle.hang_up()
             listener.on_waiting(seconds)
             # The same limit as for a load: a server that hangs is given up.
             start.on_loading(self.report.pid, readiness.log.said)

@@ -308,14 +308,14 @@ def _measure_once(
     ``compared``: it also reads a text, for a comparison with the other variants.
     """
 
-    def on_ready(report: StartReport) -> None:
+    def on_ready(report: StartReport, on_wait: Callable[[], None]) -> None:
         run.device = report.device
         address = ServerAddress(report.host, report.port or 0)
         show(f"{run.variant}: it answers twice, and the second answer is measured")
-        run.speeds.append(measure(address))
+        run.speeds.append(measure(address, on_wait=on_wait))
         if compared:
             show(f"{run.variant}: it reads a text, to compare the variants")
-            run.answer = read_along(address)
+            run.answer = read_along(address, on_wait)
 
     gpu = run.installed.receipt.backend != "cpu"
     run.failure = short_start(

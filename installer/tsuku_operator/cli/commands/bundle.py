@@ -125,7 +125,7 @@ def _lines(report: BundleReport) -> tuple[str, ...]:
     about, count = report.description, len(report.description.artifacts)
     holds = f"{len(about.builds)} builds in {count} archives of {about.repository}"
     first = {
-        "planned": f"The bundle {report.path} would have {holds}, {size(report.size)}.",
+        "planned": f"The bundle {report.path} would have {holds}, at least {size(report.size)}.",
         "created": f"Made the bundle {report.path}: {holds}, {size(report.size)}.",
         "shown": f"The bundle {report.path} is whole: {holds}, {size(report.size)}.",
     }[report.outcome]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import shell_word
 
 if TYPE_CHECKING:
-    from tsuku_operator.mirror.mirror import MirrorCheck, MirrorReport
+    from tsuku_operator.mirror.mirror import MirrorCheck, MirroredFile, MirrorReport
     from tsuku_operator.mirror.mirror_folder import Swept
 
 
@@ -120,8 +121,8 @@ def mirror_command(
 def _lines(report: MirrorReport) -> tuple[str, ...]:
     """Return what a mirror has, for people."""
     name, count = report.repository, report.artifacts
-    holds = f"{count} archives of {len(report.releases)} releases, {size(report.size)}"
-    came = f"{len(report.fetched)} archives, {size(report.fetched_size)}"
+    holds = f"{count} archives of {len(report.releases)} releases, {_sum(report.archives)}"
+    came = f"{len(report.fetched)} archives, {_sum(report.fetched)}"
     first = {
         "planned": f"The mirror {report.place} of {name} would have {holds}; to fetch: {came}.",
         "updated": f"The mirror {report.place} of {name} has {holds}; fetched: {came}.",
@@ -134,6 +135,11 @@ def _lines(report: MirrorReport) -> tuple[str, ...]:
         told.append(f"Removed {len(swept.unused)} files that nothing needs, {size(swept.size)}.")
         told += _foreign(swept)
     return tuple(told)
+
+
+def _sum(files: Sequence[MirroredFile]) -> str:
+    known = [each.size for each in files if each.size is not None]
+    return ("at least " if len(known) < len(files) else "") + size(sum(known))
 
 
 def _check_lines(found: MirrorCheck) -> tuple[str, ...]:
