@@ -6,7 +6,6 @@ most starts.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 import sys
@@ -251,39 +250,6 @@ def _through_tls(connection: socket.socket) -> socket.socket:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context.wrap_socket(connection)
-
-
-def refusal_of(address: ServerAddress) -> OSError | None:
-    """Return the system's refusal to let a program listen at this address now; None if it may.
-
-    Only the system knows which of the reasons is true: in use, not allowed, not this machine's.
-    """
-    import socket  # noqa: PLC0415 - only a failed start asks
-
-    if address.is_unix:
-        # To bind it would make the file: a program that answers there is the reason known.
-        with suppress(OSError, UnicodeError), closing(connect(address)):
-            return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        return None
-    refusal: OSError | None = None
-    try:
-        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # some names are refused before they are asked for
-        return error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "")
-    for family, kind, protocol, _, place in places:
-        try:
-            with socket.socket(family, kind, protocol) as trial:
-                # As upstream's server binds: one address of a name is enough, "::" is both
-                # families, and connections of a server that has ended do not count.
-                if sys.platform != "win32":
-                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-                trial.bind(place)
-                return None
-        except OSError as error:
-            refusal = error
-    return refusal
 
 
 def remove_dead_sockets(address: ServerAddress) -> None:

@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +17,8 @@ from typing import NoReturn
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.ground.foreign import kernel_text
-from tsuku_llm.launch.ask.health import refusal_of
+from tsuku_llm.ground.processes.process import listener_at
+from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.ask.last_words import complaints, last_lines
 from tsuku_llm.launch.failed.diagnosis import Diagnosis, after_config, diagnose, ending, unknown
 from tsuku_llm.launch.failed.model_file import wrong_file
@@ -88,22 +89,52 @@ def _refused_address(plan: LaunchPlan) -> Diagnosis | None:
     told = address_of(plan.argv, plan.env)
     for host in (told.host, *told.others):
         address = told._replace(host=host)
-        if refusal := refusal_of(address):
+        if refusal := _refusal_of(address):
             return _refused(address, refusal)
     return None
 
 
-def _refused(address: ServerAddress, refusal: OSError) -> Diagnosis:
+def _refusal_of(address: ServerAddress) -> OSError | None:
+    """Return the system's refusal to let a program listen at this address now; None if it may.
+
+    Only the system knows which of the reasons is true: in use, not allowed, not this machine's.
+    """
     if address.is_unix:
-        where, option, port = address.host, "--host", 0
-    else:
-        where, option, port = f"{address.host} port {address.port}", "--port", address.port
+        # To bind it would make the file: a program that answers there is the reason known.
+        with suppress(OSError, UnicodeError), closing(connect(address)):
+            return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        return None
+    refusal: OSError | None = None
+    try:
+        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # some names are refused before they are asked for
+        return error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "")
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as trial:
+                # As upstream's server binds: one address of a name is enough, "::" is both
+                # families, and connections of a server that has ended do not count.
+                if sys.platform != "win32":
+                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                trial.bind(place)
+                return None
+        except OSError as error:
+            refusal = error
+    return refusal
+
+
+def _refused(address: ServerAddress, refusal: OSError) -> Diagnosis:
+    where, option = f"{address.host} port {address.port}", "--port"
+    if address.is_unix:
+        where, option = address.host, "--host"
     # A name that does not resolve has codes of its own, which may equal those of the system.
     code = None if isinstance(refusal, socket.gaierror) else refusal.errno
     fix = "choose an address of this machine with --host, such as 127.0.0.1"
     facts: tuple[str, ...] = ()
     if code == errno.EADDRINUSE:
-        why, facts = "it is in use", (_listener_at(port),)
+        why, facts = "it is in use", (listener_at(0 if address.is_unix else address.port),)
         fix = f"stop what uses it, or choose another with {option}"
     elif code in (errno.EACCES, errno.EPERM):
         why = "the system does not allow it to this user"
@@ -116,18 +147,6 @@ def _refused(address: ServerAddress, refusal: OSError) -> Diagnosis:
         why = refusal.strerror or str(refusal)
     cause = f"nothing can listen on {where}: {why}"
     return Diagnosis("port-in-use", cause, fix, facts=facts, fault="arguments")
-
-
-def _listener_at(port: int) -> str:
-    """Name the program that listens at a port; the system tells other users' to root alone."""
-    import psutil  # noqa: PLC0415 - only a failed start asks
-
-    with suppress(psutil.Error, OSError):
-        for each in psutil.net_connections("tcp"):
-            at = each.laddr.port if each.laddr else None
-            if each.status == psutil.CONN_LISTEN and at == port and each.pid:
-                return f"{psutil.Process(each.pid).name()} (process {each.pid}) listens there"
-    return "another program listens there"
 
 
 def _missing_model(plan: LaunchPlan) -> Diagnosis | None:
