@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.builds import NO_DEVICE_STEPS, stand_in
+from support.model_shelves import small_model
 from support.processes import gone, stopped
 from support.program import COMMAND, Result, environment, run_program
 from support.screens import screen
@@ -25,11 +27,13 @@ from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.cli.commands.servers import show_again
 from tsuku_llm.cli.session import open_session
 from tsuku_llm.cli.terminal.console import Console
+from tsuku_llm.ground.errors import NoSpace
 from tsuku_llm.ground.processes.process import Process
 from tsuku_llm.instances.folder import Instances
 from tsuku_llm.instances.record import Record
 from tsuku_llm.steps.servers import background
 from tsuku_llm.steps.servers.background import start, stop
+from tsuku_llm.steps.servers.server_trials import restart
 from tsuku_llm.store.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
@@ -644,6 +648,33 @@ def test_a_server_that_does_not_come_back_is_an_error_with_its_reason(home: Home
     assert f"{what}: the server did not start: " in done.stderr
     assert "hint: see: tsuku-llm logs --name default; or stop it: tsuku-llm stop" in done.stderr
     assert home.servers()["default"]["state"] == "ended"
+
+
+def test_a_healthy_server_is_not_ended_for_a_model_that_is_gone(home: Home) -> None:
+    model = home.path / "moved.gguf"
+    small_model(model)
+    started = home.start("-m", str(model))
+    model.unlink()
+    done = home.run("restart")
+    assert (done.code, done.stdout) == (7, "")
+    assert done.stderr == (
+        "error[bad-model]: the server default is not started again: its model is not there any more"
+        f"\n  {model}\n"
+        "hint: put the file back; until then the server goes on with what it has loaded\n"
+    )
+    assert home.servers()["default"]["pid"] == started["pid"]
+    assert answers(started["port"])
+
+
+def test_a_healthy_server_is_not_ended_on_a_full_disk(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a real one the new process served, and the record still named the old one."""
+    started = home.start()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(NoSpace):
+        restart(home.state, "default")
+    assert home.servers()["default"]["pid"] == started["pid"]
 
 
 def test_the_status_is_shown_again_until_ctrl_c(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from support.program import environment, run_program
 from support.servers import install_stand_in
 
 from tsuku_llm.cli.services.coding_tools import TOOLS
+from tsuku_llm.ground.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is Linux's")
 
@@ -115,6 +116,28 @@ def test_without_a_server_or_with_another_tool_the_way_out_is_named(env: dict[st
     assert all(f"'{tool}'" in unknown.stderr for tool in TOOLS)
     shown = run_program("launch", "--help", env=env).stdout
     assert all(tool in shown for tool in TOOLS)
+
+
+def test_a_server_at_a_unix_socket_has_no_url_for_a_tool(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    words = ("--name", "socket", "--", "--host", str(tmp_path / "s.sock"))
+    assert run_program("serve", "--detach", *words, env=env).code == 0
+    shown = run_program("launch", "codex", "--name", "socket", env=env)
+    assert (shown.code, shown.stdout) == (7, "")
+    assert "the server socket listens at a Unix socket" in shown.stderr
+    run_program("stop", "socket", env=env)
+
+
+def test_a_user_without_a_home_folder_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    monkeypatch.delenv("HOME", raising=False)
+    file = TOOLS["codex"].file
+    assert file
+    with pytest.raises(ConfigError, match="no home folder") as refused:
+        file.path({})
+    assert refused.value.hint == "set HOME or CODEX_HOME"
+    assert file.path({"CODEX_HOME": "/of/mine"}) == Path("/of/mine/config.toml")
 
 
 def test_the_settings_are_printed_whole(env: dict[str, str], tmp_path: Path) -> None:

@@ -360,6 +360,7 @@ def test_units_are_written_into_a_folder(tmp_path: Path) -> None:
     words = [word for word in DEMANDED if word != "--json"]
     done = printed(tmp_path, *words, "--output", str(folder), "--", "-m", "x")
     assert done.code == 0, done.stderr
+    assert "move these first to where systemd looks" in done.stdout
     assert done.stdout.splitlines()[-1] == (
         "start it with: systemctl --user daemon-reload && "
         "systemctl --user enable --now tsuku-llm-big.socket"
@@ -368,6 +369,8 @@ def test_units_are_written_into_a_folder(tmp_path: Path) -> None:
     assert len(texts) == 3
     assert verify_all(texts, tmp_path) == ""
     assert "--output" not in texts["tsuku-llm-big.service"]
+    found = printed(tmp_path, "--output", str(tmp_path / "systemd" / "user"), "--", "-m", "x")
+    assert "move these first" not in found.stdout
 
 
 @pytest.mark.parametrize("words", [("--on-demand",), SHARED, ("--output", "x")])

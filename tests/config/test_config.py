@@ -112,6 +112,20 @@ def test_a_relative_cache_folder_is_no_folder(
     assert cache is None or cache.is_absolute()
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the folders of Linux")
+def test_a_user_without_a_home_folder_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a number that the list of users does not have, without HOME."""
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError) as refused:
+        Paths.from_environ({})
+    assert refused.value.hint.startswith("set TSUKU_HOME to an absolute path")
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, "/of/mine")
+    assert Paths.from_environ({}).cache is None
+
+
 # --- precedence and sources --------------------------------------------------------------
 
 

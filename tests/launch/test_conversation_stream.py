@@ -69,6 +69,19 @@ def test_a_refusal_has_the_words_of_the_server(httpserver: HTTPServer, kind: str
     assert "-c 8192" in refused.value.hint
 
 
+@pytest.mark.parametrize("kind", ["status", "event"])
+def test_a_fault_of_the_servers_own_is_no_refusal(httpserver: HTTPServer, kind: str) -> None:
+    """The answer was cut off by this in llama.cpp#26381 and #27733, of every kind of model."""
+    words = "The model produced output that does not match the expected peg-native format"
+    error = json.dumps({"error": {"code": 500, "message": words, "type": "server_error"}})
+    body, status = (error, 500) if kind == "status" else (f"data: {error}\n\n", 200)
+    httpserver.expect_request(f"/llm{PATH}").respond_with_data(body, status)
+    with pytest.raises(LaunchError) as failed:
+        answer(httpserver)
+    assert failed.value.message == f"the server could not answer: {words}"
+    assert failed.value.hint.startswith("ask again")
+
+
 @pytest.mark.parametrize(
     "body", ["", event(content="Be"), "data: no JSON\n\n", "data: []\n\n", "data: {"]
 )

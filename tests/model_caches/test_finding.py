@@ -22,7 +22,7 @@ from support.model_shelves import (
 from tsuku_llm.model_caches import files
 from tsuku_llm.model_caches.files import walk
 from tsuku_llm.model_caches.finding import FoundModels, find_models, local_models
-from tsuku_llm.model_caches.naming import LocalModel
+from tsuku_llm.model_caches.naming import LocalModel, matching
 from tsuku_llm.model_caches.places import ModelPlace, places_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a privilege there")
@@ -191,11 +191,22 @@ def test_the_manifests_of_ollama_name_the_blobs(name: str, host: str, tmp_path: 
     assert found.notes == ()
 
 
-def test_two_names_of_ollama_for_one_blob_are_one_model(tmp_path: Path) -> None:
+def test_each_name_that_ollama_has_for_one_blob_is_a_name(tmp_path: Path) -> None:
+    """``ollama cp`` is the way to a second name there, and copies no file.
+
+    Ollama's issues 5914 and 8409 advise it, and ``ollama list`` has both names: only the first
+    of them, by the alphabet, could be served here.
+    """
     ollama_model(tmp_path, "m:7b")
-    manifests = tmp_path / "manifests" / "registry.ollama.ai" / "library" / "m"
-    (manifests / "latest").write_bytes((manifests / "7b").read_bytes())
-    assert names(found_in(tmp_path, "ollama")) == ["m:7b"]
+    manifests = tmp_path / "manifests" / "registry.ollama.ai" / "library"
+    for copy in ("m/latest", "mine/latest"):
+        (manifests / copy).parent.mkdir(exist_ok=True)
+        (manifests / copy).write_bytes((manifests / "m/7b").read_bytes())
+    place = ModelPlace("ollama", str(tmp_path))
+    found = find_models([place, place])
+    assert names(found) == ["m:7b", "m:latest", "mine:latest"]
+    assert len({model.path for model in found.models}) == 1
+    assert [model.name for model in matching("m", found.models)] == ["m:latest"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ ROOMS = {
     "archive.formats": "catalog",
     "choose": "catalog machine",
     "launch.memory": "launch.ask launch.plan machine",
-    "launch.failed": "launch.ask launch.memory launch.plan machine",
+    "launch.failed": "ground.processes launch.ask launch.memory launch.plan machine",
     "archive": "archive.formats catalog machine",
     "choose.chain": "catalog choose machine",
     "fetch.places": "archive.formats catalog config fetch.http ground.processes",

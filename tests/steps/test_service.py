@@ -106,6 +106,16 @@ def test_what_others_cannot_read_is_named_by_its_first_closed_part(open_folder: 
     assert list(closed_to_others([link])) == [home]
 
 
+@pytest.mark.parametrize("name", ["a.service", "a.socket", "there"])
+def test_a_files_name_is_no_folder_for_units(name: str, tmp_path: Path) -> None:
+    """It was made a folder, in which systemd finds no unit; a file was to be moved away."""
+    (tmp_path / "there").touch()
+    with pytest.raises(UsageError, match="--output takes a folder") as refused:
+        write_units(tmp_path / name, {"a.service": "x\n", "a.socket": "y\n"})
+    assert (str(tmp_path) in refused.value.hint) is (name != "there")
+    assert [each.name for each in tmp_path.iterdir()] == ["there"]
+
+
 def test_units_are_written_into_a_new_folder_for_all_to_read(tmp_path: Path) -> None:
     folder = tmp_path / "systemd" / "user"
     written = write_units(folder, {"a.service": "x\n", "a.socket": "é\n"})

@@ -666,6 +666,47 @@ def test_a_refused_certificate_is_not_taken_for_a_taken_port(data: Path, starter
         starter.start("--port", port)
 
 
+@pytest.mark.parametrize("said", ["", "couldn't bind HTTP server socket, hostname: h, port: 1"])
+@pytest.mark.parametrize(
+    ("host", "reason", "hint"),
+    [
+        ("127.0.0.1", "it is in use", "stop what uses it, or choose another with --port"),
+        ("192.0.2.9", "the address is not this machine's", "--host, such as 127.0.0.1"),
+        ("no-such-host.invalid", "the name does not resolve here", "--host, such as 127.0.0.1"),
+    ],
+)
+def test_the_system_says_why_nothing_can_listen(
+    host: str, reason: str, hint: str, said: str, data: Path, starter: Starter
+) -> None:
+    """The reason is the one of bind(2), whatever was left of the server's log.
+
+    The real b10068 has one sentence for a port of nginx, an address of another machine and a
+    name that does not resolve, and now and then only "0.00.127.286 E " is left of it. A network
+    that answers for foreign addresses made "1.2.3.4" a port in use.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+        port = str(foreign.getsockname()[1])
+        serve = (f"err 0.00.127.286 E {said}", "exit 1")
+        install_stand_in(data, backend="cpu", serve=serve)
+        with pytest.raises(LaunchError) as caught:
+            starter.start("--host", host, "--port", port)
+    told = f"the server did not start: nothing can listen on {host} port {port}: {reason}"
+    assert str(caught.value) == told
+    assert caught.value.hint.endswith(hint)
+    holder = f"(process {os.getpid()}) listens there"
+    assert any(fact.endswith(holder) for fact in caught.value.facts) is (host == "127.0.0.1")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or os.geteuid() == 0, reason="a privileged port is a user's on Linux"
+)
+def test_a_port_that_only_root_may_have_is_told(data: Path, starter: Starter) -> None:
+    install_stand_in(data, backend="cpu", serve=("exit 1",))
+    with pytest.raises(LaunchError, match="the system does not allow it to this user") as caught:
+        starter.start("--port", "81")
+    assert caught.value.hint == "choose another with --port; one below 1024 may be root's alone"
+
+
 def test_a_foreign_program_is_no_cause_beside_a_complaint(data: Path, starter: Starter) -> None:
     with socket.create_server(("127.0.0.1", 0)) as foreign:
         port = str(foreign.getsockname()[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,14 +50,26 @@ class Paths(NamedTuple):
 
         # appauthor=False: the default adds a folder for the author on Windows.
         places = PlatformDirs("tsuku-llm", appauthor=False)
-        cache = Path(places.user_cache_dir)
-        return cls(
-            _absolute("the config folder", places.user_config_dir) / "config.toml",
-            _absolute("the data folder", places.user_data_dir),
-            _absolute("the state folder", places.user_state_dir),
-            # No error: everything works without a cache, only slower.
-            cache=cache if cache.is_absolute() else None,
-        )
+        # No error: everything works without a cache, only slower.
+        cache = None
+        with suppress(RuntimeError):
+            cache = Path(places.user_cache_dir)
+        try:
+            return cls(
+                _absolute("the config folder", places.user_config_dir) / "config.toml",
+                _absolute("the data folder", places.user_data_dir),
+                _absolute("the state folder", places.user_state_dir),
+                cache=cache if cache and cache.is_absolute() else None,
+            )
+        except RuntimeError as error:
+            # A newer platformdirs: neither HOME nor the list of users names a home folder, as in a
+            # container that runs as a number.
+            raise ConfigError(
+                "this user has no home folder", facts=(str(error),), hint=_NAME_A_FOLDER
+            ) from error
+
+
+_NAME_A_FOLDER = "set TSUKU_HOME to an absolute path, or unset it and make sure that HOME is set"
 
 
 def _may_be_ours(folder: Path) -> bool:
@@ -78,6 +91,6 @@ def _absolute(what: str, text: str) -> Path:
     if not path.is_absolute():
         raise ConfigError(
             f"{what} is {text!r}, which is not an absolute path",
-            hint="set TSUKU_HOME to an absolute path, or unset it and make sure that HOME is set",
+            hint=_NAME_A_FOLDER,
         )
     return path

@@ -63,11 +63,14 @@ def kept_models(environ: Mapping[str, str]) -> str:
 
 
 def find_models(places: Sequence[ModelPlace]) -> FoundModels:
-    """Find the models in these places; nothing there is changed. A file counts once."""
+    """Find the models in these places; nothing there is changed.
+
+    A file counts once, and in Ollama's store once for each of its names.
+    """
     models: list[LocalModel] = []
     notes: list[str] = []
     looked: list[ModelPlace] = []
-    known: set[tuple[int, int]] = set()
+    known: set[tuple[tuple[int, int], str]] = set()
     for place in places:
         try:
             found = list(_models_in(place, notes.append))
@@ -86,8 +89,11 @@ def find_models(places: Sequence[ModelPlace]) -> FoundModels:
             notes.append(f"a folder of {place.source} has a name that cannot be used")
             continue
         for model, key in found:
-            if key not in known:
-                known.add(key)
+            # Ollama gives a file another name with each copy and each model made from it, and
+            # the user knows all of them.
+            which = (key, model.name if place.source == OLLAMA else "")
+            if which not in known:
+                known.add(which)
                 models.append(model)
     told = tuple(dict.fromkeys(notes))
     if len(told) > _MOST_NOTES:

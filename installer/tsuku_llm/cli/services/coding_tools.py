@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tsuku_llm.ground.errors import ConfigError
+
 
 class ToolFile(NamedTuple):
     """The file of a user from which a tool reads settings, and the page that says so.
@@ -30,8 +32,15 @@ class ToolFile(NamedTuple):
     in_shell: str = ""
 
     def path(self, environ: Mapping[str, str]) -> Path:
-        """Return the file of this user."""
-        return Path(environ.get(self.variable) or self.folder).expanduser() / self.name
+        """Return the file of this user. Raises ``ConfigError`` for a user without a home folder."""
+        named = environ.get(self.variable) or self.folder
+        try:
+            return Path(named).expanduser() / self.name
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{named} cannot be found: this user has no home folder",
+                hint=f"set HOME or {self.variable}",
+            ) from error
 
 
 class CodingTool(NamedTuple):

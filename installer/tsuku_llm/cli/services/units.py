@@ -110,12 +110,18 @@ def unit(
     )
 
 
+_ELSEWHERE = (
+    "move these first to where systemd looks: ~/.config/systemd/user, "
+    "or /etc/systemd/system for the whole system"
+)
+
+
 def units_answer(
     texts: dict[str, str], credentials: Path | None, output: Path | None, told: Sequence[str]
 ) -> CommandResult:
     """Write the units into a folder and return what there is to say, or return their texts.
 
-    The first unit is the one that the others belong to. Raises ``StoreError``.
+    The first unit is the one that the others belong to. Raises as ``write_units``.
     """
     written = write_units(output, texts) if output else ()
     data = {
@@ -125,6 +131,9 @@ def units_answer(
         "written": written,
     }
     if output:
+        # Each folder of systemd.unit(5) that one writes to ends so.
+        found = output.absolute().parts[-2:] in (("systemd", "user"), ("systemd", "system"))
+        told = told if found else (_ELSEWHERE, *told)
         return CommandResult(data, (*(f"written: {file}" for file in written), *told))
     shown = "\n".join(texts.values())
     # As ``systemctl cat`` shows several: each below the name of its file.

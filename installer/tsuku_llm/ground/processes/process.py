@@ -129,3 +129,15 @@ else:
         return None
 
     _send = _send_by_number
+
+
+def listener_at(port: int) -> str:
+    """Name the program that listens at a port; the system tells other users' to root alone."""
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        for each in psutil.net_connections("tcp"):
+            at = each.laddr.port if each.laddr else None
+            if each.status == psutil.CONN_LISTEN and at == port and each.pid:
+                return f"{psutil.Process(each.pid).name()} (process {each.pid}) listens there"
+    return "another program listens there"

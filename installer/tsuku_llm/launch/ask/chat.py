@@ -21,6 +21,8 @@ Message = Mapping[str, str]
 """One message: its ``role`` (``user`` or ``assistant``) and its ``content``."""
 
 _PATH = "/v1/chat/completions"
+_OF_THE_SERVER = 500
+"""The lowest HTTP status of a fault of the server's own."""
 _SILENCE = 900.0
 """Seconds without a word: a slow processor reads a long question for minutes."""
 _MARKS = ("<|im_start|>", "<|im_end|>")
@@ -125,7 +127,8 @@ def read_event(data: bytes) -> Iterator[Piece]:
     """Yield the text in one event of an answer. Raises ``ValueError`` and ``LaunchError``."""
     event = parse_object(data)
     if "error" in event:
-        raise _refused(server_message(data), 200)
+        error = event["error"]
+        raise _refused(server_message(data), error.get("code") if isinstance(error, dict) else None)
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
@@ -135,10 +138,18 @@ def read_event(data: bytes) -> Iterator[Piece]:
                     yield Piece(text, is_thought)
 
 
-def _refused(message: str, status: int) -> LaunchError:
+def _refused(message: str, status: object) -> LaunchError:
+    facts = (f"HTTP status {status} for {_PATH}",) if status else ()
+    # llama.cpp#26381: now and then a server does not understand what its model has said.
+    if isinstance(status, int) and status >= _OF_THE_SERVER:
+        return LaunchError(
+            f"the server could not answer: {message}",
+            facts=facts,
+            hint="ask again, or in other words; if it stays so, try another model or build",
+        )
     return LaunchError(
         f"the server refused the question: {message}",
-        facts=(f"HTTP status {status} for {_PATH}",) if status != 200 else (),
+        facts=facts,
         hint="a question that is too long needs a larger context, such as -- -c 8192; "
         "a model that only makes embeddings answers none",
     )

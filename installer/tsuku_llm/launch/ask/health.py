@@ -296,13 +296,6 @@ def _through_tls(connection: socket.socket) -> socket.socket:
     return context.wrap_socket(connection)
 
 
-def is_taken(address: ServerAddress) -> bool:
-    """Tell whether a program accepts connections at this address now."""
-    with suppress(OSError, UnicodeError), closing(connect(address)):
-        return True
-    return False
-
-
 def remove_dead_sockets(address: ServerAddress) -> None:
     """Remove each Unix socket of a server at which no process listens any more.
 

@@ -57,8 +57,9 @@ _WENT_ON = re.compile(
 )
 
 _COMPLAINT = re.compile(
-    # The first pattern is upstream's mark of an error line (b10068 and later).
-    r"^[\d.]+ E |error|fail|invalid|unknown|unsupported|illegal|incompatible|insufficient"
+    # The first pattern is upstream's mark of an error line (b10068 and later). A server that ends
+    # may print the mark and lose the words after it.
+    r"^[\d.]+ E +\S|error|fail|invalid|unknown|unsupported|illegal|incompatible|insufficient"
     r"|unavailable|needs|exception|terminat|abort|assert|unable|can ?not|can't|couldn't|could not"
     r"|does ?n[o']t"
     r"|\bnot?\b|missing|corrupt|mismatch|wrong|exceed|expect|denied|without|disallowed|removed"

@@ -9,8 +9,9 @@ import errno
 import os
 import re
 import signal
+import socket
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -18,13 +19,14 @@ from typing import NoReturn
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import BackendFailed, LaunchError
 from tsuku_llm.ground.foreign import kernel_text, open_foreign
-from tsuku_llm.launch.ask.health import is_taken
+from tsuku_llm.ground.processes.process import listener_at
+from tsuku_llm.launch.ask.health import connect
 from tsuku_llm.launch.ask.last_words import complaints, last_lines
 from tsuku_llm.launch.failed.diagnosis import Diagnosis, after_config, diagnose, ending, unknown
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import memory_options
 from tsuku_llm.launch.memory.model_header import CutOff, parts_of
-from tsuku_llm.launch.plan.addresses import address_of
+from tsuku_llm.launch.plan.addresses import ServerAddress, address_of
 from tsuku_llm.launch.plan.planning import LaunchPlan
 from tsuku_llm.launch.plan.wishes import answers_and_ends, downloads_in, last_value, wishes_in
 from tsuku_llm.machine.packages import FOR_THIS_MACHINE, REINSTALL, family_of
@@ -40,10 +42,10 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
     if code in _ANSWERED and answers_and_ends(plan.argv[1:]):
         return
     diagnosis = diagnose(code, said, distribution=distribution(), oom_killed=oom_killed)
-    # Upstream's server loses the end of its log now and then. Beside a complaint, a program at the
-    # same address is a coincidence; a model that is missing never is.
+    # Upstream's server loses the end of its log now and then. Beside a complaint, an address that
+    # is refused is a coincidence; a model that is missing never is.
     if diagnosis is None and not complaints(said):
-        diagnosis = _port_in_use(plan)
+        diagnosis = _refused_address(plan)
     # A file that is no model at all explains a crash, too, and more than a wrong magic does.
     if diagnosis is None or diagnosis.slug in _VAGUE:
         seen = _missing_model(plan) or wrong_file(plan)
@@ -51,10 +53,13 @@ def explain(plan: LaunchPlan, code: int, said: str, *, oom_killed: bool) -> None
         diagnosis = replace(seen, facts=seen.facts or before) if seen else diagnosis
     if diagnosis is None:
         diagnosis = after_config(said) or unknown(said)
-    # The server's words for a certificate that it cannot use are those for a taken port.
-    address = address_of(plan.argv, plan.env)
-    if diagnosis.slug == "port-in-use" and address.tls and not is_taken(address):
-        diagnosis = replace(_CERTIFICATE, facts=diagnosis.facts)
+    # The server has the same words for each reason, and for a certificate that it cannot use.
+    if diagnosis.slug == "port-in-use":
+        if exact := _refused_address(plan):
+            facts = dict.fromkeys((*diagnosis.facts, *exact.facts))
+            diagnosis = replace(exact, facts=tuple(facts))
+        elif address_of(plan.argv, plan.env).tls:
+            diagnosis = replace(_CERTIFICATE, facts=diagnosis.facts)
     # Only then may ``serve`` try another variant: no other fault goes away with it.
     by_backend = diagnosis.fault == "backend" and plan.backend != "cpu"
     failure = BackendFailed if by_backend else LaunchError
@@ -86,24 +91,69 @@ def _with_end(diagnosis: Diagnosis, code: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*diagnosis.facts, f"it {ending(code)}")))
 
 
-def _port_in_use(plan: LaunchPlan) -> Diagnosis | None:
-    """Explain a silent end by another program that has the server's address."""
+def _refused_address(plan: LaunchPlan) -> Diagnosis | None:
+    """Explain an end by the first of the server's addresses that the system refuses now."""
     told = address_of(plan.argv, plan.env)
-    each_host = (told._replace(host=host) for host in (told.host, *told.others))
-    # Our server has ended, so it must be another program that accepts connections.
-    address = next(filter(is_taken, each_host), None)
-    if address is None:
+    for host in (told.host, *told.others):
+        address = told._replace(host=host)
+        if refusal := _refusal_of(address):
+            return _refused(address, refusal)
+    return None
+
+
+def _refusal_of(address: ServerAddress) -> OSError | None:
+    """Return the system's refusal to let a program listen at this address now; None if it may.
+
+    Only the system knows which of the reasons is true: in use, not allowed, not this machine's.
+    """
+    if address.is_unix:
+        # To bind it would make the file: a program that answers there is the reason known.
+        with suppress(OSError, UnicodeError), closing(connect(address)):
+            return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         return None
+    refusal: OSError | None = None
+    try:
+        places = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # some names are refused before they are asked for
+        return error if isinstance(error, OSError) else socket.gaierror(socket.EAI_NONAME, "")
+    for family, kind, protocol, _, place in places:
+        try:
+            with socket.socket(family, kind, protocol) as trial:
+                # As upstream's server binds: one address of a name is enough, "::" is both
+                # families, and connections of a server that has ended do not count.
+                if sys.platform != "win32":
+                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                trial.bind(place)
+                return None
+        except OSError as error:
+            refusal = error
+    return refusal
+
+
+def _refused(address: ServerAddress, refusal: OSError) -> Diagnosis:
     where, option = f"{address.host} port {address.port}", "--port"
     if address.is_unix:
         where, option = address.host, "--host"
-    return Diagnosis(
-        "port-in-use",
-        f"nothing can listen on {where}: it is in use",
-        f"stop what uses it, or choose another with {option}",
-        facts=("another program accepts connections there",),
-        fault="arguments",
-    )
+    # A name that does not resolve has codes of its own, which may equal those of the system.
+    code = None if isinstance(refusal, socket.gaierror) else refusal.errno
+    fix = "choose an address of this machine with --host, such as 127.0.0.1"
+    facts: tuple[str, ...] = ()
+    if code == errno.EADDRINUSE:
+        why, facts = "it is in use", (listener_at(0 if address.is_unix else address.port),)
+        fix = f"stop what uses it, or choose another with {option}"
+    elif code in (errno.EACCES, errno.EPERM):
+        why = "the system does not allow it to this user"
+        fix = "choose another with --port; one below 1024 may be root's alone"
+    elif code == errno.EADDRNOTAVAIL:
+        why = "the address is not this machine's"
+    elif code is None:
+        why = "the name does not resolve here"
+    else:
+        why = refusal.strerror or str(refusal)
+    cause = f"nothing can listen on {where}: {why}"
+    return Diagnosis("port-in-use", cause, fix, facts=facts, fault="arguments")
 
 
 def _missing_model(plan: LaunchPlan) -> Diagnosis | None:

@@ -111,7 +111,8 @@ def chosen_model(session: Session, text: str, command: str = "serve") -> tuple[s
     found = local_models(session.machine.environ, session.settings.model_path)
     written_as_path = text.startswith(("/", ".", "~")) or os.path.isabs(text)
     meant = () if written_as_path else matching(text, found.models)
-    if len(meant) == 1:
+    # Ollama may have several names for one file.
+    if len({(model.path, model.projector) for model in meant}) == 1:
         return meant[0].path, meant[0].projector
     names = [model.name for model in (meant or found.models)]
     listed = _listed(names)

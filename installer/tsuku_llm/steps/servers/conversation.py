@@ -120,9 +120,13 @@ def served_as(session: Session, name: str) -> tuple[str, tuple[str, ...], bool]:
     if not record.state.is_up:
         raise NotRunning(f"the server {name} does not run any more", hint=f"see: {TSUKU} status")
     if (base := record.urls.base_url) is None:
+        if record.urls.curl:
+            raise LaunchError(
+                f"the server {name} listens at a Unix socket, which other programs take no URL for",
+                hint="start it with --host 127.0.0.1 and --port after --",
+            )
         raise LaunchError(
-            f"the server {name} is not ready, or listens at no port",
-            hint=f"see its log: {record.log_command}",
+            f"the server {name} is not ready", hint=f"see its log: {record.log_command}"
         )
     argv, env = _command_of(session, record)
     wishes = wishes_in(argv, env)

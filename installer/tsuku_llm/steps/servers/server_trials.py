@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsuku_llm.config.keys import key_named
-from tsuku_llm.ground.errors import LaunchError, NotRunning, StoreError
+from tsuku_llm.ground.disk import require_space
+from tsuku_llm.ground.errors import BadModel, LaunchError, NotRunning, StoreError
 from tsuku_llm.ground.foreign import read_kernel
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.processes.process import Process
@@ -149,11 +150,15 @@ def speed_now(state: Path, name: str, version: Installed, *, canary: bool) -> fl
     return None
 
 
+_RECORD = 1 << 20
+"""Bytes that a record and what a server says while it starts have room in."""
+
+
 def restart(state: Path, name: str) -> Record:
     """Start a server in the background again, with the active version; return it once it serves.
 
     Raises ``NotRunning`` if it does not run, and ``LaunchError`` if it cannot be asked, or if it
-    does not come back.
+    does not come back. Where it could not start again (``BadModel``, ``NoSpace``), it is not ended.
     """
     record = server(state, name)
     words = " ".join(map(shell_word, record.arguments or ()))
@@ -166,6 +171,16 @@ def restart(state: Path, name: str) -> Record:
     if record.state is ServerState.UNWATCHED or RELOAD is None:
         why = "its supervisor was killed" if RELOAD else "Windows has no signal for it"
         raise LaunchError(f"the server {name} cannot be asked: {why}", hint=by_hand)
+    # The supervisor ends the server first: a start that cannot succeed must not cost a healthy one.
+    wishes = wishes_in(record.arguments or (), {})
+    if wishes.model and os.path.isabs(wishes.model) and not os.path.lexists(wishes.model):
+        raise BadModel(
+            f"the server {name} is not started again: its model is not there any more",
+            facts=(wishes.model,),
+            hint="put the file back; until then the server goes on with what it has loaded",
+        )
+    # Without a new record nobody could tell which process serves.
+    require_space(state, _RECORD)
     instances = Instances(state)
     if found := restarted(instances, record):
         return found

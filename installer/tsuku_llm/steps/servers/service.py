@@ -19,7 +19,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.files import make_folder, replace_file
 from tsuku_llm.ground.foreign import kernel_text
-from tsuku_llm.ground.safe_text import Secret, has_secret
+from tsuku_llm.ground.safe_text import Secret, has_secret, shell_word
 from tsuku_llm.instances.record import checked_name
 from tsuku_llm.launch.plan.addresses import ServerAddress
 from tsuku_llm.launch.plan.secret_arguments import VARIABLES, handed_over, parted
@@ -102,7 +102,18 @@ def closed_to_others(paths: Iterable[Path]) -> Iterator[Path]:
 def write_units(
     folder: Path, texts: Mapping[str, str], encoding: str = "utf-8"
 ) -> tuple[Path, ...]:
-    """Write each unit into the folder; return the files. Raises StoreError."""
+    """Write each unit into the folder; return the files.
+
+    Raises UsageError for the name of a file, and StoreError.
+    """
+    # In a folder called "tsuku-llm.service" no systemd would find the unit.
+    as_file = folder.suffix in {Path(name).suffix for name in texts}
+    if as_file or (folder.exists() and not folder.is_dir()):
+        such = f", such as {shell_word(str(folder.parent))}" if as_file else ""
+        raise UsageError(
+            f"--output takes a folder, and {folder.name} is the name of a file",
+            hint=f"name a folder{such}; the files in it get their own names",
+        )
     with disk_errors("writing the units", folder):
         make_folder(folder)
         for name, text in texts.items():
