@@ -72,6 +72,16 @@ def test_every_variant_is_measured_and_the_fastest_comes_first(user: User, model
     assert [each["active"] for each in versions] == [False, False], "that is the user's to decide"
 
 
+def test_a_server_that_wants_a_key_is_measured_with_it(
+    shop: ReleaseServer, tmp_path: Path, model: Path
+) -> None:
+    """The real b10068 answered "Invalid API Key" to its own benchmark."""
+    steps = {"vulkan": ("key", "speed 4000 120"), "cpu": ("key", "speed 400 20")}
+    user = published(shop, tmp_path / "home", **steps)
+    found = data(bench(user, model, "--yes", "--json", "--", "--api-key", "a-word-of-its-own"))
+    assert [each["variant"] for each in found["results"]] == ["vulkan", "cpu"]
+
+
 def found_versions(found: Any) -> list[str]:
     return sorted(each["id"] for each in found["results"])
 

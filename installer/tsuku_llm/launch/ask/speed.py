@@ -98,10 +98,12 @@ def measure(
         ) from error
 
 
-def read_along(address: ServerAddress, on_wait: Callable[[], None] = lambda: None) -> Answer:
+def read_along(
+    address: ServerAddress, key: Secret | None = None, on_wait: Callable[[], None] = lambda: None
+) -> Answer:
     """Return what the server expects after each token of a text, as far as there is time.
 
-    ``on_wait`` is that of ``measure``.
+    ``key`` and ``on_wait`` are those of ``measure``.
 
     Each request reads one more token, and the server has the others in its cache: it computes them
     as those of an answer. Empty for a server that does not tell probabilities, or not like this.
@@ -109,10 +111,10 @@ def read_along(address: ServerAddress, on_wait: Callable[[], None] = lambda: Non
     steps: list[AnswerStep] = []
     deadline = time.monotonic() + _PASSAGE_LIMIT
     with suppress(OSError, LaunchError, ValueError, KeyError, TypeError):
-        tokens = _ask(address, None, on_wait, "/tokenize", {"content": _PASSAGE})["tokens"]
+        tokens = _ask(address, key, on_wait, "/tokenize", {"content": _PASSAGE})["tokens"]
         for end in range(1, min(len(tokens), _PASSAGE_TOKENS) + 1):
             body = {"prompt": tokens[:end], "cache_prompt": True, "id_slot": 0, **_NEXT_TOKEN}
-            _, content = exchange(address, "/completion", body, limit=_LIMIT, on_wait=on_wait)
+            _, content = exchange(address, "/completion", body, key, limit=_LIMIT, on_wait=on_wait)
             step = read_completion(content)[:1]
             steps += step
             if not step or time.monotonic() > deadline:

@@ -15,10 +15,12 @@ from tsuku_llm.ground.errors import BadModel, Declined, LaunchError, TsukuError
 from tsuku_llm.ground.foreign import read_beginning
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import documented
+from tsuku_llm.launch.ask.health import api_key
 from tsuku_llm.launch.ask.speed import Speed, measure, read_along
 from tsuku_llm.launch.compute.canary_answer import Answer, divergence, what_is_wrong
-from tsuku_llm.launch.plan.addresses import ServerAddress
+from tsuku_llm.launch.plan.addresses import address_of
 from tsuku_llm.launch.plan.report import StartReport
+from tsuku_llm.launch.plan.wishes import wishes_in
 from tsuku_llm.steps.choosing.choice import Choice, choose_like, refuse_revoked
 from tsuku_llm.steps.choosing.which import installed_variant
 from tsuku_llm.steps.drivers.speed_notes import keep_speeds
@@ -310,12 +312,14 @@ def _measure_once(
 
     def on_ready(report: StartReport, on_wait: Callable[[], None]) -> None:
         run.device = report.device
-        address = ServerAddress(report.host, report.port or 0)
+        # The user's arguments may want a key, a prefix or TLS.
+        there = (*arguments, "--host", report.host, "--port", str(report.port))
+        address, key = address_of(there, {}), api_key(wishes_in(there, {}))
         show(f"{run.variant}: it answers twice, and the second answer is measured")
-        run.speeds.append(measure(address, on_wait=on_wait))
+        run.speeds.append(measure(address, key, on_wait))
         if compared:
             show(f"{run.variant}: it reads a text, to compare the variants")
-            run.answer = read_along(address, on_wait)
+            run.answer = read_along(address, key, on_wait)
 
     gpu = run.installed.receipt.backend != "cpu"
     run.failure = short_start(
