@@ -347,3 +347,17 @@ def test_S16_a_note_that_is_a_hard_link_to_a_file_of_the_users_does_not_change_i
     assert note.read_bytes() == b"ours"
     write_note(note, b"new")
     assert note.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(("home", "variable"), [(None, "TSUKU_HOME"), ("/srv/tsuku", "HOME")])
+def test_a_forbidden_folder_names_the_variable_that_decides_it(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, variable: str
+) -> None:
+    """A service's user without a home folder, and with the builds that root has installed."""
+    monkeypatch.delenv("TSUKU_HOME", raising=False)
+    if home:
+        monkeypatch.setenv("TSUKU_HOME", home)
+    folder = Path("/nonexistent/.local/state/tsuku-llm")
+    with pytest.raises(NotWritable) as caught, disk_errors("making a folder", folder):
+        raise PermissionError(errno.EACCES, "Permission denied")
+    assert caught.value.hint.endswith(f"or set {variable} to one that is")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
                 "there is no space left on the disk", facts=facts, hint=_MORE_SPACE
             ) from error
         if error.errno in _FORBIDDEN:
-            hint = "make that folder yours and writable, or set TSUKU_HOME to one that is"
+            hint = f"make that folder yours and writable, or set {_variable(folder)} to one that is"
             text = f"the system does not allow {doing}"
             raise NotWritable(text, facts=facts, hint=hint) from error
         text = "a file could not be read or written"
@@ -47,6 +48,13 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
             text = system_limits.reached(error) or str(error)
             hint = system_limits.fix_of(text) or ""
         raise StoreError(text, facts=facts, hint=hint) from error
+
+
+def _variable(folder: Path) -> str:
+    """Return the variable that decides where a folder of ours is."""
+    home = os.environ.get("TSUKU_HOME")
+    # Another user's TSUKU_HOME has the builds, and the user's own HOME the state and the caches.
+    return "HOME" if home and Path(home) not in folder.parents else "TSUKU_HOME"
 
 
 def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:

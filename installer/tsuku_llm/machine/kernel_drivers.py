@@ -26,7 +26,7 @@ from tsuku_llm.machine.places import MachinePlace
 class BusCard(NamedTuple):
     """A display controller or accelerator; ``driver`` is the kernel module bound to it, if any.
 
-    ``name`` is its slot ("PCI 0000:01:00.0"), or Windows' name for it. ``id`` are its numbers as
+    ``name`` is its slot ("PCI 0000:01:00.0"), or Windows' name for it. ``numbers`` are its ids as
     text. ``power`` is its state before the drivers were asked; asking wakes one in D3cold that
     works.
     """
@@ -35,7 +35,7 @@ class BusCard(NamedTuple):
     vendor: int | None
     device: int | None
     driver: str | None
-    id: str = ""
+    numbers: str = ""
     power: str | None = None
 
     @property

@@ -96,7 +96,7 @@ def _evidence(api: Api, adapters: Iterable[BusCard]) -> dict[Stage, list[str]]:
     """Sort the facts by the link to which they belong."""
     told: dict[Stage, list[str]] = {stage: [] for stage in Stage}
     for adapter in adapters:
-        told[Stage.PCI].append(f"{adapter.name}: {adapter.id}")
+        told[Stage.PCI].append(f"{adapter.name}: {adapter.numbers}")
         told[Stage.MODULE] += [adapter.driver] if adapter.driver else []
     for fact in api.evidence:
         # Files and variables are known by their form; the rest are calls of the driver.

@@ -145,7 +145,7 @@ def parse_pci(answer: DriverAnswer) -> tuple[BusCard, ...]:
             vendor=vendor,
             device=device,
             driver=answers.words(line.get("driver")),
-            id=":".join("????" if part is None else f"{part:04x}" for part in ids),
+            numbers=":".join("????" if part is None else f"{part:04x}" for part in ids),
             power=answers.words(line.get("power")),
         )
         found.append(card)
@@ -162,7 +162,8 @@ def _hex(value: object) -> int | None:
 def evidence(machine: MachineKind) -> tuple[Evidence, ...]:
     """List the devices on the bus with their kernel modules, and the signs of the place."""
     bus = (
-        Evidence(card.name, f"{card.id} (driver {card.driver or 'none'})") for card in machine.pci
+        Evidence(card.name, f"{card.numbers} (driver {card.driver or 'none'})")
+        for card in machine.pci
     )
     return (*bus, *machine.signs)
 
