@@ -21,7 +21,7 @@ from ci.gpulab.placing import place
 from ci.gpulab.routing import show_all_models
 from ci.gpulab.starting import show_starts
 from ci.gpulab.steps import compare, first_prompts, refuse, refuse_a_part, serve
-from ci.gpulab.visible import show_visible
+from ci.gpulab.visible import show_variables, show_visible
 from ci.gpulab.watching import watch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,11 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="gpu-") as folder:
         machine = prepare(ROOT, options.folders, Path(folder), options.hardware)
-        if options.placement:
+        document: Mapping[str, Mapping[str, object]]
+        if options.variables:
+            first = _vulkan(machine, options.release)
+            document = {"install vulkan": first, "variables": show_variables(machine)}
+        elif options.placement:
             document = _placements(machine, options.release, options.placement)
         elif options.source:
             model = _model(machine, options.layers)
@@ -98,6 +102,9 @@ def _options() -> argparse.Namespace:
         choices=("small", "large", "both"),
         help="only compare placements, of a model of 2 GB, of 44 GB or of both; best with two GPUs",
     )
+    parser.add_argument(
+        "--variables", action="store_true", help="only compare what variables leave to a build"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the report to FILE")
     parser.add_argument(
         "--hardware", type=Path, metavar="FILE", help="use a recorded machine, to try the script"
@@ -149,11 +156,14 @@ def _model(machine: Machine, layers: int) -> Path:
 
 
 def _placements(machine: Machine, release: str, models: str) -> Mapping[str, Mapping[str, object]]:
+    return {"install vulkan": _vulkan(machine, release), **place(machine, models)}
+
+
+def _vulkan(machine: Machine, release: str) -> Mapping[str, object]:
     installed = machine.program(
         *("install", "--backend", "vulkan", "--channel", "index", "--release", release, "--json")
     )
-    first = {"shown": installed.code == 0, **installed.told}
-    return {"install vulkan": first, **place(machine, models)}
+    return {"shown": installed.code == 0, **installed.told}
 
 
 def gather(folder: Path, release: str) -> None:
