@@ -110,6 +110,20 @@ def test_what_is_reported_is_what_a_server_would_get(tmp_path: Path) -> None:
     assert [card["free"] for card in cards] == [143000 << 20]
 
 
+def test_doctor_names_the_variable_of_the_builds_own_that_leaves_no_card(
+    user: User, tmp_path: Path
+) -> None:
+    """On an H200 doctor advised the build for the CPU, for a number that no card has."""
+    env = seen(tmp_path, {"GGML_VK_VISIBLE_DEVICES": "5"})
+    told = user.run("doctor", "--json", "--backend", "vulkan", **env).document["data"]
+    faults = [link for link in told["links"] if link["fault"]]
+    assert (faults[0]["stage"], faults[0]["fault"]["slug"]) == ("device", "vulkan-hidden")
+    assert faults[0]["fault"]["fix"] == "correct or unset GGML_VK_VISIBLE_DEVICES"
+    refused = user.run("install", "--json", "--backend", "vulkan", **env)
+    assert refused.code == 3
+    assert "correct or unset GGML_VK_VISIBLE_DEVICES" in refused.document["error"]["hint"]
+
+
 def test_the_drivers_are_asked_once_for_the_cards(user: User, tmp_path: Path) -> None:
     user.run("install", "--backend", "vulkan", **seen(tmp_path, {}))
     env = seen(tmp_path, {"CUDA_VISIBLE_DEVICES": "1"})

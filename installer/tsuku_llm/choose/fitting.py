@@ -208,9 +208,6 @@ def _device_obstacle(row: BackendFacts, requires: Requirements, api: Api) -> Rea
         return reason
     hidden = next((gpu for gpu in api.hardware_gpus if gpu.hidden_by), None)
     left = [gpu for gpu in api.hardware_gpus if not gpu.hidden_by]
-    # A variable of the backend's own leaves nothing.
-    if not left and api.problem:
-        return Reason(api.problem.slug, api.problem.text)
     # A start gives a build the cards that are left, if its backend can be told.
     if hidden and not (row.given_by and left):
         text = f"{hidden.hidden_by} leaves out {hidden.name}, and {row.title} does not know it"
@@ -361,8 +358,12 @@ def _at_least(slug: str, floor: str | None, have: str | None, name: str = "") ->
 
 
 def api_obstacle(api: Api) -> Reason | None:
-    """Tell why an API offers no hardware device; None if it has one, even with a problem."""
-    if api.hardware_gpus:
+    """Tell why an API offers no hardware device; None if it has one, even with a problem.
+
+    A variable that its builds read themselves may leave none: then that is its problem.
+    """
+    hidden = api.problem and all(gpu.hidden_by for gpu in api.hardware_gpus)
+    if api.hardware_gpus and not hidden:
         return None
     if api.problem:
         return Reason(api.problem.slug, api.problem.text)

@@ -303,7 +303,7 @@ def _reason(variant: Variant, hardware: Hardware, selection: Selection) -> Reaso
     # Without a device the selection rejects the variant for that reason. The driver's links
     # have judged that already, so here only the rest of the system counts.
     name = facts_of(variant.backend).api
-    if name and not hardware.api(name).hardware_gpus:
+    if name and api_obstacle(hardware.api(name)):
         return system_obstacle(variant, hardware)
     return next(each.reason for each in selection.rejected if each.variant is variant)
 
