@@ -113,6 +113,23 @@ def test_an_unknown_tool_is_an_error_that_lists_the_tools(home: Path, folder: Pa
     assert run(home, folder, "").code == 2
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("lama-cli", "did you mean llama-cli?"),
+        ("llama-clii", "did you mean llama-cli?"),
+        ("llama-quantize", "run one of these: "),
+    ],
+)
+def test_tools_are_not_alike_because_each_begins_with_llama(
+    home: Path, folder: Path, name: str, hint: str
+) -> None:
+    """An index build brings no llama-bench; "did you mean llama-server?" was no help."""
+    told = run(home, folder, name, "--dry-run", "--json").document["error"]["hint"]
+    assert told.startswith(hint)
+
+
 def test_X18_a_dry_run_shows_the_arguments_and_the_removed_variables(
     installed: Installed, home: Path, folder: Path
 ) -> None:

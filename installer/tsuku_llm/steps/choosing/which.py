@@ -252,11 +252,21 @@ def tool_of(receipt: Receipt, name: str) -> str:
     tools = tools_of(receipt)
     if name.removesuffix(".exe") in tools:
         return tools[name.removesuffix(".exe")]
+    # Nearly all begin with "llama-": that makes no two of them similar.
+    before = _PREFIX if name.startswith(_PREFIX) else ""
+    known = [each.removeprefix(before) for each in tools if each.startswith(before)]
+    otherwise = f"run one of these: {TSUKU} run TOOL -- ARGUMENTS"
+    if receipt.channel == "index":
+        otherwise = f"these are all that builds of the package index bring; {_ALL_TOOLS}"
     raise NotInstalled(
         f"{receipt.variant} of {receipt.release} has no tool {name}",
         facts=tuple(f"tool: {each}" for each in tools),
-        hint=did_you_mean(name, tools, f"run one of these: {TSUKU} run TOOL -- ARGUMENTS"),
+        hint=did_you_mean(name, known, otherwise, before=before),
     )
+
+
+_PREFIX = "llama-"
+_ALL_TOOLS = f"upstream's own bring the others: {TSUKU} install --channel stable"
 
 
 def tools_of(receipt: Receipt) -> Mapping[str, str]:
