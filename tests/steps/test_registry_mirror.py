@@ -15,6 +15,7 @@ from support.sessions import changed
 
 from tsuku_llm.ground.errors import (
     DownloadError,
+    HostUnreachable,
     HttpStatusError,
     MetadataError,
     TlsError,
@@ -261,3 +262,12 @@ def test_a_blob_that_is_gone_is_an_error_that_says_so(
         install(user)
     with pytest.raises(HttpStatusError, match="there is no mirror at"):
         refresh(client(open_registry, open_registry.place("nothing/here")))
+
+
+def test_a_registry_that_cannot_be_reached_is_no_reason_to_read_from_a_mirror(
+    operator: Callable[..., Session], open_registry: Registry
+) -> None:
+    with pytest.raises(HostUnreachable) as caught:
+        push_mirror(operator(open_registry), "oci://127.0.0.1:1/tsuku/mirror", ALL)
+    assert "--to" in caught.value.hint
+    assert "llm.mirror" not in caught.value.hint

@@ -31,6 +31,7 @@ from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import (
     BodyError,
     DownloadError,
+    HostUnreachable,
     HttpStatusError,
     TrustError,
     UsageError,
@@ -268,6 +269,10 @@ def _files_there(place: RegistryPlace, root: str, network: fetch.Network) -> Map
         if error.status == _MISSING:
             return {}
         raise
+    except HostUnreachable as error:
+        # A mirror to read from would not help: the copy goes there.
+        hint = "check the connection, and the address that --to names"
+        raise HostUnreachable(error.message, facts=error.facts, hint=hint) from error
     if found.root != root:
         raise UsageError(
             f"{place} is the mirror of another repository",
