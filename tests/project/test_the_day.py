@@ -44,6 +44,8 @@ MAY_READ = {
     "installer/tsuku_llm/launch/gpu/observation.py": OF_DRIVERS,
     "installer/tsuku_llm/store/store.py": OF_FILES,
     "installer/tsuku_llm/ground/system_limits.py": "asks whether there is a date at all",
+    "tests/store/test_processes.py": OF_FILES,
+    "tests/store/test_sweep.py": OF_FILES,
     "tests/support/the_day.py": "moves the clock",
     "tests/support/certificates.py": OF_TLS,
     "tests/project/test_another_day.py": "compares with the system's day",

@@ -223,7 +223,9 @@ def test_N08_a_link_in_the_place_of_the_lock_is_not_followed(
     assert (mine.read_text(), lock.is_symlink()) == ("mine", True)
 
 
-def test_N08_of_two_who_publish_the_older_state_does_not_win(tmp_path: Path) -> None:
+def test_N08_of_two_who_publish_the_older_state_does_not_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two copies of the data, one of them a refresh behind, and one folder that is served."""
     old, new, served = (tmp_path / name for name in ("old", "new", "served"))
     shop = FolderShop.offering(tmp_path / "own", "b1")
@@ -242,8 +244,10 @@ def test_N08_of_two_who_publish_the_older_state_does_not_win(tmp_path: Path) -> 
         finally:
             os._exit(code)
     assert os.read(said, 100) == b"at work\n"
-    with pytest.raises(PublishError, match="another tsuku-publish has worked on"):
-        publish(new, served, wait=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("tsuku_publish.repository.folder.WAIT", 0)
+        with pytest.raises(PublishError, match="another tsuku-publish has worked on"):
+            publish(new, served)
     os.write(go, b"x")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     publish(new, served)
