@@ -120,7 +120,7 @@ def main():
         if os.environ.pop(variable(key), None) is not None:
             module.warn(f"{variable(key)} is set for this user, and comes before the config file")
     files = {key: written(tool, key) for key in given}
-    before = {key: value for key, (_, value) in files.items()}
+    before = {key: found[1] for key, found in files.items()}
     after = {
         key: None if value is None else wanted(tool, key, text_of(value))
         for key, value in given.items()
