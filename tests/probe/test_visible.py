@@ -107,16 +107,17 @@ LISTED = {
     "0x1": "a",
     "+1": "b",
     "1;0": "b",
+    "-0": "a",
     "0 1": "ab",
     "1,0": "ab",
     "0,,1": "ab",
     ",1": "b",
     "0,0": "a",
 }
-"""The cards that a Vulkan build listed on two H200s (b10434, driver 580.159.04) by the variable.
+"""The cards that a Vulkan build lists by the variable.
 
-Those with 7 among others, a sign, ``;``, ``0x1`` and empty parts: as ``ggml_vk_instance_init`` of
-ggml-vulkan.cpp reads them, a ``std::stringstream`` whose commas became blanks.
+Two H200s did so (b10434, driver 580.159.04). The rest is as ``ggml_vk_instance_init`` reads it
+(ggml-vulkan.cpp, b11434): with a C++ stream, in which commas have become blanks.
 """
 
 

@@ -289,7 +289,7 @@ def test_a_variable_that_names_nothing_is_the_cause(
     api = vulkan(stubs.host(root=root, environ=environ, vkCreateInstance=-9))
     assert slug(api) == "vulkan-driver-file-missing"
     assert api.problem
-    assert f"{variable} is set and names no Vulkan driver" in api.problem.text
+    assert f"{variable} is set but names no driver" in api.problem.text
     assert any((item.call, item.result) == (variable, "names no driver") for item in api.evidence)
 
 

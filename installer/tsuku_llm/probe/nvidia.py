@@ -293,7 +293,7 @@ def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem |
         return mismatch
     init = answers.code(raw.cuda, "cuInit")
     # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
-    if init in (0, 100, 101):
+    if init in (0, NO_DEVICE, INVALID_DEVICE):
         return _no_device(raw, machine)
     named = _named(raw, machine, init) or (_other(raw, init) if state is ApiState.FAILED else None)
     # The fixes are Linux commands.

@@ -93,18 +93,16 @@ def mark_hidden(apis: tuple[Api, ...], variables: Mapping[str, str]) -> tuple[Ap
 def _chosen_by_index(vulkan: Api, value: str) -> tuple[Gpu, ...]:
     """Return the devices of Vulkan's loader that ggml's backend takes; none if one is missing.
 
-    As ``ggml_vk_instance_init`` reads it: blanks or commas between the numbers, the first other
-    character ends the list, and a number without a device ends the backend.
+    Source: ``ggml_vk_instance_init`` in ggml-vulkan.cpp (b11434). Blanks or commas are between the
+    numbers, the first other character ends the list, and a number without a device is an error.
     """
-    numbers: list[int] = []
-    rest = value
-    while found := re.match(r"[\s,]*([+-]?[0-9]+)", rest, re.ASCII):
-        numbers.append(int(found[1][:20]))
-        rest = rest[found.end() :]
-    indices = {gpu.index for gpu in vulkan.gpus}
-    if not indices.issuperset(numbers):
+    listed = re.match(r"(?:[\s,]*[+-]?[0-9]+)*", value, re.ASCII)
+    numbers = re.findall(r"[+-]?[0-9]+", listed[0] if listed else "")
+    # 20 digits are a size_t at most, and Python refuses to read thousands.
+    wanted = {int(number[:20]) for number in numbers}
+    if not wanted <= {gpu.index for gpu in vulkan.gpus}:
         return ()
-    return tuple(gpu for gpu in vulkan.gpus if gpu.index in numbers)
+    return tuple(gpu for gpu in vulkan.gpus if gpu.index in wanted)
 
 
 def _only_chosen(vulkan: Api, chosen: tuple[Gpu, ...], value: str) -> Api:

@@ -255,13 +255,15 @@ def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
         name, path = answers.words(line.get("variable")), answers.words(line.get("file"))
         if not name or any(word in (path or "") for word in SOFTWARE_FILES):
             continue
-        if path is None or line.get("missing") is True:
+        slug = "vulkan-driver-file-missing"
+        if path is None:
+            text = f"{name} is set but names no driver, so the Vulkan loader finds none"
+        elif line.get("missing") is True:
             text = f"{name} names the Vulkan driver {path}, which does not exist"
-            if path is None:
-                text = f"{name} is set and names no Vulkan driver, so the Vulkan loader has none"
-            return Problem("vulkan-driver-file-missing", text, f"correct {name}, or unset it")
-        text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
-        return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")
+        else:
+            slug = "vulkan-driver-hidden"
+            text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
+        return Problem(slug, text, f"correct {name}, or unset it")
     return None
 
 

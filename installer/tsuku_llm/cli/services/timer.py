@@ -18,7 +18,7 @@ from tsuku_llm.cli.render.services.units import (
     quoted_line,
 )
 from tsuku_llm.cli.services.command_line import this_program
-from tsuku_llm.cli.services.units import units_answer
+from tsuku_llm.cli.services.units import scope_of, units_answer
 from tsuku_llm.cli.terminal.answer import CommandResult
 from tsuku_llm.ground.errors import UsageError
 from tsuku_llm.ground.own_name import TSUKU
@@ -34,9 +34,6 @@ _NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE
 """Variables without which this machine may reach no host; a service does not have the user's."""
 
 _UNIT = "tsuku-llm-update"
-_OF_THE_SYSTEM = ("systemd", "system")
-"""How the folders end in which systemd looks for the machine's own units."""
-
 _HEAD = """\
 # Made by: {made}
 # Save both units as {folder}/{unit}.{{service,timer}}, then:
@@ -119,8 +116,7 @@ def timer(
             f"{', '.join(secret)}: not in the unit; it loads {credentials}, which only you can read"
         )
     parsed = None if window is None else _window(window)
-    # Units that go into /etc/systemd/system, say, are those of the machine.
-    system = output is not None and (working_folder() / output).parts[-2:] == _OF_THE_SYSTEM
+    system = output is not None and scope_of(output) == "system"
     systemctl = "systemctl" if system else "systemctl --user"
     start = f"{systemctl} daemon-reload && {systemctl} enable --now {_UNIT}.timer"
     folder = SYSTEM_FOLDER if system else USER_FOLDER

@@ -116,6 +116,15 @@ _ELSEWHERE = (
 )
 
 
+def scope_of(folder: Path) -> str:
+    """Return whose units systemd looks for in a folder, "system" or "user"; "" for another one.
+
+    Each folder of systemd.unit(5) that one writes to ends so.
+    """
+    end = (working_folder() / folder).parts[-2:]
+    return end[-1] if end in (("systemd", "system"), ("systemd", "user")) else ""
+
+
 def units_answer(
     texts: dict[str, str], credentials: Path | None, output: Path | None, told: Sequence[str]
 ) -> CommandResult:
@@ -131,9 +140,7 @@ def units_answer(
         "written": written,
     }
     if output:
-        # Each folder of systemd.unit(5) that one writes to ends so.
-        found = output.absolute().parts[-2:] in (("systemd", "user"), ("systemd", "system"))
-        told = told if found else (_ELSEWHERE, *told)
+        told = told if scope_of(output) else (_ELSEWHERE, *told)
         return CommandResult(data, (*(f"written: {file}" for file in written), *told))
     shown = "\n".join(texts.values())
     # As ``systemctl cat`` shows several: each below the name of its file.

@@ -166,9 +166,11 @@ def no_device(build: Build, listing: DeviceListing, environ: Mapping[str, str]) 
     given, _, nothing = backend.given_by or ("", "", "")
     if given in hiding and environ[given] == nothing and (theirs := _of_others(backend, environ)):
         value = f"{theirs}={environ[theirs]}"
-        fix = f"correct or unset {theirs}"
         return Diagnosis(
-            *("no-device", f"it lists no device: {value} leaves it none", fix, CPU_OVERRIDE),
+            "no-device",
+            f"it lists no device: {value} leaves it none",
+            f"correct or unset {theirs}",
+            CPU_OVERRIDE,
             facts=(f"{value} is set, and {given}={nothing} follows from it",),
             fault="backend",
         )

@@ -100,7 +100,7 @@ def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
     if kept and kept.release != release:
         found.append((PINNED, f"{RELEASE} keeps {kept.release}", kept.undo))
     young = bounds.now is not None and age(offered.published, bounds.now) < bounds.min_age
-    # Without the setting, a wrong date is no reason either.
+    # A date in the future makes a release young, too: that counts only with the setting.
     if bounds.min_age and young and release != bounds.here:
         text = f"published {offered.published}, and {MIN_AGE} is {bounds.min_age}"
         found.append((YOUNG, text, take(release, bounds.repository)))
@@ -119,7 +119,7 @@ def why_passed_over(offered: Offered, bounds: Bounds) -> tuple[PassedOver, ...]:
 
 
 def noted_marks(data: Path, note: Callable[[str], None]) -> tuple[RolledBack, ...]:
-    """Return the releases that failed here; a file that cannot be read is told and is no error."""
+    """Return the releases that failed here; print a warning if their file cannot be read."""
     try:
         return read_marks(data)
     except StoreError as error:

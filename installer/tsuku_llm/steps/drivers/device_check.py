@@ -31,7 +31,7 @@ class Check(NamedTuple):
     ``problem`` is why the backend cannot be used, None if it can; ``complaint`` is a sentence on
     anything else that is odd. ``hardware`` is the probe's result when the build was installed.
     ``maker`` is the PCI id of the maker whose devices alone are wanted, None for any. ``fit_tool``
-    is upstream's own program of the build for the need of a model, None if it has none.
+    is the build's own program that tells what memory a model needs; None without one.
     """
 
     build: Build

@@ -222,8 +222,8 @@ def require_consent(
 def require_yes(session: Session, question: str, unasked: UsageError | None = None) -> None:
     """Ask before what needs a yes of the user's, unless the user has agreed.
 
-    If nobody can be asked, ``unasked`` is raised; without one that is a yes. Raises ``Declined``
-    after a no.
+    Without a terminal to ask on, this raises ``unasked``, or returns if that is None. Raises
+    ``Declined`` after a no.
     """
     if session.agreed:
         return

@@ -164,7 +164,7 @@ def fitting_together(
 
 
 def fit_tool_of(installed: Installed) -> Build | None:
-    """Return upstream's own program of a build for the need of a model; None if it has none."""
+    """Return the build's own program that tells what memory a model needs; None without one."""
     path = tools_of(installed.receipt).get(TOOL)
     return build_of(installed)._replace(server=path) if path else None
 
@@ -176,7 +176,7 @@ def corrected_by_tool(
     wishes: Wishes,
     environ: Mapping[str, str],
 ) -> CacheCorrection | None:
-    """Ask the build's own tool for the cache of a start; None if it has none, or no answer."""
+    """Ask the build's own tool for the cache of a start; None without a tool or an answer."""
     if tool is None:
         return None
     from tsuku_llm.launch.memory.fit_tool import ask_fit_tool, correction_of  # noqa: PLC0415 - only then

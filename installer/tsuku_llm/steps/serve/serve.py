@@ -98,9 +98,9 @@ def serve(session: Session, arguments: Sequence[str], how: Serving) -> int:
             return ended
         if not isinstance(ended, (LaunchError, SilentCpu, NotOnGpu, GpuLost)):
             raise ended
-        # A lost GPU need not be back at once, so the failures of restarts count as well. The
-        # same server has served before: whatever fails now may be over in a while, such as
-        # memory or a port that what is left of it still has.
+        # A lost GPU need not be back at once, so failures of restarts count as well. The same
+        # server has served before, so the cause may pass: what is left of it may still hold
+        # its memory or its port.
         lost = isinstance(ended, GpuLost) or (
             restarts.count > 0 and not isinstance(ended, NotInstalled)
         )
@@ -168,8 +168,8 @@ class _Exchange:
     def next_after(self, installed: Installed, ended: int | TsukuError) -> Installed | None:
         """Return the version to start now that the server of another one has ended.
 
-        ``ended`` is its exit code after it had served, or why it does not serve. None: the server
-        was stopped, or its end is no matter of a reload.
+        ``ended`` is its exit code after it had served, or why it does not serve. None if the server
+        was stopped, or ended without a reload or a trial.
         """
         stop = self._stop_handle
         if self._reload is None or (stop and stop.is_ending):
