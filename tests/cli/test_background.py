@@ -650,18 +650,32 @@ def test_a_server_that_does_not_come_back_is_an_error_with_its_reason(home: Home
     assert home.servers()["default"]["state"] == "ended"
 
 
-def test_a_healthy_server_is_not_ended_for_a_model_that_is_gone(home: Home) -> None:
+@pytest.mark.parametrize(
+    ("now", "what", "fix"),
+    [
+        (None, "not there any more", "put the file back"),
+        # A download that broke off over the old file, and one that stored the page about it.
+        (b"GGU", "incomplete", "download it again: this one is not complete"),
+        (b"<!DOCTYPE html><html>", "a web page", "download the file itself: "),
+    ],
+)
+def test_a_healthy_server_is_not_ended_for_a_model_that_cannot_be_loaded(
+    home: Home, now: bytes | None, what: str, fix: str
+) -> None:
     model = home.path / "moved.gguf"
     small_model(model)
     started = home.start("-m", str(model))
     model.unlink()
+    if now is not None:
+        model.write_bytes(now)
     done = home.run("restart")
     assert (done.code, done.stdout) == (7, "")
-    assert done.stderr == (
-        "error[bad-model]: the server default is not started again: its model is not there any more"
+    assert done.stderr.startswith(
+        f"error[bad-model]: the server default is not started again: its model is {what}"
         f"\n  {model}\n"
-        "hint: put the file back; until then the server goes on with what it has loaded\n"
+        f"hint: {fix}"
     )
+    assert done.stderr.endswith("; until then the server goes on with what it has loaded\n")
     assert home.servers()["default"]["pid"] == started["pid"]
     assert answers(started["port"])
 

@@ -1,6 +1,7 @@
 """What answers look like, from values that need no machine and no network."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,11 +286,13 @@ def test_why_a_server_ended_is_said_once(reason: str) -> None:
         report=REPORT._replace(trouble=trouble),
         exit_code=134,
         reason=reason,
+        arguments=("-m", "/models/my model.gguf"),
     )
     lines = "\n".join(servers_render.lines(Servers((record,), {}, {})))
     assert lines.count("the GPU is lost") == 1
     assert reason in lines
     assert "processes" not in lines
+    assert re.search(r"arguments +-m '/models/my model.gguf'\n", lines)
 
 
 def test_in_the_pause_before_a_restart_there_is_no_server() -> None:

@@ -80,8 +80,9 @@ ROOMS = {
         "steps.install steps.metadata steps.program steps.serve store store.records"
     ),
     "steps.servers": (
-        "config ground.processes instances launch.ask launch.gpu launch.plan launch.run steps "
-        "steps.choosing steps.drivers steps.install steps.serve store store.records"
+        "config ground.processes instances launch.ask launch.failed launch.gpu launch.plan "
+        "launch.run steps steps.choosing steps.drivers steps.install steps.serve store "
+        "store.records"
     ),
     "api": (
         "catalog choose config instances launch.plan machine steps steps.choosing steps.install "

@@ -234,14 +234,14 @@ def wrong_file(plan: LaunchPlan) -> Diagnosis | None:
         path, found = os.path.join(plan.cwd, name), None
         # A missing file, and one that may not be read, have their own diagnoses.
         with suppress(OSError):
-            found = _other(path, option)
+            found = other_than_needed(path, option)
         if found:
             cause = f"the file given with {option} is {found[0]}: {path}"
             return Diagnosis("not-a-model", cause, found[1], fault="model")
     return None
 
 
-def _other(path: str, option: str) -> tuple[str, str] | None:
+def other_than_needed(path: str, option: str) -> tuple[str, str] | None:
     """Return what a file is, and what to do, if it is not what the option needs.
 
     Raises ``OSError``.

@@ -171,14 +171,23 @@ def restart(state: Path, name: str) -> Record:
     if record.state is ServerState.UNWATCHED or RELOAD is None:
         why = "its supervisor was killed" if RELOAD else "Windows has no signal for it"
         raise LaunchError(f"the server {name} cannot be asked: {why}", hint=by_hand)
+    from tsuku_llm.launch.failed.failure import other_than_needed
+
     # The supervisor ends the server first: a start that cannot succeed must not cost a healthy one.
     wishes = wishes_in(record.arguments or (), {})
-    if wishes.model and os.path.isabs(wishes.model) and not os.path.lexists(wishes.model):
-        raise BadModel(
-            f"the server {name} is not started again: its model is not there any more",
-            facts=(wishes.model,),
-            hint="put the file back; until then the server goes on with what it has loaded",
-        )
+    if wishes.model and os.path.isabs(wishes.model):
+        try:
+            what, fix = other_than_needed(wishes.model, "-m") or ("", "")
+        except FileNotFoundError:
+            what, fix = "not there any more", "put the file back"
+        except OSError as error:
+            what, fix = f"not readable: {error.strerror or error}", "check who may read the file"
+        if what:
+            raise BadModel(
+                f"the server {name} is not started again: its model is {what}",
+                facts=(wishes.model,),
+                hint=f"{fix}; until then the server goes on with what it has loaded",
+            )
     # Without a new record nobody could tell which process serves.
     require_space(state, _RECORD)
     instances = Instances(state)

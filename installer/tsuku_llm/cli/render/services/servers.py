@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tsuku_llm.cli.render.installed import told_lines
 from tsuku_llm.cli.terminal.text import size, table
 from tsuku_llm.ground.own_name import TSUKU
+from tsuku_llm.ground.safe_text import shell_word
 
 if TYPE_CHECKING:
     from tsuku_llm.instances.loading import LoadSample
@@ -144,6 +145,7 @@ def _facts(record: Record) -> list[tuple[str, str]]:
     addresses = report.addresses if any(record.urls) else ()
     facts = {
         "build": f"{report.selected} of {report.release}",
+        "arguments": " ".join(map(shell_word, record.arguments or ())),
         "runs on": _runs_on(report),
         "on the GPU": report.told_share or None,
         "device": report.device,
