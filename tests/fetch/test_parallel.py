@@ -164,7 +164,8 @@ def test_a_wrong_range_leads_back_to_one_connection(tmp_path: Path, odd: Behavio
     serve = at(105_000, odd, times=99)
     with FaultServer([serve]) as server, Clock().network(limits=WIDE) as network:
         assert fetch(artifact_at(f"{server.url}/x"), tmp_path, network).read_bytes() == BODY
-        assert ranges(server)[-1] is None
+        # A range that was asked for before the other connections ended may be seen later.
+        assert ranges(server).count(None) == 1
 
 
 def test_H11_only_the_missing_bytes_of_a_dead_connection_are_downloaded_again(

@@ -32,6 +32,7 @@ from tsuku_llm.ground.errors import (
     BodyError,
     DigestMismatch,
     DownloadError,
+    HostUnreachable,
     HttpStatusError,
     Interrupted,
 )
@@ -108,32 +109,23 @@ def _from_any_source(transfer: Transfer) -> None:
             hint=f"ask the operator of the mirror to add it with {TSUKU} mirror; or ask other "
             f"hosts too: {TSUKU} config set llm.mirror URL,origin",
         )
+    elif isinstance(decisive, HostUnreachable | HttpStatusError | BodyError):
+        # Mirrors that are set already have not helped.
+        decisive.hint += (
+            f"; or check the mirrors that are set: {TSUKU} config get llm.mirror"
+            if mirrors
+            else f"; or set a mirror: {TSUKU} config set llm.mirror URL"
+        )
     decisive.facts += tuple(
         f"from {shown(url)}: {failure.message}"
         for url, failure in failures
         if failure is not decisive
     )
-    if mirrors:
-        # They are set already, and have not helped.
-        for advice, other in _MIRROR_ADVICE:
-            decisive.hint = decisive.hint.replace(advice, other)
     raise decisive
 
 
 def _is_missing(error: _Failure) -> bool:
     return isinstance(error, HttpStatusError) and error.status in _MISSING
-
-
-_MIRROR_ADVICE = (
-    (
-        f"set a mirror: {TSUKU} config set llm.mirror URL",
-        f"check the mirrors that are set: {TSUKU} config get llm.mirror",
-    ),
-    # Not the words of a command: "config set llm.mirror".
-    (": set llm.mirror", ": check llm.mirror"),
-    ("or set llm.mirror", "or check llm.mirror"),
-)
-"""What hints say of mirrors if none is set, and what they say otherwise."""
 
 
 def _verified_from(transfer: Transfer, url: str) -> None:
@@ -277,10 +269,10 @@ def _wrong_size(transfer: Transfer, url: str, offered: str) -> BodyError:
         return BodyError(
             f"{host} sends the file encoded as {transfer.encoding!r}, which was not asked for",
             facts=facts,
-            hint="the server or a proxy alters what it sends: set llm.mirror",
+            hint="the server or a proxy alters what it sends: try another network",
         )
     return BodyError(
         f"{host} has a file whose size is not the signed one",
         facts=facts,
-        hint="the file there was replaced, or the network alters it: set llm.mirror",
+        hint="the file there was replaced, or the network alters it: try another network",
     )

@@ -210,7 +210,7 @@ class Transfer:
                                 f"received: {received} bytes in {elapsed:.0f} seconds",
                                 f"url: {shown(url)}",
                             ),
-                            hint="try again later, or set llm.mirror; the download will be resumed",
+                            hint="try again later; the download will be resumed",
                         )
                     )
                 # The next window begins: a fast start must not excuse a drip later.

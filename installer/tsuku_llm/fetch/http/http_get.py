@@ -34,11 +34,11 @@ _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _HINTS = {
     401: "the server wants credentials: put them into the mirror's URL",
-    403: "the network or the server forbids it: try another network, or set llm.mirror",
-    404: f"the file is no longer there: run {TSUKU} update, or check llm.mirror",
-    410: f"the file is no longer there: run {TSUKU} update, or check llm.mirror",
-    429: "too many downloads from this address: try again later, or set llm.mirror",
-    451: "it is blocked at your location: set llm.mirror",
+    403: "the network or the server forbids it: try another network",
+    404: f"the file is no longer there: run {TSUKU} update",
+    410: f"the file is no longer there: run {TSUKU} update",
+    429: "too many downloads from this address: try again later",
+    451: "it is blocked at your location: try another network",
     511: "this network wants you to log in first: open a web page in a browser",
 }
 
@@ -109,7 +109,7 @@ def answered(  # noqa: PLR0913 - all of it describes one request
         f"{host_of(url)} redirects too many times",
         status=status,
         facts=(f"url: {shown(url)}", f"last: {shown(str(current))}"),
-        hint="the server is misconfigured: try later, or set llm.mirror",
+        hint="the server is misconfigured: try later",
     )
 
 
@@ -152,7 +152,7 @@ def _sent(network: Network, request: httpx.Request) -> httpx.Response:
         raise BodyError(
             f"{request.url.host} gave an answer that cannot be understood",
             facts=(f"url: {shown(str(request.url))}", f"reason: {str(error)[:200]}"),
-            hint="the server is misconfigured: try later, or set llm.mirror",
+            hint="the server is misconfigured: try later",
         ) from error
 
 
@@ -194,7 +194,7 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
         f"{host_of(url)} answered {status}",
         status=status,
         facts=facts,
-        hint=_HINTS.get(status, "try again later, or set llm.mirror"),
+        hint=_HINTS.get(status, "try again later"),
     )
     if status in _TEMPORARY:
         raise Transient(error, wait=retry_after(response.headers))
@@ -244,7 +244,7 @@ def check_framing(response: httpx.Response, url: str) -> int | None:
         raise BodyError(
             f"{host_of(url)} gives two different lengths in one answer",
             facts=(f"url: {shown(url)}",),
-            hint="the server or a proxy is misconfigured: try later, or set llm.mirror",
+            hint="the server or a proxy is misconfigured: try later",
         )
     # A repeated length ("5, 5") is valid if all numbers are equal, which h11 has checked.
     return int(length.partition(",")[0]) if length is not None else None

@@ -27,7 +27,6 @@ from tsuku_llm.fetch.http.race import Resolver
 from tsuku_llm.fetch.http.tls import client_context
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground.errors import BodyError, HostUnreachable, ProxyError
-from tsuku_llm.ground.own_name import TSUKU
 
 _OFFLINE_TRIES = 2
 """Attempts after a failed connection: usually the machine is offline, and retries are useless."""
@@ -235,7 +234,7 @@ class _Failures:
             HostUnreachable(
                 f"{self._host} cannot be reached",
                 facts=(reason, *self._way),
-                hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL",
+                hint="check the connection",
             ),
             tries=tries,
             url=shown(self._url),
@@ -253,8 +252,7 @@ class _Failures:
             HostUnreachable(
                 f"{self._host} does not answer",
                 facts=(f"url: {shown(self._url)}", *self._way),
-                hint=f"check the connection, or set a mirror: {TSUKU} config set llm.mirror URL; "
-                "a partial download is kept and resumed",
+                hint="check the connection; a partial download is kept and resumed",
             )
         )
 
