@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support import model_headers
 from support.model_headers import F16, Q4_0, Q8_0, Shape, write_header, write_shape
 
+from tsuku_llm.launch.memory.fit_tool import correction_of
 from tsuku_llm.launch.memory.gguf import read_header
 from tsuku_llm.launch.memory.memory_options import MemoryOptions, memory_options
 from tsuku_llm.launch.memory.model_header import ModelHeader
@@ -65,7 +66,8 @@ def test_the_estimate_is_what_the_server_said(log: Log, tmp_path: Path) -> None:
         # The most that it can be, and near enough beside the rest if there is no doubt.
         assert sum(need.cache) / MIB >= log.cache
     else:
-        assert not need.doubt
+        # A GPU may take the scores of 128 heads twice.
+        assert need.doubt == ("least" if log.argv == "-c 8192 -fa off" and log.cache == 18 else "")
         assert sum(need.cache) / MIB == pytest.approx(log.cache, rel=0.001)
     assert need.compute / MIB == pytest.approx(log.compute, rel=0.1)
     if log.weights:
@@ -111,6 +113,29 @@ def test_layers_of_an_unknown_kind_are_in_doubt(tmp_path: Path) -> None:
     strange = {name.replace("attn_k", "memory"): size for name, size in shape.tensors.items()}
     header = header_of(tmp_path, shape._replace(architecture="next", tensors=strange))
     assert estimate_need(header, MemoryOptions()).doubt == "least"
+
+
+@pytest.mark.parametrize(
+    ("argv", "doubt"),
+    [
+        # "compute buffer size" on an H200 with Vulkan b10434: 284, 538 and 2112 MiB. The scores
+        # alone have 256, 512 and 1024.
+        ("-c 4096 -fa off", ""),
+        ("-c 16384 -fa off -ub 256", ""),
+        ("-c 16384 -fa off", "least"),
+        ("-c 16384", ""),
+    ],
+)
+def test_scores_as_large_as_a_chunk_may_be_there_twice(
+    tmp_path: Path, argv: str, doubt: str
+) -> None:
+    header = header_of(tmp_path, model_headers.llama(layers=12))
+    need = estimate_need(header, memory_options(argv.split(), {}))
+    assert need.doubt == doubt
+    # Upstream's tool tells the cache, and nothing of this.
+    corrected = correction_of(need, need.cache_size)
+    assert corrected is not None
+    assert corrected.applied(need).doubt == doubt
 
 
 def test_a_cache_in_another_type_is_smaller(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_a_need_that_the_file_does_not_tell_is_said_to_be_unknown(
     assert starter.start("-m", windowed, *LONG) == 0
     (line,) = needs(starter)
     assert line.startswith("needs at most ")
-    assert [note for note in starter.notes if "does not tell how much its layers keep" in note]
+    assert [note for note in starter.notes if "does not tell all that a server takes" in note]
     assert not [note for note in starter.notes if "to fit" in note or "layers go" in note]
     with pytest.raises(DoesNotFit) as refused:
         starter.start("-m", windowed, *LONG, require_fit=True)

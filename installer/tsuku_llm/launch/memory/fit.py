@@ -124,7 +124,7 @@ class Fit(NamedTuple):
         context = f" for a context of {self.context}" if self.context else ""
         lines = [f"{first}{context}; {where}"]
         if self.need.doubt:
-            lines.append("the model's file does not tell how much its layers keep of the context")
+            lines.append("the model's file does not tell all that a server takes for it")
         if self.shortened:
             lines.append(f"the server shortens the context to about {self.shortened} to fit")
         if self.devices and self.on_devices < self.layers:

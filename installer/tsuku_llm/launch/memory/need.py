@@ -37,6 +37,13 @@ _DENSE = re.compile(r"ffn_(?:up|down|gate)\.")
 # llama-arch.cpp has the layer of each tensor: these are computed with the output.
 _OUTPUT = re.compile(r"(?:output|cls|dense_|altup_|per_layer_(?:model_)?proj)")
 
+_CHUNK = 1 << 30
+"""Bytes of Vulkan's largest allocation (suballocation_block_size in ggml-vulkan.cpp).
+
+A graph's buffer is cut into such pieces by ggml-alloc.c, and what is larger may be there twice. So
+it was for 12 of 23 architectures, on an H200 with b10434; smaller scores were there once for all.
+"""
+
 _DOUBT = 0.1
 """The part of a need by which the estimate may be too high and still counts as known."""
 
@@ -57,7 +64,8 @@ class MemoryNeed(NamedTuple):
     none.
     ``spare`` is what each layer may keep less than ``cache``: filled if the header does not say
     which layers see a window only, or whether there is a cache. ``doubt`` is "most" if the cache
-    may therefore be much smaller, and "least" if nothing is known of it.
+    may therefore be much smaller, and "least" if nothing is known of it, or if the buffers for
+    computing may be twice as large.
     """
 
     layers: tuple[int, ...]
@@ -180,7 +188,8 @@ def estimate_need(
         elsewhere=tuple((device, size) for device, size in companions if device),
         shared=shared,
     )
-    if not any(cache) and _is_causal(header):
+    scored = not options.flash_attention and _scores(header, options, cells) * _F32 >= _CHUNK
+    if scored or (not any(cache) and _is_causal(header)):
         need = need._replace(doubt="least")
     elif sum(spare) > _DOUBT * need.total:
         need = need._replace(doubt="most", spare=spare)
@@ -328,7 +337,6 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     width = header.number("embedding_length")
     inner = max(_all(header, "feed_forward_length"), default=0)
     chosen = header.number("expert_used_count")
-    heads = max(_all(header, "attention.head_count"), default=0)
     vocabulary = max(
         (
             each.shape[-1]
@@ -341,6 +349,7 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     each = cells.full // (1 if options.unified else max(1, options.sequences))
     windowed = cells.window // (1 if options.unified else max(1, options.sequences))
     # A model that only keeps a state has no heads.
+    heads = max(_all(header, "attention.head_count"), default=0)
     masks = (each + (windowed if header.number("attention.sliding_window") else 0)) if heads else 0
     steps = [3 * inner + 4 * width]
     if chosen:
@@ -359,7 +368,15 @@ def _compute(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -
     if options.flash_attention:
         return max(batch * max(steps), last) * _F32 + batch * masks * 2
     # Without flash attention the scores of every head are there at once.
-    return max(batch * max(heads * each + attention, *steps), last) * _F32 + batch * masks * _F32
+    scores = _scores(header, options, cells)
+    return max(scores + batch * attention, batch * max(steps), last) * _F32 + batch * masks * _F32
+
+
+def _scores(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -> int:
+    """Return the scores of one step: of each of its tokens with all that its sequence has."""
+    batch = min(options.batch, options.micro_batch, cells.full)
+    each = cells.full // (1 if options.unified else max(1, options.sequences))
+    return batch * each * max(_all(header, "attention.head_count"), default=0)
 
 
 def _inputs(header: ModelHeader, options: MemoryOptions, cells: ContextCache) -> int:
