@@ -641,10 +641,10 @@ def test_an_http_status_keeps_the_old_catalog(
     refresh(simulator, tmp_path)
     simulator.publish(release_document("b4"))
 
-    def download(url: str, limit: int) -> bytes:
-        if name in url or (name == "release" and ".b4.json" in url):
+    def download(file: str, limit: int) -> bytes:
+        if name in file or (name == "release" and ".b4.json" in file):
             raise HttpStatusError("no", status=status)
-        return simulator.download(url, limit)
+        return simulator.download(file, limit)
 
     with pytest.raises(HttpStatusError) as caught:
         refreshing.refresh(simulator.repository(), tmp_path, download)
@@ -663,12 +663,12 @@ def test_H35_a_host_that_goes_away_keeps_the_old_catalog(
     simulator.publish(release_document("b4"))
     left = after
 
-    def download(url: str, limit: int) -> bytes:
+    def download(file: str, limit: int) -> bytes:
         nonlocal left
         left -= 1
         if left < 0:
             raise HostUnreachable("no route")
-        return simulator.download(url, limit)
+        return simulator.download(file, limit)
 
     with pytest.raises(HostUnreachable):
         refreshing.refresh(simulator.repository(), tmp_path, download)
@@ -680,9 +680,9 @@ def test_H35_a_host_that_goes_away_keeps_the_old_catalog(
 def test_M22_every_download_has_a_limit(simulator: RepositorySimulator, tmp_path: Path) -> None:
     limits: dict[str, int] = {}
 
-    def download(url: str, limit: int) -> bytes:
-        limits[url.rpartition("/")[2]] = limit
-        return simulator.download(url, limit)
+    def download(file: str, limit: int) -> bytes:
+        limits[file.rpartition("/")[2]] = limit
+        return simulator.download(file, limit)
 
     refreshing.refresh(simulator.repository(), tmp_path, download)
     sizes = {name.rpartition("/")[2]: len(data) for name, data in simulator.files.items()}
@@ -694,9 +694,9 @@ def test_M22_every_download_has_a_limit(simulator: RepositorySimulator, tmp_path
 def test_M22_a_download_over_its_limit_is_refused(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    def download(url: str, limit: int) -> bytes:
-        if url.endswith(".root.json"):
-            return simulator.download(url, limit)
+    def download(file: str, limit: int) -> bytes:
+        if file.endswith(".root.json"):
+            return simulator.download(file, limit)
         return bytes(limit + 1)
 
     with pytest.raises(BodyError):

@@ -147,7 +147,9 @@ def refused_by(
         pinned = simulator.pinned_root
         there = repositories.Repository("simulator", f"{server.url}/", pinned)
         with pytest.raises(DownloadError) as caught:
-            refreshing.refresh(there, data, lambda url, limit: get(url, limit, network))
+            refreshing.refresh(
+                there, data, lambda file, limit: get(there.url + file, limit, network)
+            )
     found = loading.load(there, data)
     assert ([entry.release for entry in found.entries], found.notes) == (["b1"], ())
     return caught.value

@@ -510,7 +510,7 @@ def test_the_query_of_a_mirror_comes_after_the_name_of_the_file() -> None:
                 network,
                 network.clock() + 10,
             )
-            assert download(f"{place.url}metadata/timestamp.json", 100) == b"{}"
+            assert download("metadata/timestamp.json", 100) == b"{}"
         assert server.requests[0].path == "/llm/metadata/timestamp.json?sig=TOKEN"
 
 

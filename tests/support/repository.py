@@ -4,7 +4,7 @@
 signer), keeps every file it ever published and answers as the three things a repository is:
 
 - a copy for ``trust.load``: ``read(name)``
-- a host for ``refreshing.refresh``: ``download(url, limit)``, with ``requests`` as its log
+- a host for ``refreshing.refresh``: ``download(name, limit)``, with ``requests`` as its log
 - static files for a web server or ``manifests/``: ``write(folder)``
 
     simulator = RepositorySimulator()
@@ -320,14 +320,14 @@ class RepositorySimulator:
         """The repository as the catalog knows it, with an embedded copy or without."""
         return Repository(self.name, self.url, self.pinned_root, embedded)
 
-    def download(self, url: str, limit: int) -> bytes:
+    def download(self, name: str, limit: int) -> bytes:
         """What its host answers; raises what ``fetch`` would raise."""
-        self.requests.append(url.removeprefix(self.url))
-        data = self.files.get(url.removeprefix(self.url)) if url.startswith(self.url) else None
+        self.requests.append(name)
+        data = self.files.get(name)
         if data is None:
-            raise HttpStatusError(f"{url}: 404", status=404)
+            raise HttpStatusError(f"{name}: 404", status=404)
         if len(data) > limit:
-            raise BodyError(f"{url} has more than {limit} bytes")
+            raise BodyError(f"{name} has more than {limit} bytes")
         return data
 
     def write(self, folder: Path) -> None:

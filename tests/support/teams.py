@@ -105,10 +105,10 @@ class Client:
             self.repository = add_repository(home, "own", URL, root)
 
     def refresh(self, files: dict[str, bytes]) -> None:
-        def download(url: str, limit: int) -> bytes:
-            data = files.get(url.removeprefix(URL))
+        def download(name: str, limit: int) -> bytes:
+            data = files.get(name)
             if data is None:
-                raise HttpStatusError(f"{url}: 404", status=404)
+                raise HttpStatusError(f"{name}: 404", status=404)
             assert len(data) <= limit
             return data
 

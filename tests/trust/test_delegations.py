@@ -16,9 +16,11 @@ from tuf.api.metadata import Delegations, MetaFile, SuccinctRoles, Targets
 
 from tsuku_llm import trust
 from tsuku_llm.catalog import loading, metadata_status, refreshing
-from tsuku_llm.fetch.places.small_files import local_chunks
+from tsuku_llm.fetch import Network
 from tsuku_llm.ground import clock
 from tsuku_llm.ground.errors import HttpStatusError, MetadataError, StaleMetadata, TsukuError
+from tsuku_llm.steps.metadata.places import download_from
+from tsuku_llm.store.store import Store
 
 PAST = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
@@ -592,10 +594,10 @@ def test_P1_a_role_that_a_host_breaks_ends_its_own_channel_only(
 def test_P1_a_host_that_is_busy_breaks_no_role(
     simulator: RepositorySimulator, tmp_path: Path
 ) -> None:
-    def download(url: str, limit: int) -> bytes:
-        if "nightly" in url:
+    def download(name: str, limit: int) -> bytes:
+        if "nightly" in name:
             raise HttpStatusError("503", status=503)
-        return simulator.download(url, limit)
+        return simulator.download(name, limit)
 
     with pytest.raises(HttpStatusError):
         refreshing.refresh(simulator.repository(), tmp_path, download, "stable")
@@ -858,10 +860,10 @@ def test_T47_an_unusual_role_name_is_read_inside_the_folder(name: str, tmp_path:
     outside.parent.mkdir(parents=True, exist_ok=True)
     outside.write_bytes(b"not this one")
 
-    def download(url: str, limit: int) -> bytes:
-        return b"".join(local_chunks(url))[:limit]
-
-    found = refreshing.refresh(simulator.repository(), tmp_path / "data", download)
+    repository, data = simulator.repository(), tmp_path / "data"
+    with Network({}) as network:
+        download = download_from(Store(data), repository, network, network.clock() + 30)
+        found = refreshing.refresh(repository, data, download)
     assert found.trusted.roles[name].version == 2
 
 

@@ -403,8 +403,7 @@ class Server:
 
     files: Mapping[str, bytes]
 
-    def download(self, url: str, limit: int) -> bytes:
-        name = url.removeprefix(good().url)
+    def download(self, name: str, limit: int) -> bytes:
         data = self.files.get(name)
         if data is None and name.startswith("targets/"):
             digest = name.rpartition("/")[2].partition(".")[0]

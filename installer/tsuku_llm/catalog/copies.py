@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 from tsuku_llm import trust
 from tsuku_llm.catalog.metadata_status import CURRENT
 from tsuku_llm.ground.disk import disk_errors
-from tsuku_llm.ground.errors import BodyError, CorruptStore, MetadataError, StoreError
+from tsuku_llm.ground.errors import (
+    BodyError,
+    CorruptStore,
+    HttpStatusError,
+    MetadataError,
+    StoreError,
+)
 from tsuku_llm.ground.files import (
     flush_folder,
     make_folder,
@@ -70,7 +76,8 @@ class FolderCopy:
 class ServedCopy:
     """A copy whose files are fetched when they are read, unless this machine has the same.
 
-    ``get`` takes a file's name and its largest size in bytes. It returns None for a missing file.
+    ``get`` takes a file's name and its largest size in bytes. For a missing file it returns None,
+    or raises ``HttpStatusError``.
     ``files`` has what was read. ``known`` are copies on this machine, verified or not.
     ``root`` is the newest verified root, and ``named`` what verified metadata says of other files.
     """
@@ -99,7 +106,16 @@ class ServedCopy:
             else:
                 # One limit for all delegated files together, so that many small ones cannot add up.
                 limit = LARGEST_FILE - self.delegated
-            data = limited(self.get, name, limit)
+            try:
+                data = self.get(name, limit)
+            except HttpStatusError as error:
+                # A host has no file after its newest root (TUF 5.3.3).
+                if not (name.endswith(".root.json") and error.is_absence):
+                    raise
+                data = None
+            # Whatever ``get`` promises: a larger file must not be parsed.
+            if data is not None and len(data) > limit:
+                raise BodyError(f"{name} has more than {limit:,} bytes")
             if about is not None and role not in trust.ROLES:
                 self.delegated += len(data or b"")
         self.files[name] = data
@@ -123,14 +139,6 @@ class ServedCopy:
                 ):
                     return data
         return None
-
-
-def limited(get: Callable[[str, int], bytes | None], name: str, limit: int) -> bytes | None:
-    """Get a file; None if there is none. Raises ``BodyError`` if it has more bytes."""
-    data = get(name, limit)
-    if data is not None and len(data) > limit:
-        raise BodyError(f"{name} has more than {limit:,} bytes")
-    return data
 
 
 @dataclass(frozen=True, slots=True)

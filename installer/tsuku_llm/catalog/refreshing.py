@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from tsuku_llm import trust
 from tsuku_llm.catalog.copies import (
@@ -20,7 +19,6 @@ from tsuku_llm.catalog.copies import (
     ServedCopy,
     commit,
     current_copy,
-    limited,
     names_of,
 )
 from tsuku_llm.catalog.loading import (
@@ -61,7 +59,10 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Root  # type: ignore[attr-defined]  # its own re-export
 
 Download = Callable[[str, int], bytes]
-"""``(url, largest size in bytes) -> body``; raises ``DownloadError``, also for a larger body."""
+"""``(path in the repository, largest size in bytes) -> body``.
+
+Raises ``DownloadError``, also for a larger body; ``HttpStatusError`` for a file that is not there.
+"""
 
 
 def refresh(
@@ -81,21 +82,7 @@ def refresh(
     with notes. Raises ``DownloadError``, ``MetadataError`` (a rollback, expired metadata, …),
     ``ManifestError`` for a list of revocations that this version cannot read, and ``StoreError``.
     """
-    # Role names are escaped in file names. A web server gets the escaped name as it is, as from
-    # every TUF client. The path of a file: URL is unescaped when it is opened, so escape the name
-    # once more.
-    local = repository.url.startswith("file:")
-
-    def get(name: str, limit: int) -> bytes | None:
-        try:
-            return download(f"{repository.url}{quote(name) if local else name}", limit)
-        except HttpStatusError as error:
-            # A host has no file after its newest root (TUF 5.3.3).
-            if name.endswith(".root.json") and error.is_absence:
-                return None
-            raise
-
-    return _Refresh(repository, data, clock.now(), get, channel).run(alone=alone)
+    return _Refresh(repository, data, clock.now(), download, channel).run(alone=alone)
 
 
 def adopt(
@@ -126,7 +113,7 @@ class _Earlier(NamedTuple):
 class _Refresh:
     """One run of the TUF client workflow (section 5), at one fixed time.
 
-    ``get`` takes a file's name and its largest size in bytes. It returns None for a missing file.
+    ``get`` is a ``Download``; that of a copy on this machine returns None for a missing file.
     """
 
     repository: Repository
@@ -282,7 +269,7 @@ class _Refresh:
         version = max(roots.files)
         name = f"metadata/{version}.root.json"
         with suppress(DownloadError):  # the caller then reports the first refusal
-            served = limited(self.get, name, LARGEST_FILE)
+            served = self.get(name, LARGEST_FILE)
             if served not in (None, roots.files[version]):
                 raise other_root("the served", version, roots.files[version], served)
 
@@ -301,7 +288,7 @@ class _Refresh:
             if data is None:
                 limit = min(target.length, LARGEST_FILE)
                 try:
-                    data = limited(self.get, target.name, limit)
+                    data = self.get(target.name, limit)
                     data = trusted.read(path, data or b"")
                 except (HttpStatusError, BodyError, DigestMismatch) as error:
                     # A stolen key of a delegated role can sign a file that does not exist: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping
+from urllib.parse import quote
 
 from tsuku_llm import fetch
 from tsuku_llm.archive.formats.member import Budget
@@ -37,10 +38,13 @@ def download_from(
         return _from_registry(repository, network, deadline)
     if scheme_of(repository.url) != PACKAGE_SCHEME:
 
-        def download_file(url: str, limit: int) -> bytes:
+        def download_file(name: str, limit: int) -> bytes:
+            # Role names are escaped in file names. A web server gets the escaped name as it is, as
+            # from every TUF client. The path of a file: URL is unescaped when it is opened, so
+            # escape the name once more.
+            path = quote(name) if scheme_of(repository.url) == "file" else name
             # A mirror may need a token in its query: the name of the file goes before it.
-            if "?" in repository.url:
-                url = below(repository.url, url.removeprefix(repository.url))
+            url = below(repository.url, path) if "?" in repository.url else repository.url + path
             return fetch.get(url, limit, network, deadline)
 
         return download_file
@@ -50,8 +54,7 @@ def download_from(
     data = fetch.package(repository.url, scratch, network, deadline)
     files = _unpacked(repository.url, data)
 
-    def download(url: str, limit: int) -> bytes:
-        name = url.removeprefix(repository.url)
+    def download(name: str, limit: int) -> bytes:
         found = files.get(name)
         if found is None:
             raise _missing(name, f"package: {shown(repository.url)}")
@@ -67,8 +70,7 @@ def _from_registry(repository: Repository, network: fetch.Network, deadline: flo
     place, mirror = fetch.registry_mirror(repository.url, network, deadline)
     files = mirror.files
 
-    def download(url: str, limit: int) -> bytes:
-        name = url.removeprefix(repository.url)
+    def download(name: str, limit: int) -> bytes:
         if name not in files:
             raise _missing(name, f"registry: {place}")
         return fetch.get(place.blob(files[name].sha256), limit, network, deadline)

@@ -174,9 +174,9 @@ def _newer_places(
                 download = download_from(store, there, network, until)
             # A new root may begin the other versions again, after stolen keys.
             with suppress(HttpStatusError):
-                download(f"{there.url}metadata/{root + 1}.root.json", LARGEST_FILE)
+                download(f"metadata/{root + 1}.root.json", LARGEST_FILE)
                 return True
-            data = download(f"{there.url}{TIMESTAMP}", LARGEST_FILE)
+            data = download(TIMESTAMP, LARGEST_FILE)
             return trust.check_metadata(data).state.version > timestamp
         except (DownloadError, TrustError):
             return False
