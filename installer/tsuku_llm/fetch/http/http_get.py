@@ -87,7 +87,14 @@ def answered(  # noqa: PLR0913 - all of it describes one request
             content=body() if body else None,
         )
         request.extensions |= {"deadline": deadline, "check": check or network.check}
-        response = _sent(network, request)
+        try:
+            response = network.client.send(request, stream=True, follow_redirects=False)
+        except (httpx.HTTPError, *_MALFORMED) as error:
+            raise BodyError(
+                f"{request.url.host} gave an answer that cannot be understood",
+                facts=(f"url: {shown(str(request.url))}", f"reason: {str(error)[:200]}"),
+                hint="the server is misconfigured: try later",
+            ) from error
         # Closed also if the caller stops in the middle of the body: the connection is then not
         # used again, as the rest of the body is still to come on it.
         with contextlib.closing(response):
@@ -143,17 +150,6 @@ def _parsed(url: str) -> httpx.URL:
     if parsed.scheme not in ("http", "https") or not host:
         raise DownloadError("a URL cannot be fetched", facts=(f"url: {shown(url)}",))
     return parsed
-
-
-def _sent(network: Network, request: httpx.Request) -> httpx.Response:
-    try:
-        return network.client.send(request, stream=True, follow_redirects=False)
-    except (httpx.HTTPError, *_MALFORMED) as error:
-        raise BodyError(
-            f"{request.url.host} gave an answer that cannot be understood",
-            facts=(f"url: {shown(str(request.url))}", f"reason: {str(error)[:200]}"),
-            hint="the server is misconfigured: try later",
-        ) from error
 
 
 def _redirected(current: httpx.URL, response: httpx.Response) -> httpx.URL:

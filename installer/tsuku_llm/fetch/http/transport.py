@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import ipaddress
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -52,8 +53,9 @@ def make_client(
             told.add(text)
             on_wait(text)
 
+    exchange = ExchangeDeadline(timing, limits, tell)
     return httpx.Client(
-        transport=_Transport(environ, ExchangeDeadline(timing, limits, tell)),
+        transport=_Transport(environ, client_context(environ), exchange),
         # identity: the digests are of the files as they are, and ranges need the same bytes.
         headers={"User-Agent": f"tsuku-llm/{__version__}", "Accept-Encoding": "identity"},
         timeout=httpx.Timeout(limits.silence, connect=limits.connect, pool=None),
@@ -69,12 +71,14 @@ class _Transport(httpx.BaseTransport):
     is waiting. All threads of a run share the transport.
     """
 
-    def __init__(self, environ: Mapping[str, str], exchange: ExchangeDeadline) -> None:
+    def __init__(
+        self, environ: Mapping[str, str], context: ssl.SSLContext, exchange: ExchangeDeadline
+    ) -> None:
         self._environ = environ
+        self._context = context
         self._exchange = exchange
         self._resolver = Resolver()
         self._backends: list[Backend] = []
-        self._context = client_context(environ)
         self._pools: dict[str | None, httpcore.ConnectionPool] = {}
         self._answered: set[str] = set()  # single operations only, which are atomic
         self._lock = threading.Lock()  # guards `_pools` and `_backends`
