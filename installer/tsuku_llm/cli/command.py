@@ -184,8 +184,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except (NotInstalled, NotRunning) as error:
-            given = ctx.meta[ARGV]
-            if given and not isinstance(self, click.Group):
+            if given := ctx.meta[ARGV]:
                 from tsuku_llm.cli.suggestions import habit
 
                 if meant := habit(given, ctx):
@@ -226,6 +225,7 @@ class Group(Command, click.Group):
     """A command with subcommands."""
 
     command_class = Command
+    invoke = click.Group.invoke  # a name that is wrong is its command's
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -7,7 +7,7 @@ import os
 import sys
 
 from tsuku_llm.cli.table import COMPLETE
-from tsuku_llm.ground.processes.search_paths import find_no_program_here
+from tsuku_llm.ground.processes.search_paths import drop_relative
 
 TYPE_CHECKING = False  # as in typing, which takes time to import
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ def run_process(run: Callable[[], int]) -> None:
     """Run a program of ours that imports its modules in ``run``, and exit with its code."""
     gc.set_threshold(200_000)  # imports make no garbage: collect less often
     _open_closed_streams()
-    find_no_program_here()
+    # Some libraries start programs by themselves: click a shell, ansible-runner its programs. Here,
+    # for our own commands alone, and not for an application that imports this package.
+    drop_relative(os.environ)
     try:
         code = run()
     except KeyboardInterrupt:  # during the imports
@@ -62,18 +64,14 @@ def _print_version() -> bool:
     return True
 
 
-def _complete(instruction: str) -> int:
-    from tsuku_llm.cli.completion import answer
-
-    answer(instruction)
-    return 0
-
-
 def _run() -> int:
     # Scripts ask for the version often, and click takes longer to import than all of this. A
     # person at a terminal is also told how this copy was installed, which takes longer still.
     if COMPLETE in os.environ:
-        return _complete(os.environ[COMPLETE])
+        from tsuku_llm.cli.completion import answer
+
+        answer(os.environ[COMPLETE])
+        return 0
     if sys.argv[1:] == ["--version"] and _print_version():
         return 0
     from tsuku_llm.cli.entry import run

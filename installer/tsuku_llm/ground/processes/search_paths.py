@@ -18,15 +18,6 @@ _SEARCH_PATHS = frozenset({
 """Variables whose entries name folders or files with code; an empty one is the caller's folder."""
 
 
-def find_no_program_here() -> None:
-    """Drop the relative entries of this process's own search paths.
-
-    Some libraries start programs by themselves: click a shell, ansible-runner its programs. It is
-    for our own commands alone, not for an application that imports this package.
-    """
-    drop_relative(os.environ)
-
-
 def drop_relative(environ: MutableMapping[str, str]) -> None:
     """Drop the relative and the empty entries of all search paths in these variables."""
     for name in _SEARCH_PATHS & environ.keys():
