@@ -15,7 +15,6 @@ from tsuku_llm.cli.terminal.text import table
 from tsuku_llm.config.keys import Key, key_named, text_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import NAMING, Configuration, Setting, load
-from tsuku_llm.ground.errors import TsukuError
 
 
 class _TakesNumbers(Command):
@@ -87,8 +86,9 @@ def list_(console: Console) -> CommandResult:
     """List every setting with its value in force and the value's source."""
     configuration = _configuration(console)
     shown = [setting.shown for setting in configuration.entries]
+    rows = [(each.key.name, _value(each), f"{_mark(each)}{each.source}") for each in shown]
     data = {"settings": shown, "warnings": configuration.warnings}
-    return CommandResult(data, _lines(configuration))
+    return CommandResult(data, table(rows, indent=0))
 
 
 @config_command.command("path")
@@ -108,39 +108,21 @@ def _configuration(console: Console) -> Configuration:
     configuration = load(_paths(), os.environ, looking=True)
     # A name may be wrong as well. Only then the signed metadata has to be read.
     if any(entry.chosen for entry in configuration.entries if entry.key.key in NAMING):
-        configuration = configuration.with_problems(_unknown(console))
+        from tsuku_llm.cli.session import open_session
+        from tsuku_llm.steps.choosing.names import unknown_names
+
+        with open_session(console, looking=True, tolerant=True, quiet=True) as session:
+            configuration = configuration.with_problems(unknown_names(session))
     for warning in configuration.told:
         console.note(f"warning: {warning}")
     return configuration
 
 
-def _unknown(console: Console) -> dict[str, TsukuError]:
-    from tsuku_llm.cli.session import open_session
-    from tsuku_llm.steps.choosing.names import unknown_names
-
-    with open_session(console, looking=True, tolerant=True, quiet=True) as session:
-        return unknown_names(session)
-
-
 def _changed(console: Console, key: Key) -> CommandResult:
     """Return the value in force now: the environment may override what was written."""
-    setting = _configuration(console).setting(key.name)
-    return CommandResult(setting.shown, (_line(setting),))
-
-
-def _lines(configuration: Configuration) -> tuple[str, ...]:
-    """Return all settings for people; credentials in URLs are hidden."""
-    rows = [
-        (entry.key.name, _value(entry), f"{_mark(entry)}{entry.source}")
-        for entry in (each.shown for each in configuration.entries)
-    ]
-    return table(rows, indent=0)
-
-
-def _line(setting: Setting) -> str:
-    """Return one setting for people, with what is wrong with it."""
-    shown = setting.shown
-    return f"{shown.key.name} = {_value(shown)} ({_mark(shown)}{shown.source})"
+    shown = _configuration(console).setting(key.name).shown
+    line = f"{shown.key.name} = {_value(shown)} ({_mark(shown)}{shown.source})"
+    return CommandResult(shown, (line,))
 
 
 def _value(shown: Setting) -> str:

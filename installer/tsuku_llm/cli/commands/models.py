@@ -96,7 +96,11 @@ def chat_command(
         )
     with open_session(console) as session, ExitStack() as until_the_end:
         if model is None and name is None:
-            _require_model(session, arguments)
+            from tsuku_llm.launch.plan.wishes import wishes_in
+            from tsuku_llm.steps.report.models import no_model
+
+            if not wishes_in(arguments, session.machine.environ).names_model:
+                raise no_model(session)
         # First: a model of a package is downloaded only for a question.
         question = "" if talks else _question()
         words = arguments if model is None else _with_model(session, model, arguments)
@@ -115,15 +119,6 @@ def chat_command(
         text = conversation.ask(question)
         # The text is there already, for people and pipes; a program reads the document.
         return CommandResult({"server": server.name, "answer": text})
-
-
-def _require_model(session: Session, arguments: tuple[str, ...]) -> None:
-    """Raise ``UnknownModel`` if the server's arguments name no model."""
-    from tsuku_llm.launch.plan.wishes import wishes_in
-    from tsuku_llm.steps.report.models import no_model
-
-    if not wishes_in(arguments, session.machine.environ).names_model:
-        raise no_model(session)
 
 
 def _with_model(session: Session, model: str, arguments: tuple[str, ...]) -> tuple[str, ...]:

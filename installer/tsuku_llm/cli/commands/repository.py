@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -77,7 +76,11 @@ def list_(console: Console) -> CommandResult:
     """List the repositories."""
     with open_session(console, looking=True) as session:
         repositories = operations.repositories(session)
-    return CommandResult({"repositories": repositories}, _lines(repositories))
+    rows = [
+        (one.name, _places(one), one.state, f"root sha256 {one.fingerprint}")
+        for one in repositories
+    ]
+    return CommandResult({"repositories": repositories}, table(rows, indent=0))
 
 
 @repository_command.command("remove")
@@ -120,12 +123,3 @@ def _added_lines(found: AddedRepository, *, compared: bool) -> tuple[str, ...]:
 
 def _places(state: RepositoryState) -> str:
     return ", ".join((state.url, *state.others))
-
-
-def _lines(repositories: Sequence[RepositoryState]) -> tuple[str, ...]:
-    """Return all repositories for people."""
-    rows = [
-        (one.name, _places(one), one.state, f"root sha256 {one.fingerprint}")
-        for one in repositories
-    ]
-    return table(rows, indent=0)

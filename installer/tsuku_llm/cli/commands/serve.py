@@ -280,10 +280,8 @@ class _Follower:
         if not report.ready or report.pid == self._told:
             return
         self._told = report.pid
-        from tsuku_llm.cli.render.services import servers as render
-
-        for line in render.address_lines(report):
-            self._console.tell(line)
+        for what, address in report.addresses:
+            self._console.tell(f"{what}: {address}")
         if self._opens_page:
             from tsuku_llm.cli.services.background import open_or_tell
 

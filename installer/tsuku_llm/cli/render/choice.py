@@ -9,7 +9,7 @@ from tsuku_llm._version import REPORTS
 from tsuku_llm.cli.terminal.text import named, origin, sentence, size, table, unattested, unmeasured
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.machine.backends import build_name
-from tsuku_llm.machine.hardware import Api, ApiState, Gpu, Hardware, Problem
+from tsuku_llm.machine.hardware import ApiState, Gpu, Hardware, Problem
 
 if TYPE_CHECKING:
     from tsuku_llm.choose.selection import Candidate
@@ -173,10 +173,14 @@ def hardware_lines(hardware: Hardware, record: Path | None) -> tuple[str, ...]:
     """Return the machine for people."""
     # Leave out APIs that do not exist on this operating system.
     asked = [api for api in hardware.apis if api.state is not ApiState.NOT_ASKED]
+    apis = [
+        (api.name, api.state.value, api.version or "", api.driver or "", api.library or "")
+        for api in asked
+    ]
     gpus = [gpu for api in asked for gpu in api.gpus]
     return (
         *table(list(_system(hardware).items()), indent=0),
-        *(("driver APIs:", *table([_api(api) for api in asked])) if asked else ()),
+        *(("driver APIs:", *table(apis)) if asked else ()),
         *(("devices:", *table([_gpu(gpu) for gpu in gpus])) if gpus else ("devices: none",)),
         *problems(hardware),
         *((f"recorded in {record}; to report a problem, attach it: {REPORTS}",) if record else ()),
@@ -210,10 +214,6 @@ def _system(hardware: Hardware) -> dict[str, str]:
         "memory": size(hardware.memory) if hardware.memory else None,
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _api(api: Api) -> tuple[str, ...]:
-    return (api.name, api.state.value, api.version or "", api.driver or "", api.library or "")
 
 
 def _gpu(gpu: Gpu) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tsuku_llm.catalog.manifest import Variant
     from tsuku_llm.steps.install.install import InstallReport
     from tsuku_llm.steps.install.own_build import OwnBuildReport
-    from tsuku_llm.steps.install.update import FitChange, UpdateReport, UpToDate
+    from tsuku_llm.steps.install.update import UpdateReport, UpToDate
     from tsuku_llm.store.records.installed import Installed
 
 
@@ -209,11 +209,10 @@ def _plan(report: UpdateReport) -> tuple[str, ...]:
     return (
         f"{variant.name}, {_to_download(report.download, variant)}; run: {TSUKU} update",
         *((f"  instead of {name}: {report.replaced}",) if report.replaced else ()),
-        *map(_change, report.changes),
+        *(
+            f"  {each.variant} fits now; before: {each.reason}"
+            if each.fits
+            else f"  {each.variant} does not fit any more: {each.reason}"
+            for each in report.changes
+        ),
     )
-
-
-def _change(change: FitChange) -> str:
-    if change.fits:
-        return f"  {change.variant} fits now; before: {change.reason}"
-    return f"  {change.variant} does not fit any more: {change.reason}"

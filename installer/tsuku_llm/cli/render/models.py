@@ -32,7 +32,8 @@ def lines(listed: ModelList) -> tuple[str, ...]:
             shown.append(row.model.name)
         shown.append(line)
         if row.model.projector:
-            shown.append(f"  with the projector {_base(row.model.projector)}")
+            file = row.model.projector.replace("\\", "/").rpartition("/")[2]
+            shown.append(f"  with the projector {file}")
     shortened = any(row.fit and row.fit.shortened for row in listed.models)
     notes = [*listed.found.notes]
     notes += [f"{row.model.name}: {row.problem}" for row in listed.models if row.problem]
@@ -44,7 +45,7 @@ def lines(listed: ModelList) -> tuple[str, ...]:
             if shortened
             else ()
         ),
-        *((_unknown(listed),) if listed.problem else ()),
+        *((f"whether they fit is not known: {listed.problem}",) if listed.problem else ()),
         *(f"note: {note}" for note in notes),
         f"serve one: {TSUKU} serve -m NAME",
     )
@@ -71,11 +72,3 @@ def _fits(row: ModelRow) -> str:
     if fit.fits:
         return "yes"
     return "partly" if fit.on_devices and not fit.missing else "no"
-
-
-def _unknown(listed: ModelList) -> str:
-    return f"whether they fit is not known: {listed.problem}"
-
-
-def _base(path: str) -> str:
-    return path.replace("\\", "/").rpartition("/")[2]

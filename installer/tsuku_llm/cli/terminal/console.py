@@ -15,8 +15,11 @@ from tsuku_llm.cli.terminal.progress_bar import (
     SparseStatus,
     Status,
 )
-from tsuku_llm.cli.terminal.style import Style
+from tsuku_llm.cli.terminal.style import Style, wants_color
 from tsuku_llm.ground.safe_text import printable
+
+_LEAST = 20
+"""The fewest columns that a text is wrapped to."""
 
 
 class Console:
@@ -64,7 +67,9 @@ class Console:
 
     def style(self, stream: TextIO | None) -> Style:
         """Return how this stream shows lines, as its terminal is now."""
-        return Style.of(stream, self._color, os.environ)
+        on_terminal = streams.is_terminal(stream)
+        width = max(_LEAST, streams.terminal_size(stream)[0]) if on_terminal else None
+        return Style(width, wants_color(self._color, os.environ, on_terminal=on_terminal))
 
     @property
     def can_ask(self) -> bool:

@@ -124,7 +124,10 @@ def reserved_stdout() -> Iterator[TextIO | None]:
         yield None
         return
     try:
-        _point_to_stderr(STDOUT)
+        try:
+            os.dup2(STDERR, STDOUT)
+        except OSError:  # closed
+            _discard(STDOUT)
         # redirect_stdout is for Python code, the descriptor below it for child processes.
         with (
             redirect_stdout(sys.stderr),
@@ -135,13 +138,6 @@ def reserved_stdout() -> Iterator[TextIO | None]:
         # Restore it, so that what runs after us in this process (a test) has its stdout.
         os.dup2(kept, STDOUT)
         os.close(kept)
-
-
-def _point_to_stderr(descriptor: int) -> None:
-    try:
-        os.dup2(STDERR, descriptor)
-    except OSError:  # closed
-        _discard(descriptor)
 
 
 def _discard(descriptor: int) -> None:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import NamedTuple, TextIO
-
-from tsuku_llm.cli.terminal import streams
+from typing import NamedTuple
 
 COLORS = ("auto", "always", "never")
 """What ``--color`` may say."""
-
-_LEAST = 20
-"""The fewest columns that a text is wrapped to."""
 
 # What begins a line and has a colour of its own: bold is 1, red 31, yellow 33.
 _CODES = (
@@ -46,13 +41,6 @@ class Style(NamedTuple):
     width: int | None = None
     colored: bool = False
 
-    @classmethod
-    def of(cls, stream: TextIO | None, color: str, environ: Mapping[str, str]) -> Style:
-        """Return the style of a stream; ``color`` is a word of ``COLORS``."""
-        on_terminal = streams.is_terminal(stream)
-        width = max(_LEAST, streams.terminal_size(stream)[0]) if on_terminal else None
-        return cls(width, wants_color(color, environ, on_terminal=on_terminal))
-
     def shaped(self, line: str) -> str:
         """Return one line as the stream shows it: perhaps several, with line ends between them.
 
@@ -60,9 +48,6 @@ class Style(NamedTuple):
         """
         text = line if self.width is None else wrapped(line, self.width)
         return painted(text) if self.colored else text
-
-
-PLAIN = Style()
 
 
 def wants_color(color: str, environ: Mapping[str, str], *, on_terminal: bool) -> bool:

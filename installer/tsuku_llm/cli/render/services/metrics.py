@@ -107,10 +107,6 @@ def _on_gpu(report: StartReport) -> float | None:
     return None if report.verdict is Verdict.UNKNOWN else report.verdict is not Verdict.ON_CPU
 
 
-def _started(report: StartReport) -> float | None:
-    return seconds(report.started_at)
-
-
 _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
     "up": (
         "Whether the server is ready: 1, or 0 while it starts and after it has ended.",
@@ -127,7 +123,7 @@ _GAUGES: Mapping[str, tuple[str, Callable[[Record], float | None]]] = {
     "model_bytes": ("Size of the model.", _of_report(lambda report: report.model_bytes)),
     "start_time_seconds": (
         "When the server was started, in seconds since 1970.",
-        _of_report(_started),
+        _of_report(lambda report: seconds(report.started_at)),
     ),
     "device_memory_bytes": (
         "Memory that the device has.",

@@ -42,11 +42,6 @@ def started_lines(record: Record) -> tuple[str, ...]:
     return (*_paragraph(record), f"stop it with: {TSUKU} stop --name {record.name}")
 
 
-def address_lines(report: StartReport) -> tuple[str, ...]:
-    """Return the addresses of a server that has just become ready, for people."""
-    return tuple(f"{what}: {text}" for what, text in report.addresses)
-
-
 def loading_line(seconds: float, sample: LoadSample) -> str:
     """Return how far a server is that loads its model."""
     gpu = f", {size(sample.gpu_memory)} of the GPU's" if sample.gpu_memory else ""

@@ -336,8 +336,5 @@ def quoted(text: str) -> str:
     if _PLAIN.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return '"' + re.sub(r"[\x00-\x1f\x7f]", _escape, escaped) + '"'
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"\\x{ord(found[0]):02x}"
+    escaped = re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", escaped)
+    return f'"{escaped}"'
