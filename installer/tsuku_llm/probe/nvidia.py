@@ -293,8 +293,10 @@ def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem |
         return mismatch
     init = answers.code(raw.cuda, "cuInit")
     # The driver initialised, or says NO_DEVICE or INVALID_DEVICE: it works, but sees no GPU.
+    # The first check that finds a cause says why.
     if init in (0, NO_DEVICE, INVALID_DEVICE):
-        return _no_device(raw, machine)
+        found = (check(raw, machine) for check in _CHECKS)
+        return next((each for each in found if each), _NO_DEVICE)
     named = _named(raw, machine, init) or (_other(raw, init) if state is ApiState.FAILED else None)
     # The fixes are Linux commands.
     return named if named is None or machine.os == "linux" else replace(named, fix=_RESTART)
@@ -426,12 +428,6 @@ def _held(_: RawNvidia, machine: MachineKind, modules: tuple[str, ...] = HOLDERS
         return Problem("gpu-set-aside", text, machine.fix(Need.SET_ASIDE))
     text = f"the NVIDIA GPU {card.slot} is held by the module {module}, so nvidia cannot use it"
     return Problem("nouveau", text, machine.fix(Need.NOUVEAU, module=module))
-
-
-def _no_device(raw: RawNvidia, machine: MachineKind) -> Problem:
-    """Say why a driver that initialises lists nothing: the first check that finds a cause."""
-    found = (check(raw, machine) for check in _CHECKS)
-    return next((each for each in found if each), _NO_DEVICE)
 
 
 def _mig(raw: RawNvidia, _: MachineKind) -> Problem | None:

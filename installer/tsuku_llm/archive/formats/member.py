@@ -80,10 +80,6 @@ Chunk = bytes | memoryview
 """A part of a member's content."""
 
 
-def _nothing() -> Iterator[Chunk]:
-    return iter(())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One member as its container describes it: only the container is checked yet.
@@ -98,7 +94,7 @@ class Member:
     size: int = 0
     executable: bool = False
     target: str = ""
-    content: Callable[[], Iterator[Chunk]] = _nothing
+    content: Callable[[], Iterator[Chunk]] = lambda: iter(())
     alone: bool = False
 
 

@@ -296,7 +296,8 @@ class _Packed:
     def content(self) -> Iterator[bytes]:
         """Yield the unpacked bytes; compare their length and checksum at the end."""
         crc = size = 0
-        for chunk in self._inflated() if self.entry.method == DEFLATED else self._stored():
+        stored = iter(lambda: self._more(CHUNK), b"")
+        for chunk in self._inflated() if self.entry.method == DEFLATED else stored:
             crc = zlib.crc32(chunk, crc)
             size += len(chunk)
             # At each chunk, before it is written: a member must not exceed what was counted.
@@ -316,10 +317,6 @@ class _Packed:
             data = exact(self._file, min(size, self._left))
         self._left -= len(data)
         return data
-
-    def _stored(self) -> Iterator[bytes]:
-        while chunk := self._more(CHUNK):
-            yield chunk
 
     def _inflated(self) -> Iterator[bytes]:
         rest = yield from inflated(RAW, b"", self._more, "a member cannot be decompressed")

@@ -166,7 +166,13 @@ class _ParallelDownload:
                         pass
                     # Its connection may have met the time limit of the artifact before we did.
                     transfer.check_deadline(self._source.url)
-                    raise self._alone(failure)
+                    # A server that refuses parallel requests may accept one: retry with a single
+                    # connection, if there were several. Once: the next attempt begins with
+                    # _crowded False.
+                    if self._crowded and isinstance(failure, HttpStatusError):
+                        self._allowance.refused()
+                        raise Transient(failure)
+                    raise failure
                 self._adjust()
                 more_to_hash = self._hash()
                 self._network.check()  # another thread may have stopped the network
@@ -202,17 +208,6 @@ class _ParallelDownload:
                 self._allowance.refused()
             elif connection.received < self._network.limits.progress_bytes:
                 self._allowance.failed()
-
-    def _alone(self, failure: Exception) -> Exception:
-        """Retry with a single connection: a server that refuses parallel requests may accept one.
-
-        Returns the error to raise: ``Transient`` for that retry, else the failure itself.
-        """
-        # Only if there were several, and once: the next attempt begins with _crowded False.
-        if not self._crowded or not isinstance(failure, HttpStatusError):
-            return failure
-        self._allowance.refused()
-        return Transient(failure)
 
     def _adjust(self) -> None:
         """Bring the number of connections to what is allowed."""

@@ -45,6 +45,8 @@ class Network:
         self.mirrors = mirrors
         self.limits = limits or Limits()
         self.timing = timing or Timing()
+        self.clock = self.timing.clock
+        """The time in seconds, of a clock that only goes forward."""
         self._offline = offline
         self._on_wait = on_wait
         self._stopped = threading.Event()  # set once, and never cleared
@@ -126,10 +128,6 @@ class Network:
                 hint="leave out --offline, or name a folder that has it: "
                 f"{TSUKU} config set llm.mirror file:///FOLDER",
             )
-
-    def clock(self) -> float:
-        """Get the time in seconds, of a clock that only goes forward."""
-        return self.timing.clock()
 
     def pause(self, seconds: float) -> None:
         """Wait; raise ``Interrupted`` if the network is stopped meanwhile."""

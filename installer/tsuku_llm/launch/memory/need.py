@@ -143,7 +143,9 @@ def estimate_need(
     """Estimate what a server takes for a model; ``draft`` and ``projector`` are its companions."""
     nextn = header.number("nextn_predict_layers")
     overrides = tuple(_compiled(options))
-    count = _layer_count(header)
+    named = [int(found[1]) + 1 for each in header.tensors if (found := _LAYER.match(each.name))]
+    # A file says both; the table of tensors is what takes memory.
+    count = min(max([header.number("block_count"), *named]), _MOST_LAYERS)
     # Upstream skips the layers that guess the next tokens, unless it is asked for them.
     used = count if options.nextn else max(0, count - nextn)
     weights, output, other = [0] * used, 0, 0
@@ -225,12 +227,6 @@ def cache_cells(header: ModelHeader, options: MemoryOptions) -> ContextCache:
     if options.full_windows:
         windowed = each
     return ContextCache(each * streams, windowed * streams)
-
-
-def _layer_count(header: ModelHeader) -> int:
-    named = [int(found[1]) + 1 for each in header.tensors if (found := _LAYER.match(each.name))]
-    # A file says both; the table of tensors is what takes memory.
-    return min(max([header.number("block_count"), *named]), _MOST_LAYERS)
 
 
 def _padded(tokens: int) -> int:

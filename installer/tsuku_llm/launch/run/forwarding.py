@@ -80,7 +80,7 @@ class SignalForwarder:
                 # leaves a byte in it. SIGCHLD needs a handler, as Python writes a byte only
                 # for signals that it handles.
                 self._wake = _Wake()
-                before = signal.signal(signal.SIGCHLD, _only_wake)
+                before = signal.signal(signal.SIGCHLD, lambda *_: None)
                 # It stays in place of the default, which does nothing either: for a child that ends
                 # while the default is put back Python prints an error ("race condition").
                 if before is not signal.SIG_DFL:
@@ -232,7 +232,3 @@ class _Wake:
         signal.set_wakeup_fd(self._before)
         os.close(self._read)
         os.close(self._write)
-
-
-def _only_wake(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the interpreter writes to the pipe because the signal has a handler."""
