@@ -29,7 +29,8 @@ def parted(
     targets = {item.path: item.target for item in contents if isinstance(item, LinkEntry)}
     for item in sorted(contents, key=lambda item: item.path):
         units.setdefault(digests[_file_of(item.path, targets)], []).append(item)
-    large = sorted((unit for unit in units.values() if _size(unit) >= LARGE), key=_rank)
+    large = [unit for unit in units.values() if _size(unit) >= LARGE]
+    large.sort(key=lambda unit: (-_size(unit), unit[0].path))
     # One of the ``limit`` archives is for all that is small.
     alone = large[: limit - 1]
     rest = [item for unit in units.values() if unit not in alone for item in unit]
@@ -49,7 +50,3 @@ def _file_of(path: str, targets: Mapping[str, str]) -> str:
 def _size(unit: Sequence[TreeEntry]) -> int:
     """Return the size in bytes of one file of the unit; all its files have the same bytes."""
     return next(item.size for item in unit if isinstance(item, FileEntry))
-
-
-def _rank(unit: Sequence[TreeEntry]) -> tuple[int, str]:
-    return -_size(unit), unit[0].path

@@ -155,13 +155,16 @@ def release_file(
     ``sequence`` orders releases: it is upstream's build number. ``more`` are further fields.
     """
     tag = data["release"]
+    number = tag.removeprefix("b")
+    if not number.isdecimal():
+        raise PublishError(f"{tag}: a release is named b and its build number")
     entry = {
         key: data[key] for key in ("release", "version", "publisher", "published") if key in data
     }
     return ReleaseFile(
         path=f"releases/{tag}.json",
         data=json_bytes(data),
-        custom={**entry, "sequence": _sequence(tag), "channels": sorted(channels), **more},
+        custom={**entry, "sequence": int(number), "channels": sorted(channels), **more},
         role=role,
     )
 
@@ -187,13 +190,6 @@ def check_listed(data: Mapping[str, Any]) -> None:
 def json_bytes(data: Any) -> bytes:
     """Return JSON that people can review: two spaces, one line feed at the end."""
     return (json.dumps(data, indent=2, ensure_ascii=True) + "\n").encode()
-
-
-def _sequence(tag: str) -> int:
-    number = tag.removeprefix("b")
-    if not number.isdecimal():
-        raise PublishError(f"{tag}: a release is named b and its build number")
-    return int(number)
 
 
 def _platform(name: str, variants: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
