@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tsuku_llm.cli.terminal.text import origin, size, table, unattested
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.steps.report.bench import Report, Skipped, VariantSpeed
+from tsuku_llm.steps.report.bench import Report, VariantSpeed
 
 _WIDTH = 40
 """Characters of the longest bar."""
@@ -25,7 +25,11 @@ def lines(report: Report) -> tuple[str, ...]:
         "",
         *_origins(report.results),
         *(f"failed: {each.variant}: {each.reason}" for each in report.failed),
-        *(f"not measured: {each.variant}{_cost(each)}: {each.reason}" for each in report.skipped),
+        *(
+            f"not measured: {each.variant}{f' ({size(each.size)})' if each.size else ''}: "
+            f"{each.reason}"
+            for each in report.skipped
+        ),
         *report.hints,
         f"saved: llm.backend = {report.saved}"
         if report.saved
@@ -45,10 +49,6 @@ def _origins(results: Sequence[VariantSpeed]) -> tuple[str, ...]:
         for each in (measured.receipt for measured in results)
     )
     return tuple(line for lines in dict.fromkeys(told) for line in lines)
-
-
-def _cost(each: Skipped) -> str:
-    return f" ({size(each.size)})" if each.size else ""
 
 
 _HEAD = ("variant", "release", "prompt/s", "generation/s", "deviation", "divergence", "device")

@@ -364,7 +364,10 @@ class VersionStart(NamedTuple):
             recheck()  # the last moment at which this is possible
             if self.how.sink:
                 self.how.sink(self._draft(placed))
-            self._tell_expected(plan)
+            # Where it will listen, as far as its arguments say.
+            if not answers_and_ends(plan.argv):
+                for what, text in expected_addresses(plan.argv, plan.env):
+                    self.session.user.note(f"{what}, once the server is ready: {text}")
             with no_core_dumps():
                 return become(plan, keep)
         # A start with --exec does without threads and child processes, so these come late.
@@ -423,12 +426,6 @@ class VersionStart(NamedTuple):
         if death:
             self._tell_death(death, reported)
         return code
-
-    def _tell_expected(self, plan: LaunchPlan) -> None:
-        """Print where the server will listen, as far as its arguments say."""
-        if not answers_and_ends(plan.argv):
-            for what, text in expected_addresses(plan.argv, plan.env):
-                self.session.user.note(f"{what}, once the server is ready: {text}")
 
     def _tell_death(self, death: Diagnosis, report: StartReport) -> None:
         """Tell why a server ended after it had served; raise GpuLost if another start follows.
