@@ -77,6 +77,27 @@ def test_the_estimate_is_what_the_server_said(log: Log, tmp_path: Path) -> None:
         assert need.doubt or need.on_processor / MIB == pytest.approx(said, rel=near)
 
 
+ARCHITECTURES = json.loads((ROOT / "tests/architectures.json").read_text(encoding="utf-8"))
+"""Models of 30 more architectures, with few layers, and MiB of weights, cache and buffers.
+
+The keys are those of published models. The tensors are what the loader of b10434 asked for, one
+after the other ("tensor not found", "has wrong shape; expected"), until it loaded the model.
+"""
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_that_nobody_here_chose(name: str, tmp_path: Path) -> None:
+    model = ARCHITECTURES[name]
+    header = header_of(tmp_path, Shape(name, model["keys"], model["tensors"]))
+    for argv, (weights, cache, compute) in model["said"].items():
+        need = estimate_need(header, memory_options(argv.split(), {}))
+        assert need.weights / MIB == pytest.approx(weights, rel=0.002)
+        if told_windows(header):
+            assert sum(need.cache) / MIB == pytest.approx(cache, abs=0.1)
+        said = weights + cache + compute
+        assert need.on_processor / MIB == pytest.approx(said, rel=0.1), argv
+
+
 def told_windows(header: ModelHeader) -> bool:
     """Tell whether the header says which layers see a window, if it has one."""
     names = {name.partition(".")[2] for name in (*header.values, *header.arrays)}
