@@ -298,6 +298,8 @@ def test_N03_a_secret_is_for_one_scheme_host_and_port(url: str, is_own: bool) ->
         ("https://u:K@h/x", "https://***@h/x"),
         ("https://token@h/x", "https://***@h/x"),
         ("https://u:p/K@h/x", "https://***@h/x"),
+        ("https://u:p@K@h/x", "https://***@h/x"),
+        ("https://u:p@K/K@h/x,https://v:K@i/", "https://***@h/x,https://***@i/"),
         ("https://h/x?token=K", "https://h/x?***"),
         ("https://h/x#K", "https://h/x#***"),
         ("https://h/x?a=K,K,https://i/y?K", "https://h/x?***,https://i/y?***"),

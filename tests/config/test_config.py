@@ -345,6 +345,10 @@ def test_a_word_of_a_setting_may_say_two_things(
         ("repository_url", '"https://a.example/,"'),
         ("repository_url", '"https://a.example/ https://b.example/"'),
         ("repository_url", '["https://a.example/", "http://b.example/"]'),
+        ("repository_url", '"https://u:p@ss@a.example/"'),
+        ("mirror", '"https://u:p/w@a.example/"'),
+        ("mirror", '"https://u:p#w@a.example/"'),
+        ("mirror", '"https://a.example:port/"'),
         ("repository_url", '"pkg:pypi/"'),
         ("repository_url", '"pkg:pypi/-r"'),
         ("repository_url", '"pkg:pypi/x@1"'),
@@ -705,3 +709,33 @@ def test_no_other_text_is_a_share(text: str) -> None:
 )
 def test_a_size_has_decimal_and_binary_units(text: str | None, count: int | None) -> None:
     assert bytes_of(text) == count
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("/media/My Stick/llm", "write this folder as file:///media/My%20Stick/llm"),
+        ("C:\\llm mirror", "write this folder as file:///C:/llm%20mirror"),
+        ("file:///media/My Stick/llm", "write this folder as file:///media/My%20Stick/llm"),
+        ("https://anna:p@ss@mirror.example/llm/", "write %40 for @"),
+        ("https://anna:pa/ss@mirror.example/llm/", "%2F for /"),
+    ],
+)
+def test_a_place_that_is_nearly_right_is_told_how_to_write_it(place: str, says: str) -> None:
+    """RFC 3986 (3.2.1, 2.1) wants such characters escaped; people type passwords as they are."""
+    with pytest.raises(ValueError, match="must be https: or file: URLs") as caught:
+        keys.parse_mirrors(place)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "https://anna:p%40ss@mirror.example:8443/llm/",
+        "https://token@mirror.example/a@b",
+        "https://[::1]:8443/llm/",
+        "https://u:p@[fe80::1]/llm/?token=a:b@c",
+    ],
+)
+def test_a_place_with_a_user_a_port_or_an_address_is_taken(place: str) -> None:
+    assert keys.parse_mirrors(place) == (place,)

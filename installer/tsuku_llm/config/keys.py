@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tsuku_llm.ground.errors import ConfigError, UsageError, did_you_mean
 from tsuku_llm.ground.own_name import TSUKU
@@ -36,8 +37,14 @@ SHORT = "short"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}")
 """The names of backends, variants, channels and repositories are lower case."""
-_HTTPS = re.compile(r"https://[^\s,/?#\\]+(?:[/?#][^\s,\\]*)?")
-"""An https URL without spaces or commas: a comma separates mirrors."""
+_HTTPS = re.compile(
+    r"https://(?:[^\s,/?#\\@]+@)?(?:[^\s,/?#\\@:\[\]]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?"
+    r"(?:[/?#][^\s,\\]*)?"
+)
+"""An https URL without spaces or commas: a comma separates mirrors.
+
+After a password that is not escaped, the port would be no number, or a second @ would follow.
+"""
 _SECONDS = re.compile(r"[0-9]{1,7}", re.ASCII)
 _DAYS = re.compile(r"[0-9]{1,5}", re.ASCII)
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -135,8 +142,20 @@ def _urls(value: object, kinds: tuple[re.Pattern[str], ...], allowed: str) -> tu
     places = _items(value)
     for place in places:
         if not (any(kind.fullmatch(place) for kind in kinds) and place.isprintable()):
-            raise ValueError(f"must be https: or file: URLs{allowed}")
+            raise ValueError(f"must be https: or file: URLs{allowed}{_right_form(place)}")
     return places
+
+
+def _right_form(place: str) -> str:
+    """Say how a folder, or a URL with a character that has to be escaped, is written."""
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(place).is_absolute():
+            return f"; write this folder as {kind(place).as_uri()}"
+    if place.startswith("file:///"):
+        return f"; write this folder as {quote(place, safe=':/%')}"
+    if "@" in place:
+        return "; in a user or a password write %40 for @, %3A for :, %2F for / and %25 for %"
+    return ""
 
 
 def parse_places(value: object) -> tuple[str, ...]:

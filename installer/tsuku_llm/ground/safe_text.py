@@ -19,6 +19,8 @@ _SECRETS = tuple(
         (URL_USER, f"://{MASK}@"),
         # A password in which "/", "?" or "#" is not escaped: what follows the colon is no port.
         (r"://[^/?#@\s'\",:]*:(?![0-9]*(?:[/?#\s'\",]|$))[^\s'\"]*@", f"://{MASK}@"),
+        # A password in which "@" is not escaped: the host comes after the last one.
+        (rf"://{re.escape(MASK)}@[^\s'\",]*@", f"://{MASK}@"),
         # Without a scheme, as the setting of a proxy may be.
         (r"(?<![^\s'\",=])[^/?#@\s'\",:=]+:[^/?#@\s'\",]+@", f"{MASK}@"),
         # A query or a fragment is often a token. The next URL of a list begins after a comma.
