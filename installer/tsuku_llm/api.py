@@ -125,7 +125,7 @@ class Options:
 
     ``home`` is the folder of installs, as ``TSUKU_HOME``; None for the user's own. ``settings``
     come before the environment and the config file; their names are those of ``tsuku-llm config
-    list`` without ``llm.``, their values texts. ``offline`` asks no host for anything.
+    list``, with or without ``llm.``, their values texts. ``offline`` asks no host for anything.
     ``allow_revoked`` permits a release that its publisher has revoked.
     """
 
@@ -331,15 +331,14 @@ def _session(
     environ = dict(os.environ)
     if options.home is not None:
         environ["TSUKU_HOME"] = os.fspath(options.home)
-    for name in options.settings:
-        key_named(f"llm.{name}")
+    settings = {key_named(name).key: value for name, value in options.settings.items()}
     can_ask = type(events).ask is not Events.ask
     user = User(heard.note, heard, heard.ask, can_ask=can_ask)
     try:
         with opened_session(
             user,
             environ,
-            options.settings,
+            settings,
             looking=looking,
             probes=probes,
             tolerant=tolerant,

@@ -194,8 +194,10 @@ def test_an_error_is_of_one_tree_and_says_what_to_do() -> None:
     assert (caught.value.slug, caught.value.exit_code) == ("unknown-request", 3)
     with pytest.raises(api.Error, match="there is no setting"):
         api.probe(options=api.Options(settings={"colour": "red"}))
-    with pytest.raises(errors.ConfigError):
-        api.install(options=api.Options(settings={"lock_timeout": "soon"}))
+    for name in ("lock_timeout", "llm.lock_timeout"):
+        # The error of an unknown name lists those of "config list", which begin with "llm.".
+        with pytest.raises(errors.ConfigError):
+            api.install(options=api.Options(settings={name: "soon"}))
     with pytest.raises(errors.UsageError):
         api.ensure_server(name="No Name")
 
