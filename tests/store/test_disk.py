@@ -357,7 +357,24 @@ def test_a_forbidden_folder_names_the_variable_that_decides_it(
     monkeypatch.delenv("TSUKU_HOME", raising=False)
     if home:
         monkeypatch.setenv("TSUKU_HOME", home)
+    monkeypatch.setenv("HOME", "/nonexistent")
     folder = Path("/nonexistent/.local/state/tsuku-llm")
     with pytest.raises(NotWritable) as caught, disk_errors("making a folder", folder):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert caught.value.hint.endswith(f"or set {variable} to one that is")
+
+
+@pytest.mark.parametrize("home", [None, "/srv/tsuku"])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_the_user_named_is_decided_by_no_variable(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, number: int
+) -> None:
+    """A mirror or a bundle on a USB stick that is read-only or full: HOME does not move it."""
+    monkeypatch.delenv("TSUKU_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/anna")
+    if home:
+        monkeypatch.setenv("TSUKU_HOME", home)
+    with pytest.raises(StoreError) as caught, disk_errors("writing", Path("/media/stick/llm")):
+        raise OSError(number, "no")
+    assert "HOME" not in caught.value.hint
+    assert "name" in caught.value.hint

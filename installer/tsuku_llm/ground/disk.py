@@ -16,7 +16,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_MORE_SPACE = "free some space, or set TSUKU_HOME to a folder on a larger disk"
+_ANOTHER = "name another one"
+_PLACES = frozenset({"APPDATA", "LOCALAPPDATA"})
+"""The variables below which Windows puts a program's folders."""
 _NEXT_TO_NOTHING = 1 << 20
 """Bytes. What failed for want of room has often removed its own file."""
 
@@ -33,10 +35,11 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
         facts = (f"{error.strerror or error}, while {doing}", f"folder: {folder}")
         if error.errno in _FULL:
             raise NoSpace(
-                "there is no space left on the disk", facts=facts, hint=_MORE_SPACE
+                "there is no space left on the disk", facts=facts, hint=_more_space(folder)
             ) from error
         if error.errno in _FORBIDDEN:
-            hint = f"make that folder yours and writable, or set {_variable(folder)} to one that is"
+            other = f"set {name} to one that is" if (name := _variable(folder)) else _ANOTHER
+            hint = f"make that folder yours and writable, or {other}"
             text = f"the system does not allow {doing}"
             raise NotWritable(text, facts=facts, hint=hint) from error
         text = "a file could not be read or written"
@@ -51,10 +54,21 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
 
 
 def _variable(folder: Path) -> str:
-    """Return the variable that decides where a folder of ours is."""
-    home = os.environ.get("TSUKU_HOME")
+    """Return the variable that decides where a folder is; "" for one that the user named."""
+    environ = os.environ
+    if (home := environ.get("TSUKU_HOME")) and folder.is_relative_to(home):
+        return "TSUKU_HOME"
+    places = [value for name, value in environ.items() if name in _PLACES or name[:4] == "XDG_"]
+    if not any(folder.is_relative_to(each) for each in (os.path.expanduser("~"), *places) if each):
+        return ""
     # Another user's TSUKU_HOME has the builds, and the user's own HOME the state and the caches.
-    return "HOME" if home and Path(home) not in folder.parents else "TSUKU_HOME"
+    return "HOME" if home else "TSUKU_HOME"
+
+
+def _more_space(folder: Path) -> str:
+    if _variable(folder):
+        return "free some space, or set TSUKU_HOME to a folder on a larger disk"
+    return "free some space there, or name a folder on a larger disk"
 
 
 def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:
@@ -70,7 +84,7 @@ def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> Non
         raise NoSpace(
             f"at least {_megabytes(needed)} are needed and {_megabytes(free)} are free",
             facts=(*facts, f"folder: {folder}"),
-            hint=_MORE_SPACE,
+            hint=_more_space(folder),
         )
 
 
