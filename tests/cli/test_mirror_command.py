@@ -58,6 +58,9 @@ def test_a_damaged_mirror_is_exit_code_5(operator: User, tmp_path: Path) -> None
     assert found.code == 5
     assert "error[tampered-mirror]" in found.stderr
     assert str(archive) in found.stderr
+    # Without its options the command would copy the whole repository.
+    assert "the command again that made the mirror, with the same options" in found.stderr
+    assert f"mirror {place}\n" not in found.stderr
     told = operator.run("mirror", str(place), "--check", "--json").document
     assert told["data"]["intact"] is False
     assert told["data"]["swept"]["foreign"] == ["notes.txt"]

@@ -1,7 +1,9 @@
 """Copies of a repository: what is in them, when clients see it, and what a check finds."""
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from hashlib import sha256
@@ -17,6 +19,8 @@ from support.repository import RepositorySimulator, release_document
 from support.sessions import changed
 
 from tsuku_llm.catalog.repositories import OFFICIAL_URL, Repository
+from tsuku_llm.fetch.places.bundle_file import opened_bundle
+from tsuku_llm.fetch.places.small_files import local_chunks
 from tsuku_llm.ground.errors import (
     CorruptStore,
     DownloadError,
@@ -495,7 +499,7 @@ def test_a_mirror_without_metadata_is_named_and_no_other_host_asked(
     closed = changed(session, repository=None, mirror=((tmp_path / "empty").as_uri(),))
     with pytest.raises(HttpStatusError) as caught:
         refresh(closed)
-    assert "tsuku-llm mirror DIR" in caught.value.hint
+    assert "the mirror's operator can repair it with the command that made it" in caught.value.hint
     assert "unset llm.mirror" in caught.value.hint
     assert "llm.mirror URL" not in caught.value.hint
 
@@ -550,3 +554,26 @@ def test_packages_of_the_index_are_mirrored_as_files(
     (fetched,) = report.fetched
     assert (folder / "sha256" / fetched.sha256).read_bytes() == wheel
     assert not list((folder / "partials").iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the modes of POSIX")
+def test_files_copied_without_the_permissions_of_others_say_so(
+    session: Session, folder: Path
+) -> None:
+    """A mirror that root has copied with a umask of 077: "put the file itself there" was said."""
+    mirror(session, folder, ALL)
+    archive = archive_of(folder)
+    archive.chmod(0)
+    user = os.geteuid()
+    if not user:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(DownloadError, match="Permission denied") as caught:
+            list(local_chunks(archive.as_uri()))
+        with pytest.raises(UsageError, match="cannot be opened") as refused, opened_bundle(archive):
+            pass
+    finally:
+        if not user:
+            os.seteuid(0)
+    for error in (caught.value, refused.value):
+        assert "chmod -R a+rX" in error.hint

@@ -136,9 +136,7 @@ def test_a_place_with_an_older_state_does_not_stop_the_next(
     newest = folder(shop.simulator, tmp_path / "newest")
     assert releases(session, newest) == ["b3", "b2", "b1"]
     assert releases(session, old, newest) == ["b3", "b2", "b1"]
-    assert f"warning: {old} was passed over: the repository serves metadata that is older" in told(
-        session
-    )
+    assert f"warning: {old} was passed over: this metadata is older" in told(session)
     with pytest.raises(MetadataError, match="older than what this machine has"):
         releases(session, old)
 
@@ -463,3 +461,77 @@ def test_a_package_index_that_never_answers_ends_in_time(
     with pytest.raises(PackageIndexError) as caught:
         refresh(at(changed(session, environ=environ), PLACE), patience=0.3)
     assert "pip did not end in time" in caught.value.facts
+
+
+LATER = datetime(2040, 1, 1, tzinfo=timezone.utc)
+"""After all that the embedded metadata was signed for."""
+
+
+def mirrored(session: Session, url: str) -> Session:
+    """The user of the official repository, behind a mirror."""
+    return changed(session, repository=None, mirror=(url,))
+
+
+@pytest.mark.parametrize(
+    ("serves", "user", "says"),
+    [
+        (answer("401 Unauthorized"), "", "put them into its URL"),
+        (answer("401 Unauthorized"), "anna:old@", "refuses the user or the password"),
+        (answer("404 Not Found"), "", "operator can repair it with the command that made it"),
+        (answer("500 Internal Server Error"), "", "make sure that the mirror works"),
+    ],
+    ids=["no-login", "old-login", "half-copied", "broken"],
+)
+def test_the_way_on_is_for_the_one_who_can_go_it(
+    session: Session, serves: Callable[[Exchange], None], user: str, says: str
+) -> None:
+    """A mirror's operator cannot mend a client's certificates, proxy or credentials.
+
+    The note of an install and the error of a refresh said that all the same, with a command that
+    would have copied the whole repository.
+    """
+    with FaultServer([serves]) as server:
+        place = server.url.replace("://", f"://{user}") + "/"
+        asked = mirrored(session, place)
+        with pytest.raises(HttpStatusError) as caught:
+            refresh(asked)
+        operations_refresh.asked_catalog(changed(asked, refresh="always"))
+    for text in (caught.value.hint, told(asked)):
+        assert says in text
+        assert ("operator" in text) == ("operator" in says)
+    assert "old@" not in told(asked)
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"HTTPS_PROXY": "http://127.0.0.1:1"}, "check HTTPS_PROXY"),
+        ({"SSL_CERT_FILE": "/nonexistent/ca.pem"}, "SSL_CERT_FILE"),
+    ],
+)
+def test_a_wrong_proxy_or_certificate_is_not_the_mirrors(
+    session: Session, variables: dict[str, str], says: str
+) -> None:
+    asked = mirrored(session, "https://127.0.0.1:2/")
+    environ = {**session.machine.environ, **variables}
+    asked = changed(asked, environ=environ, refresh="always", now=LATER)
+    with pytest.raises(DownloadError) as caught:
+        refresh(asked)
+    operations_refresh.asked_catalog(asked)
+    for text in (caught.value.hint, told(asked)):
+        assert says in text
+        assert "operator" not in text
+        assert "publisher" not in text
+
+
+def test_an_old_mirror_is_named_before_the_publisher(
+    shop: FolderShop, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a mirror that nobody brings up to date, the publisher was said to have stopped."""
+    # No test can sign for the official repository.
+    monkeypatch.setattr(operations_refresh, "OFFICIAL", NAME)
+    place = stale(shop, tmp_path / "stale")
+    with pytest.raises(StaleMetadata) as caught:
+        refresh(changed(at(session, place), mirror=(place,)))
+    assert caught.value.hint.startswith("most often the mirror is not kept up to date")
+    assert "clock" in caught.value.hint

@@ -245,13 +245,14 @@ class _Refresh:
             }
             if trust.setbacks(here, self.served):
                 raise MetadataError(
-                    "the repository serves metadata that is older than what this machine has",
+                    "this metadata is older than what this machine has",
                     facts=(
                         f"versions here ({each.source}): {_version_text(each.versions)}",
                         f"versions served: {_version_text(self.served)}",
                     ),
-                    hint="a mirror may be outdated, or someone withholds newer metadata: try "
-                    "another network; if the error remains, tell the repository's publisher",
+                    hint="most often a mirror or a bundle is outdated: bring the mirror up to "
+                    "date, or make a new bundle; else someone withholds newer metadata: try "
+                    "another network, and tell the repository's publisher",
                 )
 
     def _require_fresh(self, role: str, state: RoleState) -> None:

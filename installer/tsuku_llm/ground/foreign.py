@@ -35,6 +35,9 @@ LARGEST = 16 << 20
 A table of 100,000 connections has as many; everything else has less than one megabyte.
 """
 
+UNREADABLE = "let this user read it, and the folders above it; as its owner: chmod -R a+rX FOLDER"
+"""The hint where files were copied without the permissions of others."""
+
 _CHUNK = 1 << 20
 
 # A pipe must not block the open, and a terminal must not become ours.

@@ -32,9 +32,13 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Status codes after which a retry may help."""
 
+NO_HINT = "try again later"
+"""The hint for a status that says nothing of what would help."""
+
 _HINTS = {
-    401: "the server wants credentials: put them into the mirror's URL",
-    403: "the network or the server forbids it: try another network",
+    401: "the server wants credentials: put them into its URL",
+    403: "the network or the server forbids it, or the server itself may not read the file: "
+    "try another network",
     404: f"the file is no longer there: run {TSUKU} update",
     410: f"the file is no longer there: run {TSUKU} update",
     429: "too many downloads from this address: try again later",
@@ -186,11 +190,11 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
     facts = (f"status: {status} {reason}".rstrip(), f"url: {shown(url)}")
     if status == 407:
         raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
+    hint = _HINTS.get(status, NO_HINT)
+    if status == _UNAUTHORIZED and _parsed(url).userinfo:
+        hint = "the server refuses the user or the password in its URL: correct them"
     error = HttpStatusError(
-        f"{host_of(url)} answered {status}",
-        status=status,
-        facts=facts,
-        hint=_HINTS.get(status, "try again later"),
+        f"{host_of(url)} answered {status}", status=status, facts=facts, hint=hint
     )
     if status in _TEMPORARY:
         raise Transient(error, wait=retry_after(response.headers))

@@ -24,7 +24,7 @@ from tsuku_llm.archive.formats.member import Budget
 from tsuku_llm.archive.formats.zips import STORED, Entry, read_directory
 from tsuku_llm.ground.disk import disk_errors
 from tsuku_llm.ground.errors import BadBundle, UnsafeArchive, UsageError
-from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.foreign import UNREADABLE, open_foreign
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.records import digest, documented, many, parse, record
 
@@ -211,7 +211,9 @@ def opened_bundle(path: Path) -> Iterator[BundleFile]:
         raise UsageError(
             f"the bundle {path} cannot be opened",
             facts=(error.strerror or str(error),),
-            hint=f"name the file that {TSUKU} bundle create made",
+            hint=UNREADABLE
+            if isinstance(error, PermissionError)
+            else f"name the file that {TSUKU} bundle create made",
         ) from error
     with opened_file as file:
         with disk_errors("reading the bundle", path):

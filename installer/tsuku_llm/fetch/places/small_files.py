@@ -30,7 +30,7 @@ from tsuku_llm.ground.errors import (
     HttpStatusError,
     UsageError,
 )
-from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.foreign import UNREADABLE, open_foreign
 from tsuku_llm.ground.own_name import TSUKU
 
 _CHUNK = 1 << 20
@@ -150,7 +150,7 @@ def local_chunks(url: str) -> Iterator[bytes]:
     except (OSError, ValueError) as error:
         raise DownloadError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}",
-            hint="put the file itself there",
+            hint=UNREADABLE if isinstance(error, PermissionError) else "put the file itself there",
         ) from error
 
 

@@ -52,6 +52,8 @@ PATIENCE = 5.0
 _GLANCE = 2.0
 """Seconds in which places that are not needed may say that they have newer metadata."""
 
+_UNAUTHORIZED = 401
+
 WAYS_OUT = "docs/tasks/closed-networks.md, Metadata from several places"
 """Where the ways stand to newer metadata of the official repository."""
 
@@ -200,25 +202,50 @@ def _explained(
     """
     errors = [error for _, error in failed]
     error = next((each for each in errors if isinstance(each, TrustError)), errors[0])
+    if isinstance(error, StaleMetadata) and _is_mirrored(session, repository):
+        error.hint = (
+            "most often the mirror is not kept up to date: its operator can run the command again "
+            "that made it; else its publisher has stopped signing, this machine's clock is wrong, "
+            "or someone withholds newer metadata"
+        )
     # What a download says of llm.mirror may send the user round in circles.
-    if isinstance(error, HostUnreachable | HttpStatusError | BodyError):
+    elif not _is_local(error) and isinstance(error, HostUnreachable | HttpStatusError | BodyError):
         # A folder does not come back by itself, as a host may.
         folders = [place for place, _ in failed if scheme_of(place) == "file"]
         way = "try again later, or from another network"
         if len(folders) == len(failed):
             listed = " and in ".join(map(shown, folders))
             way = f"check that the whole repository lies in {listed}"
-        error.hint = f"{way}; {_elsewhere(session, repository)}"
-    elif isinstance(error, ProxyError | PackageIndexError):
-        error.hint = f"{error.hint}; {_elsewhere(session, repository)}"
+        error.hint = f"{way}; {_elsewhere(session, repository, error)}"
+    elif isinstance(error, PackageIndexError) or (
+        isinstance(error, ProxyError) and not _is_mirrored(session, repository)
+    ):
+        error.hint = f"{error.hint}; {_elsewhere(session, repository, error)}"
     if len(failed) > 1:
         error.facts = tuple(f"{shown(place)}: {each.told}" for place, each in failed)
         error.message = f"none of the {len(failed)} places of {repository.name} gave valid metadata"
     return error
 
 
-def _elsewhere(session: Session, repository: Repository) -> str:
-    """Say what else brings newer metadata.
+def _is_local(error: TsukuError) -> bool:
+    """Tell whether this machine's own settings are wrong: certificates, proxy or credentials."""
+    denied = isinstance(error, HttpStatusError) and error.status == _UNAUTHORIZED
+    return denied or isinstance(error, TlsError | ProxyError)
+
+
+def _is_mirrored(session: Session, repository: Repository) -> bool:
+    """Tell whether ``llm.mirror`` stands for the publisher's own address of the metadata."""
+    settings = session.settings
+    return repository.name == OFFICIAL and bool(settings.mirror) and not settings.repository_url
+
+
+def _way_on(session: Session, repository: Repository, error: TsukuError) -> str:
+    """Say what to do after an error of ``refresh``, in few words."""
+    return error.hint if _is_local(error) else _elsewhere(session, repository, error)
+
+
+def _elsewhere(session: Session, repository: Repository, error: TsukuError) -> str:
+    """Say what else brings newer metadata than the place that gave this error.
 
     The ways that are open from here are not known: a page has them, and no name is given that may
     lead nowhere.
@@ -229,10 +256,13 @@ def _elsewhere(session: Session, repository: Repository) -> str:
             undo = way_to_undo(session.settings, session.machine.environ, "llm.repository_url")
             return f"or ask the publisher's own address: {undo}; or see {WAYS_OUT}"
         if session.settings.mirror:
-            # Nothing else is asked. An operator made the mirror, and can repair it.
+            # Nothing else is asked. An operator made the mirror, and can repair what it lacks.
+            way = "make sure that the mirror works and can be reached"
+            lacks = isinstance(error, HttpStatusError) and error.is_absence
+            if lacks or isinstance(error, BodyError):
+                way = "the mirror's operator can repair it with the command that made it"
             undo = way_to_undo(session.settings, session.machine.environ, "llm.mirror")
-            other = f"or ask the publisher's own hosts: {undo}"
-            return f"the mirror's operator can repair it: {TSUKU} mirror DIR; {other}"
+            return f"{way}; or ask the publisher's own hosts: {undo}"
         return f"for other ways see {WAYS_OUT}"
     return (
         f"or, if it has moved: {TSUKU} repository remove {name}, and then "
@@ -287,8 +317,8 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
                 # install nor a copy for other machines.
                 catalog = refresh(session, patience=patience)
             except (DownloadError, TrustError, StoreError) as error:
-                moved = _elsewhere(session, known.repository)
-                session.user.note(_told(error, known.freshness, now, moved))
+                way = _way_on(session, known.repository, error)
+                session.user.note(_told(error, known.freshness, now, way))
     freshness = catalog.freshness_in(settings.channel)
     if settings.require_fresh:
         freshness.require(now)
@@ -327,15 +357,15 @@ def _required(session: Session, known: Freshness) -> Catalog:
         ) from error
 
 
-def _told(error: TsukuError, known: Freshness, now: datetime, moved: str) -> str:
+def _told(error: TsukuError, known: Freshness, now: datetime, way: str) -> str:
     """Say that there is only the known metadata, how old it is, and where the ways out stand.
 
-    ``repository refresh`` tells the whole reason. ``moved`` says what else to do.
+    ``repository refresh`` tells the whole reason. ``way`` says what to do.
     """
     going_on = f"using the metadata {known.age(now)}"
     if isinstance(error, TrustError):
         return f"warning: {error.told}; it is not used; {going_on}"
     return (
         f"newer metadata of {known.repository} could not be fetched: {error.message}; "
-        f"{going_on}, without newer releases and revocations; {moved}"
+        f"{going_on}, without newer releases and revocations; {way}"
     )

@@ -16,7 +16,6 @@ from tsuku_llm.cli.terminal.console import Console
 from tsuku_llm.cli.terminal.text import listed, size
 from tsuku_llm.ground.errors import TamperedMirror, UsageError
 from tsuku_llm.ground.own_name import TSUKU
-from tsuku_llm.ground.safe_text import shell_word
 
 if TYPE_CHECKING:
     from tsuku_operator.mirror.mirror import MirrorCheck, MirroredFile, MirrorReport
@@ -166,6 +165,6 @@ def _check_failure(found: MirrorCheck) -> ReportedError | None:
         TamperedMirror.slug,
         f"the mirror {found.place} is not as it was signed",
         found.differences,
-        "remove the named files, and bring the mirror up to date: "
-        f"{TSUKU} mirror {shell_word(found.place)}",
+        "remove files that are not as they were signed; then run the command again that made the "
+        "mirror, with the same options",
     )
