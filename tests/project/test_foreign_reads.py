@@ -28,6 +28,7 @@ ALLOWED = {
     "tsuku_llm.cli": "the user's answer, and the null device",
     "tsuku_llm.steps.program.copy_facts": "the records of this program's own installation",
     "tsuku_operator.bundle.own_wheel._recorded_files": "the same",
+    "tsuku_operator.mirror.registry_mirror._reasons": "one chunk of a bounded size",
     "tsuku_operator.bundle.bundle._own_lock": "a file of this package",
     "tsuku_llm.steps.program.renewed.StagedCopy.commit": "scripts that pip has just made",
     "tsuku_llm.steps.choosing.which.lacks_https": "a file of a verified build, mapped",

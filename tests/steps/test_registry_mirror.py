@@ -14,6 +14,7 @@ from support.repository import RepositorySimulator
 from support.sessions import changed
 
 from tsuku_llm.ground.errors import (
+    BodyError,
     DownloadError,
     HostUnreachable,
     HttpStatusError,
@@ -270,4 +271,35 @@ def test_a_registry_that_cannot_be_reached_is_no_reason_to_read_from_a_mirror(
     with pytest.raises(HostUnreachable) as caught:
         push_mirror(operator(open_registry), "oci://127.0.0.1:1/tsuku/mirror", ALL)
     assert "--to" in caught.value.hint
+    assert "llm.mirror" not in caught.value.hint
+
+
+def test_a_blob_that_the_registry_has_lost_is_not_told_as_pushed(
+    operator: Callable[..., Session], tmp_path: Path
+) -> None:
+    """docker-registry keeps an empty file of a blob, as a full disk leaves it, and answers 201."""
+    with registry(tmp_path / "damaged") as server:
+        push_mirror(operator(server), server.place(), Narrowing(releases=("b1",)))
+        largest = max(server.root.rglob("data"), key=lambda path: path.stat().st_size)
+        largest.write_bytes(b"")
+        with pytest.raises(BodyError, match="has another file by its name") as caught:
+            push_mirror(operator(server), server.place(), Narrowing(releases=("b1",)))
+    assert caught.value.facts == (f"digest: sha256:{largest.parent.name}",)
+
+
+def test_a_refused_push_says_what_the_registry_says(
+    operator: Callable[..., Session], tmp_path: Path
+) -> None:
+    """A registry without its storage: the specification of OCI has errors in the answer's body.
+
+    "try again later, or set llm.mirror" was the hint, also for a registry that is full.
+    """
+    with registry(tmp_path / "broken") as server:
+        name = server.root / "docker/registry/v2/repositories/llm/mirror"
+        name.mkdir(parents=True)
+        (name / "_uploads").write_text("a file in the place of the folder for uploads")
+        with pytest.raises(HttpStatusError) as caught:
+            push_mirror(operator(server), server.place(), ALL)
+    assert any(fact.startswith("it said: UNKNOWN") for fact in caught.value.facts)
+    assert "ask the registry's operator" in caught.value.hint
     assert "llm.mirror" not in caught.value.hint

@@ -15,9 +15,10 @@ import httpx
 from tsuku_llm import fetch
 from tsuku_llm.catalog.copies import LARGEST_FILE
 from tsuku_llm.catalog.manifest import Artifact
-from tsuku_llm.fetch.http.http_get import answered, check_status, retry
+from tsuku_llm.fetch.http.http_get import NO_HINT, answered, check_status, retry
+from tsuku_llm.fetch.http.limits import Transient
 from tsuku_llm.fetch.http.network import Network
-from tsuku_llm.fetch.http.urls import shown
+from tsuku_llm.fetch.http.urls import file_name, shown
 from tsuku_llm.fetch.places.mirrors import (
     ARTIFACT,
     MANIFEST,
@@ -36,7 +37,8 @@ from tsuku_llm.ground.errors import (
     TrustError,
     UsageError,
 )
-from tsuku_llm.ground.foreign import open_foreign
+from tsuku_llm.ground.foreign import open_foreign, parse_object
+from tsuku_llm.ground.safe_text import printable, shortened
 from tsuku_llm.steps.choosing.choice import load_catalog
 from tsuku_llm.steps.session import Session
 from tsuku_operator.mirror.mirror import (
@@ -57,6 +59,8 @@ _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 _FILE_TYPE = "application/octet-stream"
 _FOUND, _CREATED, _ACCEPTED, _MISSING = 200, 201, 202, 404
+_LARGEST_ANSWER = 1 << 16
+_MOST_REASONS = 5
 _SILENCE = 300.0
 """Seconds that a registry may take to answer: it hashes an archive when it has all of it."""
 
@@ -101,7 +105,7 @@ class RegistryPush:
             with answered(self._network, url, {}, self._deadline(), method="HEAD") as response:
                 if response.status_code == _MISSING:
                     return None
-                check_status(response, url, (_FOUND,))
+                _check(response, url, _FOUND)
                 return int(response.headers.get("content-length", "0"))
 
         return self._retried(ask)
@@ -115,7 +119,7 @@ class RegistryPush:
         # after the whole archive was sent.
         start = f"{self._place.api}blobs/uploads/"
         with answered(self._network, start, {}, self._deadline(), method="POST") as response:
-            check_status(response, start, (_ACCEPTED,))
+            _check(response, start, _ACCEPTED)
             location = response.headers.get("location", "")
         url = urljoin(start, location)
         if not location or httpx.URL(url).scheme != "https":
@@ -133,7 +137,7 @@ class RegistryPush:
         with answered(
             self._network, url, headers, self._deadline(), method="PUT", body=content.chunks
         ) as response:
-            check_status(response, url, (_CREATED,))
+            _check(response, url, _CREATED)
 
     def tag(self, files: Mapping[str, Blob], root: str) -> None:
         """Let the tag name these files, by their paths; all of them must be there.
@@ -156,7 +160,7 @@ class RegistryPush:
                 method="PUT",
                 body=lambda: iter((data,)),
             ) as response:
-                check_status(response, url, (_CREATED,))
+                _check(response, url, _CREATED)
 
         self._retried(move)
 
@@ -165,6 +169,40 @@ class RegistryPush:
 
     def _retried(self, attempt: Callable[[], _T]) -> _T:
         return retry(attempt, self._network, self._deadline())
+
+
+def _check(response: httpx.Response, url: str, wanted: int) -> None:
+    """Raise the errors of ``check_status``, with what the registry itself says of the reason.
+
+    A registry names it in the body, as the distribution specification of OCI has it.
+    """
+    try:
+        check_status(response, url, (wanted,))
+    except (HttpStatusError, Transient) as caught:
+        error = caught.error if isinstance(caught, Transient) else caught
+        error.facts += _reasons(response)
+        if error.hint == NO_HINT:
+            error.hint = (
+                "ask the registry's operator: it may be read-only or full, or a proxy in front of "
+                "it may limit what is sent"
+            )
+        raise
+
+
+def _reasons(response: httpx.Response) -> tuple[str, ...]:
+    """Return what a registry says of its refusal: the codes and messages in its answer."""
+    try:
+        errors = parse_object(next(response.iter_raw(_LARGEST_ANSWER), b"")).get("errors")
+    except (httpx.HTTPError, DownloadError, Transient, ValueError):
+        return ()
+    if not isinstance(errors, list):
+        return ()
+    said = [each for each in errors[:_MOST_REASONS] if isinstance(each, dict)]
+    texts = [
+        ": ".join(str(each[key]) for key in ("code", "message", "detail") if each.get(key))
+        for each in said
+    ]
+    return tuple(f"it said: {printable(shortened(text, 200))}" for text in texts)
 
 
 def manifest_of(files: Mapping[str, Blob], root: str) -> bytes:
@@ -247,6 +285,15 @@ def push_mirror(
         for artifact, file in through_downloads(session, lacking, "pushing", failed):
             content = of_file(file, artifact.sha256)
             registry.put(content)
+            # A registry that lost the content, as on a full disk, may take the name as enough.
+            if registry.size(artifact.sha256) != content.blob.size:
+                name = file_name(artifact.url)
+                raise BodyError(
+                    f"{place.host} took {name}, and has another file by its name",
+                    facts=(f"digest: sha256:{artifact.sha256}",),
+                    hint="ask the registry's operator to remove that blob from the storage; then "
+                    "run the command again",
+                )
             files[f"sha256/{artifact.sha256}"] = content.blob
         if failed:
             raise not_all_fetched(failed, len(lacking))
