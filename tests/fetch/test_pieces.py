@@ -396,3 +396,15 @@ def test_a_disk_that_fails_at_the_end_is_an_error_of_the_store(
             stream.complete()
     assert "reading a download" in str(refused.value.facts)
     stream.close()
+
+
+@BOTH
+def test_S11_a_wrong_piece_names_the_encoding(tmp_path: Path, limits: Limits) -> None:
+    """nginx behind a gateway that asks for gzip: the pieces of an archive are not as signed."""
+    with (
+        FaultServer([answer("200 OK", BAD, Content_Encoding="gzip")]) as server,
+        Clock().network(limits=limits) as network,
+        pytest.raises(DigestMismatch, match="a piece of a download") as caught,
+    ):
+        fetch(wanted(server.url), tmp_path, network)
+    assert "it came encoded as 'gzip', which was not requested" in caught.value.facts

@@ -18,7 +18,10 @@ from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.urls import file_name, host_of, shown
 from tsuku_llm.ground.errors import BodyError, DigestMismatch
 
-_ALTERED = "nothing was installed; if it happens again, something on the network alters the files"
+_ALTERED = (
+    "nothing was installed; if it happens again, the copy at that place is damaged, or something "
+    "on the way alters it"
+)
 
 
 class Transfer:
@@ -234,7 +237,7 @@ class Transfer:
 
         If an earlier run left the piece, the first failure is not the source's fault.
         """
-        error = wrong_piece(url, piece)
+        error = wrong_piece(url, piece, *self._encoded)
         # Either it was wrong before in this run, so this run has downloaded it again, or all of
         # it was missing at the start. In both cases the wrong bytes came in this run.
         seen = any(start == piece.start for _, start in self._wrong)
@@ -284,10 +287,10 @@ class Transfer:
         return (f"it came encoded as {self.encoding!r}, which was not requested",)
 
 
-def wrong_piece(url: str, piece: WrongPiece) -> DigestMismatch:
+def wrong_piece(url: str, piece: WrongPiece, *facts: str) -> DigestMismatch:
     """Make the error for a piece whose bytes are wrong."""
     return DigestMismatch(
         "a piece of a download is not the one that was signed",
-        facts=(f"url: {shown(url)}", f"bytes: {piece.start} to {piece.end - 1}"),
+        facts=(f"url: {shown(url)}", f"bytes: {piece.start} to {piece.end - 1}", *facts),
         hint=_ALTERED,
     )
