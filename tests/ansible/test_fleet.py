@@ -75,6 +75,8 @@ def test_hosts_that_fail_are_named_and_the_others_go_on(fleet: Fleet) -> None:
     code, hosts, error = fleet.run("plan")
     assert (code, error["code"], states(hosts)) == (10, "fleet-failed", {**good, **bad})
     assert len(error["facts"]) == len(bad)
+    _, _, error = fleet.run("plan", "--limit", "bare")
+    assert error["message"] == "the host failed or was not reached"
     assert not [name for name, home in fleet.homes.items() if (home / "llm/active.json").exists()]
     code, hosts, error = fleet.run("apply")
     assert (code, states(hosts)) == (10, {**dict.fromkeys(good, "changed"), **bad})

@@ -125,5 +125,6 @@ def _failure(hosts: Sequence[FleetHost]) -> ReportedError | None:
         return None
     facts = tuple(f"{each.host}: {each.state}: {each.reason or 'no reason'}" for each in bad)
     many = f"{len(bad)} of {len(hosts)} hosts" if len(hosts) > 1 else "the host"
-    error = FleetFailed(f"{many} failed or were not reached", facts=facts)
+    was = "was" if len(bad) == 1 else "were"
+    error = FleetFailed(f"{many} failed or {was} not reached", facts=facts)
     return ReportedError.of(error)
