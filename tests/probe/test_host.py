@@ -449,6 +449,21 @@ def test_what_the_open_of_a_node_answers_is_told(
     assert LocalHost().access("/dev/null") == told
 
 
+def test_a_file_whose_status_is_refused_exists_if_its_folder_lists_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SELinux denies a container the getattr of a device that it was given (podman#15930)."""
+    (tmp_path / "kfd").touch()
+
+    def refuse(*_: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "refused")
+
+    monkeypatch.setattr(os, "lstat", refuse)
+    host = LocalHost(tmp_path)
+    assert (host.access("/kfd"), host.access("/nvidiactl")) == ("rw EACCES", None)
+    assert host.access("/none/kfd") is None
+
+
 @pytest.mark.parametrize("path", ["/missing", "/file/below", "/nul\0", "/folder"])
 def test_unreadable_files_are_absent(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").write_text("")

@@ -378,6 +378,9 @@ def test_a_system_that_starts_no_foreign_program_is_told(
 # --- a device file that cannot be opened ------------------------------------------------------
 
 
+IN_PODMAN = MachinePlace(Kind.PODMAN)
+
+
 @pytest.mark.parametrize(
     ("access", "kind", "slug", "fix"),
     [
@@ -387,6 +390,11 @@ def test_a_system_that_starts_no_foreign_program_is_told(
         (" EPERM", {"place": MachinePlace(Kind.LXC)}, "device-rules", "lxc.cgroup2.devices.allow"),
         ("rw EACCES", {"selinux": True}, "selinux-denies", "ausearch"),
         (" EACCES", {"selinux": True}, "gpu-permission", "usermod -aG"),
+        ("rw EACCES", {"selinux": True, "place": IN_PODMAN}, "selinux-denies", "label=disable"),
+        # Its mode refuses this user already: without SELinux it would be the same.
+        (" EACCES", {"selinux": True, "place": IN_PODMAN}, "gpu-permission", "keep-groups"),
+        # A recording from before the open was tried.
+        ("", {"selinux": True, "place": IN_PODMAN}, "selinux-denies", "label=disable"),
         ("rw EACCES", {"apparmor": True}, "apparmor-denies", "DENIED"),
         (
             "rw EACCES",
@@ -417,3 +425,26 @@ def test_a_profile_of_apparmor_is_seen_where_it_is_enforced(tmp_path: Path) -> N
     assert collect(LocalHost(tmp_path, {}), {}).apparmor
     write(tmp_path, "/proc/self/attr/current", "unconfined\n")
     assert not collect(LocalHost(tmp_path, {}), {}).apparmor
+
+
+@pytest.mark.parametrize(
+    ("label", "confined"),
+    [
+        ("system_u:system_r:container_t:s0:c349,c790", True),
+        ("system_u:system_r:container_init_t:s0:c1,c2\n", True),
+        ("system_u:system_r:svirt_lxc_net_t:s0:c17,c28\0", True),
+        ("unconfined_u:system_r:spc_t:s0", False),
+        ("system_u:system_r:container_runtime_t:s0", False),
+        ("unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023", False),
+        ("docker-default (enforce)\n", False),
+    ],
+)
+def test_selinux_is_seen_by_the_label_of_a_container(
+    tmp_path: Path, label: str, *, confined: bool
+) -> None:
+    """podman mounts an empty folder over /sys/fs/selinux (podman#2613); the label stays.
+
+    The first label is that of podman#15930, the third the older name of the type.
+    """
+    write(tmp_path, "/proc/self/attr/current", label)
+    assert collect(LocalHost(tmp_path, {}), {}).selinux is confined

@@ -40,8 +40,9 @@ class Host(Protocol):
         """Return this user's rights on a file, some of "rw"; None if the file does not exist.
 
         A device node is opened. If that fails, a space and the name of the error follow: "rw EPERM"
-        has rights by owner, group and mode, and something else refuses it. "nodev" is the error of
-        a file system that was mounted so.
+        has rights by owner, group and mode, and something else refuses it; "rw EACCES" is also a
+        file that its folder lists and whose status is refused. "nodev" is the error of a file
+        system that was mounted so.
         """
 
     def lacks(self, path: str) -> bool:

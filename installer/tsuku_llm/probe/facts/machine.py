@@ -16,6 +16,8 @@ from tsuku_llm.machine.places import Kind, MachinePlace
 from tsuku_llm.probe.facts import answers
 from tsuku_llm.probe.facts.place import LABEL, find_place
 
+# The types of processes that container-selinux confines; not spc_t, nor that of the runtime itself.
+_CONFINED = re.compile(r":(?:container_(?!runtime_)\w*|svirt_lxc_net_)t(?::|\s|\0|$)")
 _TEGRA_FILES = ("/etc/nv_tegra_release", "/proc/device-tree/compatible")
 
 
@@ -55,11 +57,15 @@ class MachineKind:
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> MachineKind:
     """Ask the host for the few files that tell what kind of machine it is."""
     place, signs = find_place(host)
+    label = host.read_text(LABEL) or ""
+    enforced = (host.read_text("/sys/fs/selinux/enforce") or "").strip() == "1"
     return MachineKind(
         place=place,
         signs=signs,
-        selinux=(host.read_text("/sys/fs/selinux/enforce") or "").strip() == "1",
-        apparmor="(enforce)" in (host.read_text(LABEL) or ""),
+        # podman and Docker show a container no selinuxfs, as if there were no SELinux; the label of
+        # the process stays (podman#2613).
+        selinux=enforced or _CONFINED.search(label) is not None,
+        apparmor="(enforce)" in label,
         wsl_device=place.wsl and host.access("/dev/dxg") is not None,
         tegra=parse_tegra(*(host.read_text(path) for path in _TEGRA_FILES)),
         pci=parse_pci(by_question.get("pci", ABSENT)),
@@ -86,8 +92,9 @@ def closed_file(machine: MachineKind, device: str, access: str = "") -> Problem:
     elif error == "nodev":
         slug, need = "nodev", Need.NODEV
         text = f"{device} cannot be opened: it is on a file system that is mounted with nodev"
-    elif machine.selinux and error in ("", "EACCES") and (allowed or machine.place.contained):
-        # A group would not help: the label of the process decides.
+    elif machine.selinux and (allowed or (machine.place.contained and not error)):
+        # A group would not help: the label of the process decides. Recordings from before the open
+        # was tried tell no error.
         slug, need = "selinux-denies", Need.SELINUX
         text = f"{device} may not be opened here, and SELinux enforces its rules"
     elif allowed and machine.apparmor:
