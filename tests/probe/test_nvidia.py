@@ -19,6 +19,7 @@ from tsuku_llm.probe.facts.machine import MachineKind
 from tsuku_llm.probe.nvidia import RawNvidia, cuda_of_driver, parse
 
 INSIDE = MachinePlace(Kind.CONTAINER)
+IN_WSL = MachinePlace(Kind.WSL, wsl=True)
 KERNEL = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Nov  4 2025\nGCC version: x\n"
 
 
@@ -442,9 +443,9 @@ CARD, OTHER = (BusCard("PCI 01:00.0", vendor, 1, None) for vendor in (0x10DE, 0x
         (MachineKind(pci=(CARD,)), "kernel module is not loaded", "modprobe"),
         (MachineKind(), "kernel module is not loaded", "modprobe"),
         (
-            MachineKind(place=MachinePlace(Kind.WSL, wsl=True), pci=(OTHER,)),
+            MachineKind(place=IN_WSL, pci=(OTHER,)),
             "finds no device",
-            "switched on",
+            "in Windows",
         ),
         (MachineKind(os="windows"), "finds no device", "switched on"),
     ],
@@ -461,6 +462,22 @@ def test_a_driver_without_a_gpu_is_told_from_what_is_seen(
     else:
         assert words in problem.text
         assert fix in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [*((code, "done") for code in (100, 101, 1, 35, 804, 999)), (0, "signal 11")],
+)
+def test_in_wsl_nvidias_driver_is_mended_in_windows(code: int, end: str) -> None:
+    """NVIDIA's guide for WSL: the driver is that of Windows, and none for Linux belongs there.
+
+    The crash is NVIDIA/cuda-samples#433, a driver of the distribution ollama/ollama#1898.
+    """
+    answer = DriverAnswer((LIBRARY, {"call": "cuInit", "code": code}), end)
+    problem = parse(RawNvidia(cuda=answer), MachineKind(place=IN_WSL)).problem
+    assert problem
+    assert "wsl --shutdown" in problem.fix
+    assert "modprobe" not in problem.fix
 
 
 LOADED = RawNvidia(cuda=NO_GPU, kernel=KERNEL.format("580.95.05"), control="rw")

@@ -1,6 +1,7 @@
 """Where a process runs, from its signs; and the fix that is one there."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_every_table_is_of_a_need() -> None:
 def test_every_row_has_words_of_its_own_before_the_one_for_all(need: Need) -> None:
     kinds = {*(kind.value for kind in Kind), "contained", "system-containers", "own-libraries"}
     systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "rhel", "suse", "opensuse"}
-    systems |= {"nixos", "guix", "tegra", "nomodeset"}
+    systems |= {"nixos", "guix", "tegra", "nomodeset", "kernel-replaced", "wsl-1"}
     programs = {program for _, _, program in MODULE_SWITCHES if program}
     words = [word for row in table()[need] for word in row.split()]
     assert len(words) == len(set(words))
@@ -213,6 +214,38 @@ def test_each_program_that_switches_gpus_has_a_row() -> None:
 )
 def test_only_lines_for_the_module_itself_keep_it_away(text: str, away: bool) -> None:
     assert keeps_nvidia_away(text) is away
+
+
+@pytest.mark.parametrize("kind", sorted(WITH_A_KERNEL - {Kind.WSL}))
+def test_without_the_modules_of_the_running_kernel_no_fix_loads_one(kind: Kind) -> None:
+    place = MachinePlace(kind, systems=("arch", "kernel-replaced"))
+    for need in set(Need) - FOR_CONTAINERS - {Need.NVIDIA_LIBRARIES}:
+        fix = fix_for(need, place, branch="580", module="nouveau")
+        assert not re.search(r"(?<![\w-])modprobe (nvidia|amdgpu|i915|xe)", fix)
+
+
+@pytest.mark.parametrize(
+    ("installed", "files", "replaced"),
+    [
+        ("6.18.3-arch1-1", {}, True),
+        ("6.18.2-arch2-1", {}, False),
+        # What a container has there is not the host's; some systems have no such folder.
+        ("6.18.3-arch1-1", {"/.dockerenv": ""}, False),
+        ("extramodules-ARCH", {}, False),
+        (None, {}, False),
+    ],
+)
+def test_the_modules_of_the_running_kernel_may_be_gone(
+    tmp_path: Path, installed: str | None, files: dict[str, str], *, replaced: bool
+) -> None:
+    """Arch removes them with an update of the kernel (its wiki: reboot after that)."""
+    write(tmp_path, "/proc/sys/kernel/osrelease", "6.18.2-arch2-1\n")
+    for path, text in files.items():
+        write(tmp_path, path, text)
+    if installed:
+        (tmp_path / "lib" / "modules" / installed).mkdir(parents=True)
+    place, _ = find_place(LocalHost(tmp_path, {}))
+    assert ("kernel-replaced" in place.systems) is replaced
 
 
 def test_the_kernel_of_a_host_is_mended_on_the_host() -> None:

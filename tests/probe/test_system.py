@@ -216,6 +216,15 @@ def test_row_11_wsl_without_a_gpu_is_named(tmp_path: Path) -> None:
     assert slugs(probe(LocalHost(tmp_path, {}))) == ["wsl-without-gpu"]
 
 
+def test_wsl_1_has_no_gpu_whatever_windows_has(tmp_path: Path) -> None:
+    """The kernel's release as ollama/ollama#1778 and microsoft/WSL#5554 show it."""
+    put(tmp_path, **{"/proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft\n"})
+    (problem,) = probe(LocalHost(tmp_path, {})).problems
+    assert problem.slug == "wsl-without-gpu"
+    assert "wsl --set-version NAME 2" in problem.fix
+    assert "--update" not in problem.fix
+
+
 def test_a_container_in_wsl_needs_no_dxg(tmp_path: Path) -> None:
     put(
         tmp_path,

@@ -20,6 +20,8 @@ class Need(str, enum.Enum):
     NVIDIA_VULKAN = "nvidia-vulkan"
     NVIDIA_LIBRARIES = "nvidia-libraries"
     NVIDIA_DRIVER = "nvidia-driver"
+    WSL_GPU = "wsl-gpu"
+    WSL_NVIDIA = "wsl-nvidia"
     LOADER = "loader"
     NIX_DRIVER = "nix-driver"
     NIX_VULKAN = "nix-vulkan"
@@ -95,6 +97,8 @@ def for_any_gpu(place: MachinePlace) -> str:
         flags, plugin = "--device /dev/dri", "amd.com/gpu or gpu.intel.com/xe"
         files = fix_for(Need.FILES, place, files="/dev/dri", flags=flags, plugin=plugin)
         return f"if the host has an NVIDIA GPU: {nvidia}; one of AMD or Intel: {files}"
+    if place.kind is Kind.WSL:
+        return f"if Windows has an NVIDIA GPU: {fix_for(Need.WSL_NVIDIA, place)}"
     if place.kind is Kind.VM:
         return "if the host has a GPU, it has to be passed to this virtual machine there"
     return ""

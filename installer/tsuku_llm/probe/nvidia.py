@@ -281,6 +281,20 @@ def _evidence(raw: RawNvidia) -> tuple[Evidence, ...]:
 
 
 def _problem(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem | None:
+    found = _found(raw, machine, state)
+    # The driver of WSL is a part of the one of Windows.
+    if found and machine.place.wsl and found.slug in _OF_WINDOWS:
+        return replace(found, fix=machine.fix(Need.WSL_NVIDIA))
+    return found
+
+
+_OF_WINDOWS = (
+    *("cuda-after-suspend", "cuda-driver-too-old", "cuda-error", "cuda-no-device"),
+    *("driver-crashed", "driver-updated-reboot"),
+)
+
+
+def _found(raw: RawNvidia, machine: MachineKind, state: ApiState) -> Problem | None:
     broken = answers.broken(raw.cuda, "NVIDIA's CUDA driver")
     # Without a child nothing is known of the driver: ``answers.not_asked`` tells why.
     if broken or state is ApiState.NOT_STARTED:

@@ -34,6 +34,7 @@ from tsuku_llm.machine.fixes import Need, fix_for, for_any_gpu
 from tsuku_llm.machine.hardware import Api, ApiState, Hardware, Problem
 from tsuku_llm.machine.kernel_drivers import BusCard, not_driven
 from tsuku_llm.machine.packages import advice_for
+from tsuku_llm.machine.places import Kind
 
 
 def diagnose(
@@ -211,8 +212,12 @@ def _driver_fix(hardware: Hardware, api: Api, adapters: tuple[BusCard, ...]) -> 
     given = for_any_gpu(hardware.place)
     if stage is Stage.DEVICE:
         return given or _ON_THE_BUS
-    if given:
-        return f"{given}; then here: {fix}"
+    in_wsl, makers = hardware.place.kind is Kind.WSL, backend.vendors if backend else ()
+    if given and (NVIDIA in makers or not in_wsl):
+        # NVIDIA's driver of Windows brings all of it: no package is missing here.
+        here = "" if in_wsl and set(makers) == {NVIDIA} else fix
+        joint = "one of another maker" if in_wsl else "then here"
+        return f"{given}; {joint}: {here}" if here else given
     # Without a visible adapter it is not certain that the machine has such a GPU.
     return f"if this machine has such a GPU: {fix}; if not, nothing is wrong"
 

@@ -188,11 +188,8 @@ def problems(machine: MachineKind) -> tuple[Problem, ...]:
         )
     # A container in WSL lacks /dev/dxg only because it was not passed in.
     if machine.place.kind is Kind.WSL and not machine.wsl_device:
-        found.append(
-            Problem(
-                "wsl-without-gpu",
-                "this is WSL, and Windows offers it no GPU (/dev/dxg is missing)",
-                "update the GPU's driver in Windows, then run there: wsl --update",
-            )
-        )
+        text = "this is WSL, and Windows offers it no GPU (/dev/dxg is missing)"
+        if "wsl-1" in machine.place.systems:
+            text = "this is WSL 1, which has no GPU"
+        found.append(Problem("wsl-without-gpu", text, machine.fix(Need.WSL_GPU)))
     return tuple(found)

@@ -65,6 +65,7 @@ _GROUPS = (
     (re.compile(r"cri-containerd|nerdctl"), Kind.CONTAINERD),
     (re.compile(r"/lxc(?:\.payload|/)|:/\.lxc"), Kind.LXC),
 )
+_MODULES = "/lib/modules"
 _DEBIAN_CHROOT = "/etc/debian_chroot"
 _INIT, _FIRST = "/proc/1/environ", "/proc/1/comm"
 _MOUNTS, _MOUNTS_OF_FIRST = "/proc/self/mountinfo", "/proc/1/mountinfo"
@@ -113,12 +114,13 @@ def find_place(host: Host) -> tuple[MachinePlace, tuple[Evidence, ...]]:
     signs = tuple(_signs(host))
     hypervisor = _hypervisor(host)
     wsl = is_wsl(host)
+    kind = _conclude({kind for kind, _ in signs}, wsl=wsl, virtual=hypervisor is not None)
     place = MachinePlace(
-        kind=_conclude({kind for kind, _ in signs}, wsl=wsl, virtual=hypervisor is not None),
+        kind=kind,
         hypervisor=hypervisor or None,
         ci=next((name for key, name in _SERVICES.items() if host.environment(key)), None),
         wsl=wsl,
-        systems=_systems(host),
+        systems=_systems(host, own_kernel=kind in (Kind.BARE_METAL, Kind.VM)),
     )
     facts = [fact for _, fact in signs]
     if place.contained:
@@ -204,10 +206,18 @@ def _said(host: Host) -> Iterator[_Sign]:
             yield (_WORDS.get(text.lower(), Kind.CONTAINER), Evidence(name, text))
 
 
-def _systems(host: Host) -> tuple[str, ...]:
+def _systems(host: Host, *, own_kernel: bool) -> tuple[str, ...]:
     """Return the words for the system; behind them, kernels and options that change the advice."""
-    kernel = host.read_text(KERNEL_RELEASE) or ""
+    kernel = (host.read_text(KERNEL_RELEASE) or "").strip()
     words = [word for word in ("linuxkit", "tegra") if word in kernel]
+    # The kernel of WSL 2 ends with -microsoft-standard-WSL2 (ollama/ollama#1778).
+    if kernel.endswith("-Microsoft"):
+        words.append("wsl-1")
+    # Some systems remove the modules of the running kernel with an update, as Arch does: modprobe
+    # finds none of them until a restart.
+    installed = host.list_dir(_MODULES) if own_kernel else None
+    if installed and kernel not in installed and any(name[0].isdigit() for name in installed):
+        words.append("kernel-replaced")
     if "nomodeset" in (host.read_text("/proc/cmdline") or "").split():
         words.append("nomodeset")
     return (*systems_of(host.read_text("/etc/os-release") or ""), *words)
