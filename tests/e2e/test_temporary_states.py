@@ -418,7 +418,8 @@ def test_an_install_does_not_leave_a_gpu_for_a_temporary_state(
     done = user.run("install", "--json", *words, **seen(REBOOT))
     assert (done.code, done.document["error"]["code"]) == (3, "no-variant")
     assert done.document["error"]["hint"] == (
-        "restart the machine to load the new driver; "
+        "restart the machine to load the new driver; if it was restarted since, "
+        "bring all packages of the driver to one version; "
         "or take the CPU: tsuku-llm install --backend cpu"
     )
     assert "b1-cuda" in active(user)

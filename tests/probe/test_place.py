@@ -185,7 +185,7 @@ def test_every_table_is_of_a_need() -> None:
 def test_every_row_has_words_of_its_own_before_the_one_for_all(need: Need) -> None:
     kinds = {*(kind.value for kind in Kind), "contained", "system-containers", "own-libraries"}
     systems = {"ubuntu", "debian", "arch", "fedora", "ostree", "rhel", "suse", "opensuse"}
-    systems |= {"nixos", "guix", "tegra", "nomodeset", "kernel-replaced", "wsl-1"}
+    systems |= {"nixos", "guix", "tegra", "nomodeset", "kernel-replaced", "private-dev", "wsl-1"}
     programs = {program for _, _, program in MODULE_SWITCHES if program}
     words = [word for row in table()[need] for word in row.split()]
     assert len(words) == len(set(words))
@@ -246,6 +246,31 @@ def test_the_modules_of_the_running_kernel_may_be_gone(
         (tmp_path / "lib" / "modules" / installed).mkdir(parents=True)
     place, _ = find_place(LocalHost(tmp_path, {}))
     assert ("kernel-replaced" in place.systems) is replaced
+
+
+OF_DEVICES = "24 25 0:5 / /dev rw,nosuid shared:2 - devtmpfs udev rw,mode=755\n"
+OF_A_UNIT = OF_DEVICES + "90 24 0:60 / /dev ro,nosuid,noexec - tmpfs tmpfs rw,mode=755\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "files", "private"),
+    [
+        (OF_A_UNIT, {}, True),
+        (OF_DEVICES, {}, False),
+        ("91 24 0:61 / /dev/shm rw - tmpfs tmpfs rw\n" + OF_DEVICES, {}, False),
+        # Each container has a /dev of its own.
+        (OF_A_UNIT, {"/.dockerenv": ""}, False),
+    ],
+)
+def test_a_service_may_have_a_dev_of_its_own(
+    tmp_path: Path, mounts: str, files: dict[str, str], *, private: bool
+) -> None:
+    """systemd.exec(5), PrivateDevices=; jupyterhub/systemdspawner#67 and NixOS/nixpkgs#266167."""
+    root = "25 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw\n"
+    for path, text in {"/proc/self/mountinfo": root + mounts, **files}.items():
+        write(tmp_path, path, text)
+    place, _ = find_place(LocalHost(tmp_path, {}))
+    assert ("private-dev" in place.systems) is private
 
 
 def test_the_kernel_of_a_host_is_mended_on_the_host() -> None:

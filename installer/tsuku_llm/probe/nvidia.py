@@ -170,6 +170,8 @@ def parse(raw: RawNvidia, machine: MachineKind) -> Api:
     zluda = _is_zluda(raw)
     driver = driver_version(raw)
     lines = answers.calls(raw.cuda, "device") if state is ApiState.OK and not zluda else ()
+    # A driver also lists cards that no build can use.
+    lines = () if _too_old(raw, machine) else lines
     gpus = tuple(_gpu(line, driver) for line in lines if answers.integer(line.get("code")) == 0)
     told = cuda_version(answers.value(raw.cuda, "cuDriverGetVersion", "version"))
     # A Jetson's driver has branches of its own.
@@ -393,9 +395,9 @@ def _mismatch(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     path = answers.library(raw.cuda) or ""
     library = _version_in(path)
     facts = f" (module {kernel}, library {library})" if kernel and library else ""
-    # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres.
-    compat = cuda == 804 or "/compat/" in path
-    aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if compat else ""
+    # CUDA's forward-compatibility libraries support few GPUs, mostly those of data centres. Without
+    # them, 804 is what a driver says that was updated (ollama/ollama#15918).
+    aside = "; or take CUDA's compat folder out of LD_LIBRARY_PATH" if "/compat/" in path else ""
     fix = machine.fix(Need.NVIDIA_SAME_VERSION, version=kernel or "the host's version")
     return Problem(
         "driver-updated-reboot",
@@ -544,9 +546,11 @@ def _no_files(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of a module that is loaded and whose device files are not made yet."""
     if raw.kernel is None or raw.control is not None or machine.place.wsl or machine.tegra:
         return None
+    fix, own_dev = machine.fix(Need.NVIDIA_FILES), "private-dev" in machine.place.systems
     text = "NVIDIA's module is loaded, but its device files (/dev/nvidia*) are not made yet"
-    fix = machine.fix(Need.NVIDIA_FILES)
-    return Problem("nvidia-files-missing", text, fix, transient=True)
+    if own_dev:
+        text = "NVIDIA's module is loaded, and this process has a /dev without its device files"
+    return Problem("nvidia-files-missing", text, fix, transient=not own_dev)
 
 
 def _taken_away(raw: RawNvidia, machine: MachineKind) -> Problem | None:

@@ -42,6 +42,8 @@ CODES = {
     -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
 }
 NO_DRIVER = (-3, -9)
+ONLY_DRIVERS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+"""The variables that replace the loader's search for drivers, the one that wins first."""
 LOADER = "libvulkan.so.1"
 _MESA = {AMD: "vulkan-driver-amd", INTEL: "vulkan-driver-intel"}
 """Mesa's drivers by the vendor of the GPU, with their names in ``packages``."""
@@ -49,11 +51,15 @@ _MESA = {AMD: "vulkan-driver-amd", INTEL: "vulkan-driver-intel"}
 
 @dataclass(frozen=True, slots=True)
 class RawVulkan:
-    """The worker's answer, the render nodes with this user's access, and one variable."""
+    """The worker's answer, the render nodes with this user's access, and variables.
+
+    ``only`` is the variable that names the drivers of Vulkan's loader, and its value.
+    """
 
     vulkan: DriverAnswer = ABSENT
     nodes: tuple[tuple[str, str], ...] = ()
     visible: str | None = None
+    only: tuple[str, str] | None = None
 
 
 def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawVulkan:
@@ -64,6 +70,9 @@ def collect(host: Host, by_question: Mapping[str, DriverAnswer]) -> RawVulkan:
         vulkan=by_question.get("vulkan", ABSENT),
         nodes=tuple((path, access) for path, access in nodes if access is not None),
         visible=host.environment("GGML_VK_VISIBLE_DEVICES"),
+        only=next(
+            ((name, value) for name in ONLY_DRIVERS if (value := host.environment(name))), None
+        ),
     )
 
 
@@ -171,6 +180,8 @@ def _evidence(raw: RawVulkan) -> tuple[Evidence, ...]:
     found += [Evidence(path, access or "not readable") for path, access in raw.nodes]
     if raw.visible is not None:
         found.append(Evidence("GGML_VK_VISIBLE_DEVICES", repr(raw.visible)[:300]))
+    if raw.only:
+        found.append(Evidence(raw.only[0], repr(raw.only[1])[:300]))
     return tuple(found)
 
 
@@ -194,6 +205,8 @@ def _problem(raw: RawVulkan, machine: MachineKind, gpus: tuple[Gpu, ...]) -> Pro
         _icd_problem(files, machine)
         or _variable_problem(files)
         or _undriven(machine)
+        or _without_files(raw, machine)
+        or _only_problem(raw, machine)
         or _too_old(raw, machine, gpus)
         or _software_problem(gpus, machine)
         or _error_problem(answer, machine)
@@ -265,6 +278,25 @@ def _variable_problem(files: tuple[Mapping[str, Any], ...]) -> Problem | None:
             text = f"{name} makes the Vulkan loader leave out the driver {posixpath.basename(path)}"
         return Problem(slug, text, f"correct {name}, or unset it")
     return None
+
+
+def _without_files(raw: RawVulkan, machine: MachineKind) -> Problem | None:
+    """Return the problem of a process whose own /dev has no render node."""
+    own_dev = "private-dev" in machine.place.systems
+    if raw.nodes or not own_dev or not _installed(raw.vulkan):
+        return None
+    return replace(_NO_DEVICE, fix=files_fix(machine, "/dev/dri"))
+
+
+def _only_problem(raw: RawVulkan, machine: MachineKind) -> Problem | None:
+    """Return the problem of a variable that leaves the loader no driver with a GPU."""
+    # A container sees its host's bus, also without a GPU of its own.
+    on_bus = any(machine.has_pci(each) for each in (NVIDIA, *_MESA)) and not machine.place.contained
+    if raw.only is None or not (raw.nodes or on_bus):
+        return None
+    name, value = raw.only
+    text = f"{name}={value!r} leaves out all other Vulkan drivers, and these list no GPU"
+    return Problem("vulkan-driver-hidden", text, f"correct {name}, or unset it")
 
 
 def _software_problem(gpus: tuple[Gpu, ...], machine: MachineKind) -> Problem | None:

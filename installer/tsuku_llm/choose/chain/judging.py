@@ -86,8 +86,20 @@ def driver_links(subject: Subject, hardware: Hardware, api: Api) -> tuple[Link, 
         fault = faults.get(stage)
         # Without evidence a link is unknown: a container may hide the bus and the modules.
         state = LinkState.BROKEN if fault else LinkState.OK if held else LinkState.UNKNOWN
-        links.append(Link(stage, state, tuple(evidence[stage]), fault))
+        facts = tuple(evidence[stage])
+        if not facts and stage in (Stage.PCI, Stage.MODULE) and _shows_bus(hardware):
+            facts = (_NOT_ON_BUS,)
+        links.append(Link(stage, state, facts, fault))
     return tuple(links)
+
+
+_NOT_ON_BUS = "the PCI bus has no GPU that this backend uses"
+
+
+def _shows_bus(hardware: Hardware) -> bool:
+    """Tell whether display adapters are seen, so that none is hidden; WSL has Microsoft's there."""
+    seen = any(fact.call.startswith("PCI ") for fact in hardware.evidence)
+    return seen and not hardware.place.wsl
 
 
 # --- evidence --------------------------------------------------------------------------------
@@ -205,8 +217,11 @@ def _driver_fix(hardware: Hardware, api: Api, adapters: tuple[BusCard, ...]) -> 
         fix = install_api(backend, hardware, seen) if backend else VENDOR_DRIVER
     if adapters or stage is Stage.INIT:
         return fix
-    # Other GPUs on the bus: it is visible, and there is none for this backend.
-    if any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL}))):
+    # Other GPUs on the bus: it is visible, and there is none for this backend. A server may have
+    # only the adapter of its board's management; an Arm chip has its GPU elsewhere.
+    other = any(adapters_in(hardware.evidence, frozenset({NVIDIA, AMD, INTEL})))
+    alone = hardware.place.kind is Kind.BARE_METAL and hardware.arch == "amd64"
+    if other or (alone and _shows_bus(hardware)):
         return _NO_SUCH_GPU
     # A container or a virtual machine has to be given one first.
     given = for_any_gpu(hardware.place)

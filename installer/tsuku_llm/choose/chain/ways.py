@@ -185,6 +185,11 @@ def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | 
         fix, more_effort = _step(variant.backend, vendor, device, hardware)
         fixes.insert(0, fix)
         effort += more_effort
+        # It counts for every interface, also where another thing is in the way.
+        hidden = hardware.api("cuda").problem
+        if hidden and hidden.fix == _UNSET and vendor == NVIDIA and fix != _UNSET:
+            fixes.insert(0, _UNSET)
+            effort += Effort.VARIABLE
         more = _nvidias_part(hardware) if vendor == NVIDIA and variant.backend == "vulkan" else ""
         if more and more != fix:
             fixes.append(more)
@@ -194,6 +199,9 @@ def _way(name: str, vendor: int, variant: Variant, hardware: Hardware) -> Way | 
     text = device.text if device else system.text if system else ""
     fix = ", and ".join(fixes) or f"{TSUKU} install --backend {variant.name}"
     return Way(name, variant.backend, variant.name, text, fix, effort)
+
+
+_UNSET = "unset CUDA_VISIBLE_DEVICES"
 
 
 def _effort_of(slug: str) -> int:
@@ -242,6 +250,10 @@ def _missing(backend: str, vendor: int, hardware: Hardware) -> tuple[str, int]:
     api = hardware.api(row.api)
     if api.state is ApiState.NOT_ASKED:
         return "", Effort.NEVER
+    # VK_DRIVER_FILES or VK_ICD_FILENAMES: no package adds a driver to what they name.
+    named = next((fact.call for fact in api.evidence if fact.call.startswith("VK_")), None)
+    if named:
+        return f"correct {named}, or unset it", Effort.VARIABLE
     if vendor == NVIDIA and cuda.gpus and api.library is not None:
         # The loader is there and lists no NVIDIA card.
         fix = fix_for(Need.NVIDIA_VULKAN, hardware.place, branch=_branch(cuda))

@@ -169,7 +169,8 @@ def _other_root(host: Host) -> Iterator[_Sign]:
     mounts = host.read_text(_MOUNTS)
     if not mounts:
         return
-    root, first = _root_mount(mounts), _root_mount(host.read_text(_MOUNTS_OF_FIRST) or "")
+    root = _mounted_on("/", mounts)
+    first = _mounted_on("/", host.read_text(_MOUNTS_OF_FIRST) or "")
     # The root of a plain chroot is a folder, which nothing is mounted on.
     if root is None:
         yield (Kind.CHROOT, Evidence(_MOUNTS, "nothing is mounted on /"))
@@ -182,13 +183,13 @@ def _other_root(host: Host) -> Iterator[_Sign]:
         yield (Kind.CHROOT, Evidence(_MOUNTS_OF_FIRST, "another root is mounted on /"))
 
 
-def _root_mount(mounts: str) -> tuple[str, str, str] | None:
-    """Return what is on top at "/": its device, the folder of it, and the type."""
+def _mounted_on(folder: str, mounts: str) -> tuple[str, str, str] | None:
+    """Return what is on top at a folder: its device, the folder of it, and the type."""
     found = None
     for line in mounts.splitlines():
         head, _, tail = line.partition(" - ")
         words = head.split(" ")
-        if words[4:5] == ["/"]:
+        if words[4:5] == [folder]:
             found = words[2], words[3], tail.partition(" ")[0]
     return found
 
@@ -218,6 +219,10 @@ def _systems(host: Host, *, own_kernel: bool) -> tuple[str, ...]:
     installed = host.list_dir(_MODULES) if own_kernel else None
     if installed and kernel not in installed and any(name[0].isdigit() for name in installed):
         words.append("kernel-replaced")
+    # systemd's PrivateDevices= makes one with /dev/null and its like; the system's is a devtmpfs.
+    devices = _mounted_on("/dev", host.read_text(_MOUNTS) or "") if own_kernel else None
+    if devices and devices[2] == "tmpfs":
+        words.append("private-dev")
     if "nomodeset" in (host.read_text("/proc/cmdline") or "").split():
         words.append("nomodeset")
     return (*systems_of(host.read_text("/etc/os-release") or ""), *words)
