@@ -9,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.machines import linux_variants, machine, release, variant
 
+from tsuku_llm.choose.chain.links import subject_of
+from tsuku_llm.choose.chain.ways import ways_to_gpus
 from tsuku_llm.choose.fitting import device_ranks
 from tsuku_llm.choose.selection import Request, select
 from tsuku_llm.machine.backends import POLICIES
@@ -306,3 +308,17 @@ def test_a_further_card_never_leads_to_a_worse_device(gpus: list[Gpu], memory: f
     assert after is not None
     ranks = device_ranks([*more, before, after])
     assert ranks[after] <= ranks[before]
+
+
+@pytest.mark.parametrize(("driver", "best"), [("panvk Mesa 25.2.3", "cpu"), ("g29p1", "vulkan")])
+def test_the_processor_comes_before_mesas_driver_for_mali(driver: str, best: str) -> None:
+    """3.6 against 13.2 tokens a second (ggml-org/llama.cpp#17783, and #22682 half a year later)."""
+    hardware = having(card("vulkan", "Mali-G610", 8, INTEGRATED, vendor_id=0x13B5, driver=driver))
+    chosen = select(OFFERED, hardware, Request())
+    assert chosen.selected.variant.name == best
+    assert subject_of("auto", chosen, hardware, None).backend == best
+    assert not ways_to_gpus(chosen, hardware)
+    # Whoever asks for the GPU gets it.
+    asked = select(OFFERED, hardware, Request("gpu")).selected
+    assert asked.device == "Mali-G610"
+    assert ("slower" in (asked.note or "")) is (best == "cpu")

@@ -21,6 +21,7 @@ from tsuku_llm.choose.fitting import (
     Reason,
     compiles_at_first_start,
     device_ranks,
+    is_slower_than_the_cpu,
     usable_gpus,
     why_not,
 )
@@ -65,7 +66,9 @@ class Candidate:
 
     @property
     def note(self) -> str | None:
-        """A warning that the first start is slow: the driver compiles PTX, which takes minutes."""
+        """A warning: a slow GPU, or a slow first start, as the driver compiles PTX for minutes."""
+        if self.gpu and is_slower_than_the_cpu(self.gpu):
+            return "slower than the processor, by reports"
         if self.gpu is None or not compiles_at_first_start(self.variant, self.gpu):
             return None
         capability = self.gpu.compute_capability

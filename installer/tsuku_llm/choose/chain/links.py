@@ -151,7 +151,10 @@ def _backend(
     # A CPU build in use does not tell which GPU backend to examine, if there is a GPU at all.
     if active and (active[0] != "cpu" or (requested == "auto" and not _shows_a_gpu(hardware))):
         return active[0]
-    fitting = (candidate.variant.backend for candidate in selection.compatible)
+    fitting = [candidate.variant.backend for candidate in selection.compatible]
+    # The processor comes before another backend that fits only if the GPU is slower.
+    if requested == "auto" and fitting[0] == "cpu" and {*fitting} != {"cpu"}:
+        return "cpu"
     best = next((backend for backend in fitting if backend != "cpu"), None)
     # Without GPU builds for this platform: "gpu" if the user asks for one, else "cpu".
     return best or _most_promising(selection, hardware) or ("gpu" if requested == "gpu" else "cpu")
