@@ -59,7 +59,11 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         cpu=cpu.parse_cpuinfo(host.read_text(cpu.CPUINFO), arch),
         memory=cpu.parse_memory(host.read_text(cpu.MEMINFO), host.read_text(cpu.CGROUP)),
         apis=_apis(host, by_question, kind),
-        problems=answers.not_asked(by_question) + machine.problems(kind),
+        problems=answers.not_asked(by_question)
+        + machine.problems(kind)
+        + nvidia.left_out(
+            host.read_text(nvidia.KERNEL_MODULE), by_question.get("cuda", ABSENT), kind
+        ),
         evidence=machine.evidence(kind),
         simulated=host.name,
         packages=kind.packages,

@@ -591,6 +591,40 @@ def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     return None if not found or None in found else found[0]
 
 
+def left_out(kernel: str | None, cuda: DriverAnswer, machine: MachineKind) -> tuple[Problem, ...]:
+    """Return the problem of a card that the driver does not serve beside one that it serves.
+
+    What helps one card must not take the other one away: no driver serves a Pascal and a Blackwell.
+    """
+    version, place = kernel_version(kernel), machine.place
+    if version is None or place.contained or place.wsl or not answers.calls(cuda, "device"):
+        return ()
+    branch, flavour = int(version.partition(".")[0]), kernel_flavour(kernel)
+    cards = {
+        card: served
+        for card in machine.of_vendor(NVIDIA)
+        if card.driver in ("nvidia", None)
+        and (served := generation_of(card.device))
+        and served.name not in WITHOUT_VULKAN
+    }
+    out = [each for each in cards if _misfit(each, cards[each], branch, flavour, machine)]
+    if not out or len(out) == len(cards):
+        return ()
+    first = max(each.first for each in cards.values())
+    last = min((each.last for each in cards.values() if each.last), default=0)
+    modules = frozenset.intersection(*(each.modules for each in cards.values()))
+    fix = "no driver serves all of them: use the card in another machine, or in a virtual one"
+    if modules and (not last or first <= last):
+        branches = f"the branch {last}" if last else f"the branch {first} or newer"
+        kinds = f", with its {next(iter(modules))} kernel modules" if len(modules) == 1 else ""
+        fix = f"install NVIDIA's driver of {branches}{kinds}: it serves all of them"
+    text = (
+        f"the driver that serves other NVIDIA cards here ({version}, {flavour or 'old'} modules) "
+        f"does not serve the GPU {out[0].slot} ({cards[out[0]].name})"
+    )
+    return (Problem("nvidia-card-left-out", text, fix),)
+
+
 def _too_old(_: RawNvidia, machine: MachineKind) -> Problem | None:
     """Return the problem of cards that no build can use, with whatever driver."""
     cards = machine.of_vendor(NVIDIA)
