@@ -216,6 +216,20 @@ def test_a_chosen_backend_that_no_longer_fits_is_an_error(
     assert "b1-vulkan" in owner.run("which").stdout
 
 
+def test_an_older_release_that_lacks_only_a_driver_is_what_an_error_speaks_of(
+    folder_shop: FolderShop, owner: User
+) -> None:
+    """The third party's newer builds need AVX-512; an older one needs only Vulkan's loader."""
+    publish(folder_shop, "b2", vulkan={"glibc": "99.0"})
+    seen = {FAKE_HARDWARE: str(H200.with_name("vulkan-driver-without-loader.json"))}
+    for words in (("--backend", "vulkan"), ("--backend", "gpu")):
+        done = owner.run("install", "--json", *words, "--force", **seen)
+        error = done.document["error"]
+        assert (done.code, error["code"]) == (3, "no-variant")
+        assert "libvulkan1" in error["hint"]
+        assert not any("99.0" in fact for fact in error["facts"])
+
+
 def test_M10_an_update_follows_five_rotations_of_all_keys(
     folder_shop: FolderShop, owner: User
 ) -> None:

@@ -17,7 +17,7 @@ from tsuku_llm.catalog.repositories import OFFICIAL
 from tsuku_llm.catalog.revocations import Revocation
 from tsuku_llm.choose.chain.judging import remedy
 from tsuku_llm.choose.chain.ways import Way, ways_to_gpus
-from tsuku_llm.choose.fitting import BY_COMPILING, Reason
+from tsuku_llm.choose.fitting import BY_COMPILING, Reason, system_obstacle
 from tsuku_llm.choose.selection import Candidate, Rejection, Request, Selection, select
 from tsuku_llm.ground.errors import (
     GateFailed,
@@ -224,6 +224,7 @@ def choose(
         raise
     read: list[tuple[ReleaseEntry, Release]] = []
     why_not: dict[str, str] = {}
+    attainable = None
     # The newest release comes first; the first one that has a fitting variant wins.
     for found in catalog.readable(entries, session.user.note):
         # A release without a build for this platform does not end the search.
@@ -238,6 +239,8 @@ def choose(
                         f"{taken} is the newest that fits this machine, not {newer}{lacks}"
                     )
                 break
+            if attainable is None and _lacks_only_a_gpu(choice):
+                attainable = found
             why_not |= {
                 each.variant.name: each.reason.text
                 for each in choice.selection.rejected
@@ -245,12 +248,19 @@ def choose(
             }
         read.append(found)
     else:
-        # The newest release, so that the caller can say why each of its variants does not fit.
-        found = read[0]
+        # So that the caller can say why each variant does not fit: of the newest release to which
+        # a driver leads, else of the newest.
+        found = attainable or read[0]
         choice = _compared(session, catalog, channel, found, hardware)
     # A release that is revoked got here only if that is allowed.
     why = catalog.revocation(found[0]) if session.allow_revoked else None
     return replace(choice, revocation=why, passed_over=passed_over)
+
+
+def _lacks_only_a_gpu(choice: Choice) -> bool:
+    """Tell whether the system could run a variant that was asked for, if it had the GPU."""
+    asked = (each for each in choice.selection.rejected if each.reason.slug != "not-requested")
+    return any(system_obstacle(each.variant, choice.hardware) is None for each in asked)
 
 
 def _newer(
