@@ -61,9 +61,7 @@ def _linux(host: Host, arch: str, by_question: Mapping[str, DriverAnswer]) -> Ha
         apis=_apis(host, by_question, kind),
         problems=answers.not_asked(by_question)
         + machine.problems(kind)
-        + nvidia.left_out(
-            host.read_text(nvidia.KERNEL_MODULE), by_question.get("cuda", ABSENT), kind
-        ),
+        + nvidia.left_out(host, by_question, kind),
         evidence=machine.evidence(kind),
         simulated=host.name,
         packages=kind.packages,

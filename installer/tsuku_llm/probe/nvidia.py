@@ -591,13 +591,17 @@ def _refused(raw: RawNvidia, machine: MachineKind) -> Problem | None:
     return None if not found or None in found else found[0]
 
 
-def left_out(kernel: str | None, cuda: DriverAnswer, machine: MachineKind) -> tuple[Problem, ...]:
+def left_out(
+    host: Host, by_question: Mapping[str, DriverAnswer], machine: MachineKind
+) -> tuple[Problem, ...]:
     """Return the problem of a card that the driver does not serve beside one that it serves.
 
     What helps one card must not take the other one away: no driver serves a Pascal and a Blackwell.
     """
-    version, place = kernel_version(kernel), machine.place
-    if version is None or place.contained or place.wsl or not answers.calls(cuda, "device"):
+    kernel, place = host.read_text(KERNEL_MODULE), machine.place
+    version = kernel_version(kernel)
+    works = answers.calls(by_question.get("cuda", ABSENT), "device")
+    if version is None or not works or place.contained or place.wsl:
         return ()
     branch, flavour = int(version.partition(".")[0]), kernel_flavour(kernel)
     cards = {
