@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,29 @@ def test_X01_a_damaged_source_supplies_nothing(store: Store, old: Installed) -> 
 def test_a_file_that_was_only_touched_supplies(store: Store, old: Installed) -> None:
     (old.tree / LIBRARY).touch()
     assert sources_of_all(RECEIPT.files, store.installed()) is not None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no mode says what a program is")
+def test_a_store_from_a_backup_without_modes_is_named_and_repaired(
+    store: Store, old: Installed
+) -> None:
+    """The manual of cp says that a copy without -p gets modes from the umask, and FAT keeps none.
+
+    The content is right then, so nothing has to be downloaded again.
+    """
+    server = old.tree / "llama-server"
+    server.chmod(0o444)
+    with pytest.raises(TamperedInstall) as caught:
+        store.check(old)
+    assert caught.value.facts == ("cannot be executed any more: llama-server",)
+    assert store.verify(old) == caught.value.facts
+    with store.staging() as staging:
+        assert supply(staging.tree, old.receipt.files, store.installed())
+        assert os.access(staging.tree / "llama-server", os.X_OK), "the gate starts it there"
+        again = store.commit(staging, old.receipt)
+    store.check(again, full=True)
+    assert again.id == old.id
+    assert os.access(server, os.X_OK)
 
 
 def test_X01_what_a_source_does_not_have_any_more_is_named(store: Store, old: Installed) -> None:

@@ -12,7 +12,9 @@ import errno
 import json
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -42,11 +44,15 @@ Stamps = dict[str, Stamp]
 
 
 class TreeListing(NamedTuple):
-    """The content of a tree: the kind of each name, the files' stamps, the links' targets."""
+    """The content of a tree: the kind of each name, the files' stamps, the links' targets.
+
+    ``programs`` are the files that their owner may run.
+    """
 
     kinds: Mapping[str, str]
     files: Stamps
     links: Mapping[str, str]
+    programs: AbstractSet[str]
 
 
 def list_tree(tree: Path) -> TreeListing:
@@ -56,6 +62,7 @@ def list_tree(tree: Path) -> TreeListing:
     kinds: dict[str, str] = {}
     files: Stamps = {}
     links: dict[str, str] = {}
+    programs: set[str] = set()
     pending = [("", os.fspath(tree))]
     while pending:
         prefix, folder = pending.pop()
@@ -65,11 +72,18 @@ def list_tree(tree: Path) -> TreeListing:
                 kinds[name] = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
                 if kinds[name] == "file":
                     files[name] = stamp_of(status)
+                    if is_program(status):
+                        programs.add(name)
                 elif kinds[name] == "link":
                     links[name] = os.readlink(entry.path)  # hot: no Path per name
                 elif kinds[name] == "folder":
                     pending.append((f"{name}/", entry.path))
-    return TreeListing(kinds, files, links)
+    return TreeListing(kinds, files, links, programs)
+
+
+def is_program(status: os.stat_result) -> bool:
+    """Tell whether the owner of a file may run it. On Windows no mode says so."""
+    return sys.platform == "win32" or bool(status.st_mode & stat.S_IXUSR)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -92,8 +106,16 @@ def find_differences(
         try:
             listing = list_tree(tree)
             found = differences(listing, receipt)
+            # A copy or a backup may have all of the content and not the modes. A tree that is being
+            # put together gets them last, so ``differences`` does not ask for them.
+            idle = listing.files.keys() - listing.programs
+            found += [
+                f"cannot be executed any more: {file.path}"
+                for file in receipt.files
+                if file.executable and file.path in idle
+            ]
         except (FileNotFoundError, NotADirectoryError):
-            listing = TreeListing({}, {}, {})
+            listing = TreeListing({}, {}, {}, set())
             found = [f"missing: {tree.name}"]
         if found and not full:
             return found
@@ -120,9 +142,10 @@ _READ_STAMPS = records.fields({"files": records.named(records.many(records.check
 
 
 def undamaged(version: Path, files: Iterable[FileEntry]) -> Iterator[FileEntry]:
-    """Give those of a version's files that are as its receipt says, as far as stamps tell.
+    """Give those of a version's files whose content is as its receipt says, as far as stamps tell.
 
-    A file with another stamp is hashed. One that cannot be read counts as damaged.
+    A file with another stamp is hashed. One that cannot be read counts as damaged. The executable
+    flag of what is given is that of the file as it is now.
     """
     stamps = read_stamps(version)
     for file in files:
@@ -133,7 +156,7 @@ def undamaged(version: Path, files: Iterable[FileEntry]) -> Iterator[FileEntry]:
                 continue
             unwritten = stamp_of(status) == stamps.get(file.path)
             if unwritten or not verify_files(version / TREE, (file,), {})[1]:
-                yield file
+                yield file._replace(executable=file.executable and is_program(status))
 
 
 def read_stamps(version: Path) -> Stamps:
