@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,58 @@ def test_a_limit_is_not_blamed_on_the_disk(tmp_path: Path, number: int, words: s
     assert words in caught.value.message
     assert "disk" not in caught.value.hint
     assert caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_limit_on_the_size_of_files_is_no_full_disk(tmp_path: Path) -> None:
+    """getrlimit(2): beyond RLIMIT_FSIZE a write fails with EFBIG, whatever room there is."""
+    code = """
+import resource, sys
+from pathlib import Path
+from tsuku_llm.ground.disk import disk_errors
+from tsuku_llm.ground.errors import StoreError
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+place = Path(sys.argv[1])
+try:
+    with disk_errors("replacing a receipt", place):
+        (place / "receipt").write_bytes(bytes(4096))
+except StoreError as error:
+    print(error.slug, error.message, error.hint, sep="\\n")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "store",
+        "no file of this process may become larger (ulimit -f, in bytes: 1024)",
+        "raise the limit: ulimit -f unlimited",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSYS, "set TSUKU_HOME to a folder on another file system"),
+        (errno.EOPNOTSUPP, "set TSUKU_HOME to a folder on another file system"),
+        (errno.EXDEV, "set TSUKU_HOME to a folder that is all on one file system"),
+        (errno.ENAMETOOLONG, "set TSUKU_HOME to a folder with a shorter path"),
+        (errno.EROFS, "mount that file system writable, or set TSUKU_HOME to one that is"),
+        (errno.EACCES, "make that folder yours and writable, or set TSUKU_HOME to one that is"),
+    ],
+)
+@pytest.mark.parametrize("inner", ["", "llm/versions"])
+def test_the_hint_is_about_what_the_file_system_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, hint: str, inner: str
+) -> None:
+    """Seen on a FAT of FUSE (no such call), and on a read-only disk with the config file.
+
+    To check the disk, or to make oneself the owner, helps with none of them; and the variable is
+    that of the folder, also if it is TSUKU_HOME itself.
+    """
+    monkeypatch.setenv("TSUKU_HOME", str(tmp_path))
+    with pytest.raises(StoreError) as caught, disk_errors("marking", tmp_path / inner):
+        raise OSError(number, os.strerror(number))
+    assert caught.value.hint == hint
 
 
 def test_a_folder_that_is_not_there_is_no_fault_of_the_disk(tmp_path: Path) -> None:
@@ -378,3 +431,60 @@ def test_a_folder_that_the_user_named_is_decided_by_no_variable(
         raise OSError(number, "no")
     assert "HOME" not in caught.value.hint
     assert "name" in caught.value.hint
+
+
+def fill_up(ballast: Path) -> None:
+    """Leave no free block on the disk of a file."""
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1024))
+            os.fsync(file.fileno())
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with three versions, the last one active, on a disk without room for a folder."""
+    if not ROOT or sys.platform != "linux":
+        pytest.skip("needs root on Linux")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "tmpfs":
+        mount(folder, "size=1m")
+    else:
+        image = tmp_path / "image"
+        image.write_bytes(bytes(4 << 20))
+        for words in ("mkfs.ext4 -q -m 0 image", "mount -o loop image disk"):
+            try:
+                subprocess.run(words.split(), cwd=tmp_path, check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError):
+                pytest.skip("cannot make such a disk here")
+    store = Store(folder / "data")
+    try:
+        for release in ("b100", "b101", "b102"):
+            install(store, release)
+        fill_up(folder / "ballast")
+        yield store
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_lets_every_version_be_removed(filled: Store) -> None:
+    """The cure for a full disk needs no room: no staging folder, and no second pointer.
+
+    On ext4 a new folder takes a block (the kernel's documentation of its directories), so ``mkdir``
+    fails on a full disk. ``prune`` is what the error ``no-space`` advises.
+    """
+    with pytest.raises(OSError, match="No space left"):
+        filled.data.with_name("note").write_bytes(bytes(5000))
+    assert len(filled.prune().removed) == 1
+    fill_up(filled.data.with_name("more"))
+    active, previous = filled.active(), filled.previous()
+    assert active
+    assert previous
+    filled.remove(previous.id)
+    assert (filled.active(), filled.previous()) == (active, None)
+    fill_up(filled.data.with_name("most"))
+    filled.remove(active.id)
+    assert filled.active() is None
+    assert filled.installed() == ()
+    assert snapshot(filled.data / "staging") == {}

@@ -11,14 +11,20 @@ from pathlib import Path
 from tsuku_llm.ground import system_limits
 from tsuku_llm.ground.errors import NoSpace, NotWritable, StoreError
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # EAGAIN comes from a process that cannot be started: our files are never in non-blocking mode.
-_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+_LIMITED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_ANOTHER = "name another one"
 _PLACES = frozenset({"APPDATA", "LOCALAPPDATA"})
 """The variables below which Windows puts a program's folders."""
+# What a file system cannot do: some in FUSE lack calls, and none renames to another disk.
+_ELSEWHERE = {
+    errno.ENOSYS: "a folder on another file system",
+    errno.EOPNOTSUPP: "a folder on another file system",
+    errno.EXDEV: "a folder that is all on one file system",
+    errno.ENAMETOOLONG: "a folder with a shorter path",
+}
 _NEXT_TO_NOTHING = 1 << 20
 """Bytes. What failed for want of room has often removed its own file."""
 
@@ -38,8 +44,10 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
                 "there is no space left on the disk", facts=facts, hint=_more_space(folder)
             ) from error
         if error.errno in _FORBIDDEN:
-            other = f"set {name} to one that is" if (name := _variable(folder)) else _ANOTHER
-            hint = f"make that folder yours and writable, or {other}"
+            yours = "make that folder yours and writable"
+            if error.errno == errno.EROFS:
+                yours = "mount that file system writable"
+            hint = f"{yours}, or {_other(folder, 'one that is')}"
             text = f"the system does not allow {doing}"
             raise NotWritable(text, facts=facts, hint=hint) from error
         text = "a file could not be read or written"
@@ -47,6 +55,8 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
         # The disk is well: the user named a file in a folder that is not there.
         if error.errno in _MISSING and not folder.is_dir():
             hint = "make that folder, or name another one"
+        if elsewhere := _ELSEWHERE.get(error.errno or 0):
+            hint = _other(folder, elsewhere)
         if error.errno in _LIMITED:
             text = system_limits.reached(error) or str(error)
             hint = system_limits.fix_of(text) or ""
@@ -65,10 +75,13 @@ def _variable(folder: Path) -> str:
     return "HOME" if home else "TSUKU_HOME"
 
 
+def _other(folder: Path, what: str) -> str:
+    """Say how to take another folder than this one."""
+    return f"set {name} to {what}" if (name := _variable(folder)) else f"name {what}"
+
+
 def _more_space(folder: Path) -> str:
-    if _variable(folder):
-        return "free some space, or set TSUKU_HOME to a folder on a larger disk"
-    return "free some space there, or name a folder on a larger disk"
+    return f"free some space, or {_other(folder, 'a folder on a larger disk')}"
 
 
 def require_space(folder: Path, needed: int, facts: tuple[str, ...] = ()) -> None:

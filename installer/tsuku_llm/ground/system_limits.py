@@ -1,4 +1,4 @@
-"""The system's limits on processes, threads, open files, memory and dates: which was reached.
+"""The system's limits on processes, threads, files, memory and dates: which was reached.
 
 Source of the numbers: getrlimit(2), fork(2), and the kernel's description of cgroup v2
 (``pids.max``).
@@ -20,6 +20,7 @@ _FIXES = {
     "open files": "raise the limit: ulimit -n 4096",
     "processes or threads": "raise the limit: ulimit -u 4096; of a container: --pids-limit 4096; "
     "of a systemd unit: TasksMax=4096",
+    "larger": "raise the limit: ulimit -f unlimited",
     "clock": "set this machine's clock",
     "memory": "end other programs, or raise the limit on memory",
 }
@@ -40,9 +41,10 @@ def reached(error: BaseException) -> str | None:
         return _told("this process has too many open files", limit)
     if isinstance(error, OverflowError) and not _has_a_date():
         return "this machine's clock says a year after 2262, which no program in Python can read"
-    if number == errno.ENFILE:
-        return "the whole system has too many open files (fs.file-max)"
-    return None
+    if number == errno.EFBIG and (most := _own("RLIMIT_FSIZE")) is not None:
+        return _told("no file of this process may become larger", ("ulimit -f, in bytes", most))
+    whole = "the whole system has too many open files (fs.file-max)"
+    return whole if number == errno.ENFILE else None
 
 
 def refuse(error: BaseException, doing: str) -> None:

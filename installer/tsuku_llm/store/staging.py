@@ -6,6 +6,8 @@ without a living holder was left by a crash; the next command that writes remove
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,9 +25,8 @@ from tsuku_llm.store.records.receipt import RECEIPT
 
 _TRIES = 5
 ASIDE = "aside"
-REMOVED = "removed"
 _UNPACKED = "unpacked"
-_PARTS = (TREE, _UNPACKED, ASIDE, REMOVED)
+_PARTS = (TREE, _UNPACKED, ASIDE)
 _FILES = (IN_USE, RECEIPT, FINGERPRINT)
 """With ``_PARTS``, all that this program creates in a staging folder."""
 
@@ -57,6 +58,21 @@ class Staging:
 @contextmanager
 def staged(parent: Path) -> Iterator[Staging]:
     """Make a staging folder in ``parent``; remove what is left of it at the end of the block."""
+    with reserved(parent) as path:
+        staging = Staging(path)
+        with disk_errors("making a staging folder", parent):
+            staging.path.mkdir(FOLDER_MODE)
+            staging.tree.mkdir(FOLDER_MODE)
+        yield staging
+
+
+@contextmanager
+def reserved(parent: Path) -> Iterator[Path]:
+    """Give a free path in ``parent``, and remove what is there at the end of the block.
+
+    No other process uses the path meanwhile. Nothing is made there: a full disk has no room for a
+    folder, and a version is renamed to this path to be removed.
+    """
     with ExitStack() as stack:
         # The lock comes before the folder: a sweep by another process never sees the folder without
         # its holder. The stack undoes it in reverse: folder, lock, lock file.
@@ -72,12 +88,8 @@ def staged(parent: Path) -> Iterator[Staging]:
                 break
         else:
             raise StoreError("could not lock a staging folder", facts=(f"path: {parent}",))
-        staging = Staging(parent / name)
-        stack.callback(drop_tree, staging.path)
-        with disk_errors("making a staging folder", parent):
-            staging.path.mkdir(FOLDER_MODE)
-            staging.tree.mkdir(FOLDER_MODE)
-        yield staging
+        stack.callback(drop_tree, parent / name)
+        yield parent / name
 
 
 def sweep_staging(data: Path, now: float) -> None:
@@ -126,6 +138,7 @@ def _empty(parent: Folder, name: str) -> None:
         for part in _FILES:
             if folder.is_file(part):
                 folder.unlink(part)
+        folder.drop_temporaries("|".join(map(re.escape, _FILES)), math.inf)
     with suppress(OSError):  # something foreign is in it
         parent.rmdir(name)
 

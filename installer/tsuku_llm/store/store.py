@@ -21,6 +21,7 @@ from tsuku_llm.ground.errors import (
     CorruptStore,
     InUse,
     LockTimeout,
+    NoSpace,
     NotInstalled,
     StoreError,
     TsukuError,
@@ -60,7 +61,7 @@ from tsuku_llm.store.reuse import (
     inodes_of,
     refresh_sharers,
 )
-from tsuku_llm.store.staging import LONGEST_INSTALL, REMOVED, Staging, staged, sweep_staging
+from tsuku_llm.store.staging import LONGEST_INSTALL, Staging, reserved, staged, sweep_staging
 
 LOCK_TIMEOUT = 1800.0
 """Seconds that a command waits for another one, which may be downloading large archives."""
@@ -266,18 +267,28 @@ class Store(StoreReader):
                 )
             if dry_run:
                 return
-            with self.lock(POINTER_LOCK, timeout=_POINTER_TIMEOUT):
-                pointer = pointer_or_none(self.data)
-                # The pointer first: after a crash at this point the version is installed and not
-                # active. The other way round, the pointer would name a version that is gone.
-                if pointer != pointer.without(version):
-                    write_pointer(self.data, pointer.without(version))
             # Read the inodes while the version still has its fingerprint: removing its links
             # changes the change time of the files that other versions share.
             inodes = inodes_of(path)
-            self._discard(version)
+            try:
+                # The pointer first: after a crash at this point the version is installed and not
+                # active. The other way round, the pointer would name a version that is gone.
+                self._forget(version)
+                self._discard(version)
+            except NoSpace:
+                # On a full disk only the removal makes room for the pointer. After a crash at this
+                # point, the next sweep mends the pointer.
+                self._discard(version)
+                self._forget(version)
             refresh_sharers(self.installed(), inodes, {})
         drop_locks(self.data)
+
+    def _forget(self, version: str) -> None:
+        """Drop a version from the pointer; the caller holds the version's lock."""
+        with self.lock(POINTER_LOCK, timeout=_POINTER_TIMEOUT):
+            pointer = pointer_or_none(self.data)
+            if pointer != pointer.without(version):
+                write_pointer(self.data, pointer.without(version))
 
     def prune(self, keep: Collection[str] = (), *, dry_run: bool = False) -> Pruned:
         """Remove all versions except the active one, the previous one and ``keep`` (ids).
@@ -326,11 +337,12 @@ class Store(StoreReader):
             set_aside(self.data, name)
         if not os.path.lexists(path):
             return
-        with self.staging() as staging, disk_errors(f"removing {name}", self._versions):
+        staging = self._made(self._staging)
+        with reserved(staging) as away, disk_errors(f"removing {name}", self._versions):
             # One rename takes the whole version away; the end of the block removes its files. After
             # a crash in between, a sweep removes the rest, and no half-removed version has its
             # name.
-            path.rename(staging.path / REMOVED)
+            path.rename(away)
             flush_folder(self._versions)
 
     def sweep(self) -> None:
