@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,28 @@ def test_T19_a_folder_of_a_shared_group_is_refused(tmp_path: Path, person: Any) 
     said = refused_to(person, folder)
     assert f"its group ({users.gr_name}) can write to" in said
     assert f"chmod g-w '{folder}'" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux does")
+def test_a_disk_without_modes_is_told_how_to_be_mounted(tmp_path: Path) -> None:
+    """mount(8): on FAT, exFAT and NTFS the modes come from the option umask, for all files alike.
+
+    There chmod ends with 0 and changes nothing, so it cannot be the only advice.
+    """
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "mode=777", "none", tmp_path],
+        check=False,
+        capture_output=True,
+    )
+    if done.returncode:
+        pytest.skip("cannot mount here")
+    try:
+        with pytest.raises(UnsafeLocation) as caught:
+            check_path(tmp_path / "data")
+        assert caught.value.hint.startswith(f"run: chmod o-w '{tmp_path}'; if its mode stays")
+        assert "umask=022" in caught.value.hint
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_circular_links_are_an_error(tmp_path: Path) -> None:

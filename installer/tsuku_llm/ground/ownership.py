@@ -158,12 +158,17 @@ def _require_unwritable(
         return
     right = "go-w" if by_others and by_group else "o-w" if by_others else "g-w"
     who = "every user" if by_others else f"its group ({_group_name(status.st_gid)})"
+    hint = f"run: chmod {right} {_quoted(path)}"
+    if all_of:
+        hint = f"run: chmod -R go-w {_quoted(all_of)}"
+    # On FAT, exFAT and NTFS, chmod ends well and changes nothing (mount(8), "umask"). Each of their
+    # folders has the mode of the mount point, which is the first that is looked at.
+    elif os.path.ismount(path):
+        hint += "; if its mode stays (FAT, NTFS), mount it with umask=022, or use another disk"
     raise UnsafeLocation(
         f"{who} can write to {path}, and so replace files there",
         facts=(f"mode: {stat.filemode(mode)}",),
-        hint=f"run: chmod -R go-w {_quoted(all_of)}"
-        if all_of
-        else f"run: chmod {right} {_quoted(path)}",
+        hint=hint,
     )
 
 
