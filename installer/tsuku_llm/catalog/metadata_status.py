@@ -69,7 +69,9 @@ class Freshness(NamedTuple):
         """Describe the age, for people."""
         if self.signed is None:
             return f"of unknown age, valid until {self.expires:%Y-%m-%d}"
-        return f"signed on {self.signed:%Y-%m-%d} ({days(now - self.signed)})"
+        # No age by a clock that was set back: the date of a signature may be tomorrow's by it.
+        age = f" ({days(now - self.signed)})" if not self.clock_problem(now) else ""
+        return f"signed on {self.signed:%Y-%m-%d}{age}"
 
     def warning(self, now: datetime) -> str | None:
         """Return the warning for a user of this metadata; None if it is fresh."""
