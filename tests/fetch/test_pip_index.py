@@ -129,6 +129,26 @@ def test_an_index_without_the_file_is_an_error(tmp_path: Path) -> None:
     assert not list((tmp_path / "partials").iterdir())
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_what_ended_pip_with_a_traceback_is_among_the_facts(tmp_path: Path) -> None:
+    """getrlimit(2): a write beyond the limit on the size of files fails with EFBIG.
+
+    pip then says "ERROR: Exception:", and the cause in the last line of its traceback.
+    """
+    import resource  # noqa: PLC0415 - not on Windows
+
+    large = wheel(os.urandom(1 << 20))
+    env = environ(links(tmp_path, large))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, before[1]))
+    try:
+        with Clock().network(env) as network, pytest.raises(PackageIndexError) as caught:
+            fetch(artifact(large), tmp_path / "partials", network)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in caught.value.facts[-1], caught.value.facts
+
+
 def test_H35_an_unreachable_index_is_an_error(tmp_path: Path) -> None:
     away = environ(tmp_path)
     del away["PIP_NO_INDEX"], away["PIP_FIND_LINKS"]

@@ -69,6 +69,8 @@ _SETTINGS = {"PIP_REQUIRE_VIRTUALENV": "0", "PYTHONIOENCODING": "utf-8", "PYTHON
 _UNHASHED = {"PIP_REQUIRE_HASHES": "0"}
 """For a package of signed metadata: its signatures are checked, and its digest is not known."""
 
+_BUG = "ERROR: Exception:"
+"""What pip says before a traceback, for example if a limit of the system ends a download."""
 _WRONG_HASH = "DO NOT MATCH THE HASHES"
 CHECK_PIP = "check that pip can install packages here (pip config list), then try again"
 """What helps if pip did not get as far as the answer of an index."""
@@ -315,6 +317,9 @@ def _explained(wheel: Wheel, output: str) -> PackageIndexError | DigestMismatch:
     stripped = (printable(line.strip()) for line in output.splitlines())
     said = [redacted(line) for line in stripped if line]
     errors = [line for line in said if line.startswith(("ERROR:", "WARNING: Retrying"))]
+    if _BUG in errors:
+        # A traceback follows, and its last line says what it was.
+        errors += said[-1:]
     lines = tuple(f"pip: {line[:300]}" for line in (errors or said)[-_LAST_LINES:])
     if _WRONG_HASH in output:
         return DigestMismatch(
