@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tsuku_llm.config import keys
 from tsuku_llm.config.editing import checked_value, edited, set_value, unset_value
-from tsuku_llm.config.file import SIZE_LIMIT
+from tsuku_llm.config.file import SIZE_LIMIT, read
 from tsuku_llm.config.keys import KEYS, Value, bytes_of, parse_share, share_of
 from tsuku_llm.config.paths import Paths
 from tsuku_llm.config.settings import Settings, load
-from tsuku_llm.ground.errors import ConfigError, NotWritable, UsageError
+from tsuku_llm.ground.errors import ConfigError, NotWritable, UnsafeLocation, UsageError
 from tsuku_llm.machine.backends import NAMES, POLICIES
 from tsuku_llm.store.store import LOCK_TIMEOUT
 
@@ -464,6 +464,14 @@ def test_an_unreadable_file_is_named(paths: Paths, data: bytes, fact: str) -> No
     assert fact in caught.value.facts[0]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows tells no file from a missing folder")
+def test_a_file_in_the_place_of_the_home_is_told_as_that() -> None:
+    """Services often have /dev/null as HOME: there is no file to correct or to move away."""
+    with pytest.raises(ConfigError, match="there is no folder for the config file") as caught:
+        read(Path(os.devnull, ".config", "tsuku-llm", "config.toml"))
+    assert caught.value.hint == "set HOME, or TSUKU_HOME, to a folder"
+
+
 def test_a_folder_in_the_place_of_the_file_is_refused(paths: Paths) -> None:
     paths.config_file.mkdir()
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -482,10 +490,27 @@ def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     home.write_text("")
     paths = Paths.from_environ({"TSUKU_HOME": str(home)})
     if os.name == "posix":
-        with pytest.raises(ConfigError, match="cannot be read"):
+        with pytest.raises(ConfigError, match="there is no folder"):
             strict(paths, {})
     with pytest.raises((ConfigError, NotWritable)):
         put(paths.config_file, "llm.backend", "cpu")
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="needs root, as with sudo -E"
+)
+def test_root_leaves_no_folder_in_the_home_of_a_user(tmp_path: Path) -> None:
+    """sudo's manual: -E, and env_keep, leave HOME as it is, so root works in the user's folders.
+
+    A refused command made ~/.config for root, and the user could not write a setting any more.
+    """
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 1234, 1234)
+    with pytest.raises(UnsafeLocation, match="belongs to another user") as caught:
+        put(home / ".config" / "tsuku-llm" / "config.toml", "llm.backend", "cpu")
+    assert list(home.iterdir()) == []
+    assert caught.value.hint == f"run it as that user, or make it yours: chown 0 '{home}'"
 
 
 def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:

@@ -181,6 +181,15 @@ def test_a_disk_without_modes_is_told_how_to_be_mounted(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its folders have no such modes")
+def test_no_right_is_taken_from_a_device_in_the_place_of_a_folder() -> None:
+    """Services have /dev/null as their home: passwd(5) of systems without /nonexistent."""
+    with pytest.raises(StoreError) as caught:
+        check_path(Path(os.devnull, ".local", "share"))
+    assert "chmod" not in caught.value.hint
+    assert caught.value.hint.startswith("a part of that path is a file: name another folder")
+
+
 def test_circular_links_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")

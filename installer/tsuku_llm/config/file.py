@@ -32,6 +32,12 @@ def read(path: Path) -> bytes | None:
         return read_foreign(path, SIZE_LIMIT)
     except FileNotFoundError:
         return None
+    except NotADirectoryError as error:  # the HOME of many services is /dev/null
+        raise ConfigError(
+            f"there is no folder for the config file {path}",
+            facts=("a part of this path is a file",),
+            hint="set HOME, or TSUKU_HOME, to a folder",
+        ) from error
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
 

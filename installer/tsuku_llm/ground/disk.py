@@ -55,6 +55,8 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
         # The disk is well: the user named a file in a folder that is not there.
         if error.errno in _MISSING and not folder.is_dir():
             hint = "make that folder, or name another one"
+            if error.errno == errno.ENOTDIR:
+                hint = f"a part of that path is a file: name another folder ({_variable(folder)})"
         if elsewhere := _ELSEWHERE.get(error.errno or 0):
             hint = _other(folder, elsewhere)
         if error.errno in _LIMITED:

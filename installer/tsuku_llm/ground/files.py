@@ -120,11 +120,14 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 
     A ``private`` folder gets 0700, even if it exists with another mode; its parents do not.
     Raises CorruptStore if a link or file has the name of a folder, UnsafeLocation if another
-    user owns a folder.
+    user owns a folder, also the one above: root would leave a folder that its owner cannot use.
     """
     mode = _PRIVATE_FOLDER_MODE if private else FOLDER_MODE
     with disk_errors(f"making the folder {path.name}", path.parent):
         missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
+        above = missing[-1].parent if missing else path
+        if missing and os.path.isdir(above) and not (status := above.stat()).st_mode & stat.S_ISVTX:
+            require_trusted_owner(above, status, alone=True)
         for folder in reversed(missing):
             with suppress(FileExistsError):
                 folder.mkdir(mode if folder == path else FOLDER_MODE)

@@ -127,6 +127,9 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             status = step.lstat()
         except FileNotFoundError:
             return
+        # /dev/null, the HOME of many services, is every user's to write, with nothing below it.
+        if ahead and stat.S_IFMT(status.st_mode) not in (stat.S_IFDIR, stat.S_IFLNK):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(step))
         yield step, status
         if not stat.S_ISLNK(status.st_mode):
             here = step
