@@ -510,7 +510,7 @@ def test_root_leaves_no_folder_in_the_home_of_a_user(tmp_path: Path) -> None:
     with pytest.raises(UnsafeLocation, match="belongs to another user") as caught:
         put(home / ".config" / "tsuku-llm" / "config.toml", "llm.backend", "cpu")
     assert list(home.iterdir()) == []
-    assert caught.value.hint == f"run it as that user, or make it yours: chown 0 '{home}'"
+    assert caught.value.hint == "run it as that user, or with root's own HOME (sudo -H)"
 
 
 def test_a_byte_order_mark_is_accepted(paths: Paths) -> None:

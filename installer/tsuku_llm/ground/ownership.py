@@ -99,10 +99,17 @@ def require_trusted_owner(path: Path, status: os.stat_result, *, alone: bool = F
         return
     kind = "the link " if stat.S_ISLNK(status.st_mode) else ""
     how = "chown -h" if kind else "chown" if alone else "chown -R"
+    command = f"{how} {os.geteuid()} {_quoted(path)}"
+    # Only root can give a file to another user (chown(2)).
+    hint = f"run it as that user, or let root make it yours: {command}"
+    if os.geteuid() == 0:
+        # With sudo, HOME may be the user's: then that user must keep the home and what is in it.
+        hint = "run it as that user, or with root's own HOME (sudo -H)"
+        hint += "" if alone else f"; if it shall be root's: {command}"
     raise UnsafeLocation(
         f"{kind}{path.name} belongs to another user (uid {status.st_uid})",
         facts=(f"path: {path}",),
-        hint=f"run it as that user, or make it yours: {how} {os.geteuid()} {_quoted(path)}",
+        hint=hint,
     )
 
 
