@@ -26,14 +26,15 @@ while [ -n "$rest" ]; do
 done
 PATH=${absolute:-/usr/sbin:/usr/bin:/sbin:/bin}
 case ${PROGRAM-} in '' | /* | https://*) ;; *) PROGRAM=$PWD/$PROGRAM ;; esac
-case $0 in */*) cd "${0%/*}" ;; esac
+# CDPATH would choose another folder of that name.
+case $0 in */*) CDPATH='' cd -- "${0%/*}" ;; esac
 python=${PYTHON:-python3}
 
 # What is no wish for a build is answered before anything is made.
 for word in "$@"; do
     case $word in
         -h | --help)
-            sed -n '2,/^set /{/^#/s/^#\( \|$\)//p;}' "${0##*/}"
+            sed -n '2,/^set /{/^#/s/^#\( \|$\)//p;}' install.sh
             exit
             ;;
         --uninstall | --remove)
@@ -42,6 +43,12 @@ for word in "$@"; do
             ;;
     esac
 done
+
+# A shell that reads this from a pipe may be anywhere: build/ and .venv/ are not ours there.
+[ -f installer/tsuku_llm/locked.txt ] || {
+    echo "$PWD is no clone of tsuku-llm: run ./install.sh in the clone" >&2
+    exit 2
+}
 
 # A line for each step that may take longer than a moment.
 step() {

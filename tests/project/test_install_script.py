@@ -40,6 +40,9 @@ def make_clone(folder: Path) -> Path:
     programs = folder / ".venv" / "bin"
     programs.mkdir(parents=True)
     shutil.copy(SCRIPT, folder)
+    locked = folder / "installer" / "tsuku_llm" / "locked.txt"
+    locked.parent.mkdir(parents=True)
+    locked.touch()
     write(programs / "python", "#!/bin/sh\n")
     page = folder / PAGE
     page.parent.mkdir(parents=True)
@@ -151,6 +154,57 @@ def test_what_is_no_wish_for_a_build_is_answered_before_anything_is_made(
         assert (done.returncode, done.stderr) == (0, "")
         assert "./install.sh [ARGUMENT OF tsuku-llm install...]" in done.stdout
         assert "set -eu" not in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "busybox sh", "zsh"])
+def test_a_shell_that_reads_it_from_a_pipe_touches_no_other_folder(
+    clone: Path, home: Path, tmp_path: Path, shell: str
+) -> None:
+    """sh(1p): with a script on standard input, $0 is the shell's name, and says no folder.
+
+    So people run what they know from other projects' pages, in a folder with a build/ of theirs.
+    """
+    require_tool(shell.split()[0])
+    theirs = tmp_path / "theirs"
+    (theirs / "build").mkdir(parents=True)
+
+    def piped(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*shell.split(), *(("-s", "--", *words) if words else ())],
+            env=settings(home),
+            cwd=folder,
+            input=SCRIPT.read_text(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = piped(theirs)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{theirs} is no clone of tsuku-llm: run ./install.sh in the clone\n"
+    assert [path.name for path in theirs.iterdir()] == ["build"]
+    assert list(home.iterdir()) == []
+    help_text = piped(clone, "--help")
+    assert (help_text.returncode, help_text.stderr) == (0, "")
+    assert help_text.stdout.startswith("From a clone to an installed llama-server")
+
+
+def test_cdpath_chooses_no_other_clone(clone: Path, home: Path, tmp_path: Path) -> None:
+    """cd(1p): a name that begins with no slash or dot is looked for in CDPATH first."""
+    other = tmp_path / "others" / clone.name
+    (other / "build").mkdir(parents=True)
+    done = subprocess.run(
+        ["sh", f"{clone.name}/install.sh", "--dry-run", "--backend", "cpu"],
+        env=settings(home, CDPATH=str(other.parent)),
+        cwd=clone.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (home / ".local/bin/tsuku-llm").readlink() == clone / ".venv/bin/tsuku-llm"
+    assert (other / "build").is_dir()
 
 
 def test_the_link_is_on_the_path_already(clone: Path, home: Path) -> None:
