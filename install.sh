@@ -193,7 +193,11 @@ else
         quiet_step "making a Python environment in .venv/" "$python" -I -m venv --clear .venv
     fi
     # Every dependency, and what builds the package, is locked with its digests (ci/lock).
-    pip() { .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"; }
+    # A user's variables for pip, and "user" in pip.conf, may name another place to install to.
+    pip() {
+        env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT PIP_USER=0 \
+            .venv/bin/python -I -m pip install --quiet --disable-pip-version-check "$@"
+    }
     quiet_step "installing the Python packages that the program needs into .venv/" \
         pip --no-deps --require-hashes -r installer/tsuku_llm/locked.txt
     quiet_step "installing the program into .venv/" \

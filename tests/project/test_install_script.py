@@ -164,7 +164,7 @@ def test_a_shell_that_reads_it_from_a_pipe_touches_no_other_folder(
 
     So people run what they know from other projects' pages, in a folder with a build/ of theirs.
     """
-    require_tool(shell.split()[0])
+    require_tool(shell.split(maxsplit=1)[0])
     theirs = tmp_path / "theirs"
     (theirs / "build").mkdir(parents=True)
 
@@ -187,6 +187,24 @@ def test_a_shell_that_reads_it_from_a_pipe_touches_no_other_folder(
     help_text = piped(clone, "--help")
     assert (help_text.returncode, help_text.stderr) == (0, "")
     assert help_text.stdout.startswith("From a clone to an installed llama-server")
+
+
+def test_what_a_user_told_pip_about_places_does_not_count(clone: Path, home: Path) -> None:
+    """pip's manual: each option has a variable. Some hosted workspaces set PIP_USER for everyone.
+
+    With PIP_PREFIX the packages went there, and the program was not found (exit code 127).
+    """
+    log = home / "log"
+    write(clone / ".venv/bin/python", f"#!/bin/sh\nenv | grep ^PIP_ >>'{log}'\n")
+    places = {f"PIP_{name}": "/elsewhere" for name in ("TARGET", "PREFIX", "ROOT")}
+    done = install(clone, settings(home, **places, PIP_USER="1", PIP_INDEX_URL="https://own"))
+    assert done.returncode == 0, done.stderr
+    said = log.read_text().splitlines()
+    # The first of the three runs only asks whether there is a pip.
+    assert said.count("PIP_USER=0") == 2
+    assert said.count("PIP_PREFIX=/elsewhere") == 1
+    assert said.count("PIP_TARGET=/elsewhere") == 1
+    assert said.count("PIP_INDEX_URL=https://own") == 3, "the index is the user's choice"
 
 
 def test_cdpath_chooses_no_other_clone(clone: Path, home: Path, tmp_path: Path) -> None:
