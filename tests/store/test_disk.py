@@ -488,3 +488,32 @@ def test_a_full_disk_lets_every_version_be_removed(filled: Store) -> None:
     assert filled.active() is None
     assert filled.installed() == ()
     assert snapshot(filled.data / "staging") == {}
+
+
+def test_a_version_of_a_containers_image_can_be_removed(tmp_path: Path) -> None:
+    """The kernel's page on overlayfs: to rename a folder of a lower layer fails with EXDEV."""
+    if not ROOT or sys.platform != "linux":
+        pytest.skip("needs root on Linux")
+    image, upper, merged = (tmp_path / name for name in ("image", "upper", "merged"))
+    for folder in (image, upper, merged):
+        folder.mkdir()
+    old, new = (
+        install(Store(image / "data"), release, sealed=True) for release in ("b100", "b101")
+    )
+    mount(upper, "size=8m")
+    try:
+        (upper / "changes").mkdir(mode=0o755)
+        (upper / "work").mkdir()
+        layers = f"lowerdir={image},upperdir={upper / 'changes'},workdir={upper / 'work'}"
+        words = ["mount", "-t", "overlay", "-o", layers, "none", merged]
+        if subprocess.run(words, check=False, capture_output=True).returncode:
+            pytest.skip("cannot mount here")
+        store = Store(merged / "data")
+        store.remove(old.id)
+        store.remove(new.id)
+        assert store.installed() == ()
+        assert snapshot(store.data / "staging") == {}
+        assert snapshot(store.data / "versions") == {}
+    finally:
+        subprocess.run(["umount", "-l", merged], check=False)
+        subprocess.run(["umount", "-l", upper], check=False)

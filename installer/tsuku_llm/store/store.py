@@ -7,6 +7,7 @@ sees the old state or the new one.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -26,7 +27,7 @@ from tsuku_llm.ground.errors import (
     StoreError,
     TsukuError,
 )
-from tsuku_llm.ground.files import flush_folder, make_folder, replace_file
+from tsuku_llm.ground.files import drop_tree, flush_folder, make_folder, replace_file
 from tsuku_llm.ground.folders import Folder, opened
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.ownership import check_path
@@ -342,7 +343,15 @@ class Store(StoreReader):
             # One rename takes the whole version away; the end of the block removes its files. After
             # a crash in between, a sweep removes the rest, and no half-removed version has its
             # name.
-            path.rename(away)
+            try:
+                path.rename(away)
+            except OSError as error:
+                # overlayfs renames no folder of a lower layer, such as a container's image (the
+                # kernel's documentation of it). Should a crash leave the rest, it is no version.
+                if error.errno != errno.EXDEV:
+                    raise
+                (path / RECEIPT).unlink(missing_ok=True)
+                drop_tree(path)
             flush_folder(self._versions)
 
     def sweep(self) -> None:
