@@ -398,6 +398,7 @@ def test_verify_names_changed_missing_and_foreign_files_at_once(
     server = old.tree / "llama-server"
     server.unlink()  # it is another version's, too
     server.write_bytes(SERVER[::-1])
+    server.chmod(0o755)
     (old.tree / "share" / "licenses" / "LICENSE").unlink()
     (old.tree / "libggml-evil.so").write_bytes(b"x")
     result = program("verify")
