@@ -66,8 +66,9 @@ def test_the_estimate_is_what_the_server_said(log: Log, tmp_path: Path) -> None:
         # The most that it can be, and near enough beside the rest if there is no doubt.
         assert sum(need.cache) / MIB >= log.cache
     else:
-        # A GPU may take the scores of 128 heads twice.
-        assert need.doubt == ("least" if log.argv == "-c 8192 -fa off" and log.cache == 18 else "")
+        # A GPU may take the scores of 128 heads twice; the processor takes them once.
+        assert need.doubt == ("most" if need.scores else "")
+        need = need._replace(compute=need.compute - need.scores)
         assert sum(need.cache) / MIB == pytest.approx(log.cache, rel=0.001)
     assert need.compute / MIB == pytest.approx(log.compute, rel=0.1)
     if log.weights:
@@ -91,6 +92,7 @@ def test_architectures_that_nobody_here_chose(name: str, tmp_path: Path) -> None
     header = header_of(tmp_path, Shape(name, model["keys"], model["tensors"]))
     for argv, (weights, cache, compute) in model["said"].items():
         need = estimate_need(header, memory_options(argv.split(), {}))
+        need = need._replace(compute=need.compute - need.scores)
         assert need.weights / MIB == pytest.approx(weights, rel=0.002)
         if told_windows(header):
             assert sum(need.cache) / MIB == pytest.approx(cache, abs=0.1)
@@ -143,7 +145,7 @@ def test_layers_of_an_unknown_kind_are_in_doubt(tmp_path: Path) -> None:
         # alone have 256, 512 and 1024.
         ("-c 4096 -fa off", ""),
         ("-c 16384 -fa off -ub 256", ""),
-        ("-c 16384 -fa off", "least"),
+        ("-c 16384 -fa off", "most"),
         ("-c 16384", ""),
     ],
 )
@@ -153,6 +155,8 @@ def test_scores_as_large_as_a_chunk_may_be_there_twice(
     header = header_of(tmp_path, model_headers.llama(layers=12))
     need = estimate_need(header, memory_options(argv.split(), {}))
     assert need.doubt == doubt
+    if doubt:
+        assert need.compute / MIB == pytest.approx(2112, rel=0.05)
     # Upstream's tool tells the cache, and nothing of this.
     corrected = correction_of(need, need.cache_size)
     assert corrected is not None

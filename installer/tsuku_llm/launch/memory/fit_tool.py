@@ -93,8 +93,8 @@ class CacheCorrection(NamedTuple):
                 for most, less in zip(need.cache, spare, strict=True)
             ),
             spare=(),
-            # It says nothing of the buffers, which are in doubt where a cache is known.
-            doubt=need.doubt if need.doubt == "least" and any(need.cache) else "",
+            # It says nothing of the buffers.
+            doubt="most" if need.scores else "",
         )
 
 

@@ -63,9 +63,9 @@ class MemoryNeed(NamedTuple):
     ``shared`` is the part of ``output`` that is a copy of the embeddings: without a GPU there is
     none.
     ``spare`` is what each layer may keep less than ``cache``: filled if the header does not say
-    which layers see a window only, or whether there is a cache. ``doubt`` is "most" if the cache
-    may therefore be much smaller, and "least" if nothing is known of it, or if the buffers for
-    computing may be twice as large.
+    which layers see a window only, or whether there is a cache. ``scores`` is what ``compute`` may
+    be less. ``doubt`` is "most" if the need may therefore be much smaller, and "least" if nothing
+    is known of the cache.
     """
 
     layers: tuple[int, ...]
@@ -79,6 +79,7 @@ class MemoryNeed(NamedTuple):
     shared: int = 0
     driver: int = 0
     spare: tuple[int, ...] = ()
+    scores: int = 0
     doubt: Literal["", "most", "least"] = ""
 
     @property
@@ -190,8 +191,10 @@ def estimate_need(
         elsewhere=tuple((device, size) for device, size in companions if device),
         shared=shared,
     )
-    scored = not options.flash_attention and _scores(header, options, cells) * _F32 >= _CHUNK
-    if scored or (not any(cache) and _is_causal(header)):
+    scores = 0 if options.flash_attention else _scores(header, options, cells) * _F32
+    if scores >= max(_CHUNK, _DOUBT * need.total):
+        need = need._replace(compute=need.compute + scores, scores=scores, doubt="most")
+    if not any(cache) and _is_causal(header):
         need = need._replace(doubt="least")
     elif sum(spare) > _DOUBT * need.total:
         need = need._replace(doubt="most", spare=spare)
