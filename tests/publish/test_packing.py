@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tsuku_llm.archive.unpack import make_links, unpack
 from tsuku_llm.catalog.manifest import ARCHIVES, Artifact
-from tsuku_llm.ground.errors import NoSpace, UnsafeArchive, UsageError
+from tsuku_llm.ground.errors import StoreError, UnsafeArchive, UsageError
 from tsuku_llm.ground.tree_entry import FileEntry, LinkEntry, TreeEntry
 from tsuku_publish.packing.pack import PackedArchive, Place, pack_tree
 from tsuku_publish.packing.parts import LARGE, parted
@@ -133,7 +133,7 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits")
-def test_a_full_disk_is_that_of_the_archives_and_not_that_of_the_build(tmp_path: Path) -> None:
+def test_a_failed_write_is_that_of_the_archives_and_not_of_the_build(tmp_path: Path) -> None:
     import resource  # noqa: PLC0415 - Windows has none
 
     tree, into = write(tmp_path / "build"), tmp_path / "out"
@@ -141,7 +141,7 @@ def test_a_full_disk_is_that_of_the_archives_and_not_that_of_the_build(tmp_path:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGE // 2, before[1]))
     try:
-        with pytest.raises(NoSpace) as error:
+        with pytest.raises(StoreError, match="no file of this process may become larger") as error:
             pack_tree(tree, items, Place(into, URL))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
