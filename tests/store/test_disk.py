@@ -99,6 +99,8 @@ except StoreError as error:
     [
         (errno.ENOSYS, "set TSUKU_HOME to a folder on another file system"),
         (errno.EOPNOTSUPP, "set TSUKU_HOME to a folder on another file system"),
+        # FAT has no file of 4 GiB or more; no limit of the process is in the way.
+        (errno.EFBIG, "set TSUKU_HOME to a folder on another file system"),
         (errno.EXDEV, "set TSUKU_HOME to a folder that is all on one file system"),
         (errno.ENAMETOOLONG, "set TSUKU_HOME to a folder with a shorter path"),
         (errno.EROFS, "mount that file system writable, or set TSUKU_HOME to one that is"),
@@ -418,7 +420,7 @@ def test_a_forbidden_folder_names_the_variable_that_decides_it(
 
 
 @pytest.mark.parametrize("home", [None, "/srv/tsuku"])
-@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EXDEV])
 def test_a_folder_that_the_user_named_is_decided_by_no_variable(
     monkeypatch: pytest.MonkeyPatch, home: str | None, number: int
 ) -> None:
@@ -431,6 +433,7 @@ def test_a_folder_that_the_user_named_is_decided_by_no_variable(
         raise OSError(number, "no")
     assert "HOME" not in caught.value.hint
     assert "name" in caught.value.hint
+    assert "()" not in caught.value.hint
 
 
 def fill_up(ballast: Path) -> None:

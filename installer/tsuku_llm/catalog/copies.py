@@ -113,7 +113,7 @@ class ServedCopy:
                 if not (name.endswith(".root.json") and error.is_absence):
                     raise
                 data = None
-            # Whatever ``get`` promises: a larger file must not be parsed.
+            # A larger file must not be parsed, even if ``get`` returns one.
             if data is not None and len(data) > limit:
                 raise BodyError(f"{name} has more than {limit:,} bytes")
             if about is not None and role not in trust.ROLES:

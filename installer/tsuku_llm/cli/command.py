@@ -225,7 +225,7 @@ class Group(Command, click.Group):
     """A command with subcommands."""
 
     command_class = Command
-    invoke = click.Group.invoke  # a name that is wrong is its command's
+    invoke = click.Group.invoke  # the subcommand has suggested what was meant, if anything
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

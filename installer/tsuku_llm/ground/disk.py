@@ -18,10 +18,12 @@ _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 _PLACES = frozenset({"APPDATA", "LOCALAPPDATA"})
 """The variables below which Windows puts a program's folders."""
-# What a file system cannot do: some in FUSE lack calls, and none renames to another disk.
+# What a file system cannot do: some in FUSE lack calls, FAT has no file of 4 GiB or more, and none
+# renames to another disk.
 _ELSEWHERE = {
     errno.ENOSYS: "a folder on another file system",
     errno.EOPNOTSUPP: "a folder on another file system",
+    errno.EFBIG: "a folder on another file system",
     errno.EXDEV: "a folder that is all on one file system",
     errno.ENAMETOOLONG: "a folder with a shorter path",
 }
@@ -56,12 +58,13 @@ def disk_errors(doing: str, folder: Path) -> Iterator[None]:
         if error.errno in _MISSING and not folder.is_dir():
             hint = "make that folder, or name another one"
             if error.errno == errno.ENOTDIR:
-                hint = f"a part of that path is a file: name another folder ({_variable(folder)})"
+                hint = "a part of that path is a file: name another folder"
+                hint += f" ({name})" if (name := _variable(folder)) else ""
         if elsewhere := _ELSEWHERE.get(error.errno or 0):
             hint = _other(folder, elsewhere)
         if error.errno in _LIMITED:
             text = system_limits.reached(error) or str(error)
-            hint = system_limits.fix_of(text) or ""
+            hint = system_limits.fix_of(text) or (hint if elsewhere else "")
         raise StoreError(text, facts=facts, hint=hint) from error
 
 

@@ -109,6 +109,10 @@ class HostUnreachable(DownloadError):
     slug = "host-unreachable"
 
 
+UNAUTHORIZED = 401
+"""The status of RFC 9110 for a request without credentials, or with wrong ones."""
+
+
 class HttpStatusError(DownloadError):
     """An HTTP status other than the expected one; ``status`` has it, 0 if it is not known."""
 
@@ -124,6 +128,11 @@ class HttpStatusError(DownloadError):
     def is_absence(self) -> bool:
         """Whether the host says that it has no such file; S3 sends 403 for that."""
         return self.status in (403, 404, 410)
+
+    @property
+    def is_denial(self) -> bool:
+        """Whether the host wants other credentials, or any."""
+        return self.status == UNAUTHORIZED
 
 
 class ProxyError(DownloadError):

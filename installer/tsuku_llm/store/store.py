@@ -347,7 +347,8 @@ class Store(StoreReader):
                 path.rename(away)
             except OSError as error:
                 # overlayfs renames no folder of a lower layer, such as a container's image (the
-                # kernel's documentation of it). Should a crash leave the rest, it is no version.
+                # kernel's documentation of it). The receipt goes first: what a crash leaves is then
+                # no version.
                 if error.errno != errno.EXDEV:
                     raise
                 (path / RECEIPT).unlink(missing_ok=True)

@@ -21,12 +21,17 @@ from tsuku_llm.fetch.http.network import Network
 from tsuku_llm.fetch.http.registry_login import LARGEST_TOKEN, refused
 from tsuku_llm.fetch.http.urls import host_of, shown
 from tsuku_llm.ground import clock
-from tsuku_llm.ground.errors import BodyError, DownloadError, HttpStatusError, ProxyError
+from tsuku_llm.ground.errors import (
+    UNAUTHORIZED,
+    BodyError,
+    DownloadError,
+    HttpStatusError,
+    ProxyError,
+)
 from tsuku_llm.ground.own_name import TSUKU
 from tsuku_llm.ground.safe_text import Secret
 
 MAX_REDIRECTS = 5
-_UNAUTHORIZED = 401
 _MALFORMED = (httpx.InvalidURL, ValueError)  # ValueError: a host that IDNA refuses
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TEMPORARY = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -36,7 +41,7 @@ NO_HINT = "try again later"
 """The hint for a status that says nothing of what would help."""
 
 _HINTS = {
-    401: "the server wants credentials: put them into its URL",
+    UNAUTHORIZED: "the server wants credentials: put them into its URL",
     403: "the network or the server forbids it, or the server itself may not read the file: "
     "try another network",
     404: f"the file is no longer there: run {TSUKU} update",
@@ -102,7 +107,7 @@ def answered(  # noqa: PLR0913 - all of it describes one request
         # Closed also if the caller stops in the middle of the body: the connection is then not
         # used again, as the rest of the body is still to come on it.
         with contextlib.closing(response):
-            if at_registry and response.status_code == _UNAUTHORIZED:
+            if at_registry and response.status_code == UNAUTHORIZED:
                 challenge = response.headers.get("www-authenticate", "")
                 response.close()
                 ask = partial(_token_answer, network, deadline)
@@ -191,7 +196,7 @@ def check_status(response: httpx.Response, url: str, allowed: tuple[int, ...]) -
     if status == 407:
         raise ProxyError("the proxy wants credentials", facts=facts, hint="set them in HTTPS_PROXY")
     hint = _HINTS.get(status, NO_HINT)
-    if status == _UNAUTHORIZED and _parsed(url).userinfo:
+    if status == UNAUTHORIZED and _parsed(url).userinfo:
         hint = "the server refuses the user or the password in its URL: correct them"
     error = HttpStatusError(
         f"{host_of(url)} answered {status}", status=status, facts=facts, hint=hint

@@ -52,8 +52,6 @@ PATIENCE = 5.0
 _GLANCE = 2.0
 """Seconds in which places that are not needed may say that they have newer metadata."""
 
-_UNAUTHORIZED = 401
-
 WAYS_OUT = "docs/tasks/closed-networks.md, Metadata from several places"
 """Where the ways stand to newer metadata of the official repository."""
 
@@ -229,7 +227,7 @@ def _explained(
 
 def _is_local(error: TsukuError) -> bool:
     """Tell whether this machine's own settings are wrong: certificates, proxy or credentials."""
-    denied = isinstance(error, HttpStatusError) and error.status == _UNAUTHORIZED
+    denied = isinstance(error, HttpStatusError) and error.is_denial
     return denied or isinstance(error, TlsError | ProxyError)
 
 
@@ -237,11 +235,6 @@ def _is_mirrored(session: Session, repository: Repository) -> bool:
     """Tell whether ``llm.mirror`` stands for the publisher's own address of the metadata."""
     settings = session.settings
     return repository.name == OFFICIAL and bool(settings.mirror) and not settings.repository_url
-
-
-def _way_on(session: Session, repository: Repository, error: TsukuError) -> str:
-    """Say what to do after an error of ``refresh``, in few words."""
-    return error.hint if _is_local(error) else _elsewhere(session, repository, error)
 
 
 def _elsewhere(session: Session, repository: Repository, error: TsukuError) -> str:
@@ -317,7 +310,8 @@ def asked_catalog(session: Session, *, ask: bool = True, patience: float = PATIE
                 # install nor a copy for other machines.
                 catalog = refresh(session, patience=patience)
             except (DownloadError, TrustError, StoreError) as error:
-                way = _way_on(session, known.repository, error)
+                own = error.hint if _is_local(error) else ""
+                way = own or _elsewhere(session, known.repository, error)
                 session.user.note(_told(error, known.freshness, now, way))
     freshness = catalog.freshness_in(settings.channel)
     if settings.require_fresh:
